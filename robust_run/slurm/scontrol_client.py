@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -32,7 +33,7 @@ class ScontrolClient:
 
     def spare(self, pid: int) -> None:
         """Let a process live on when attempts end."""
-        self._pids = {*self._pids, pid}
+        self._pids = {*(each for each in self._pids if os.path.exists(f"/proc/{each}")), pid}
 
     def job(self, job: str, then: Callable[[SlurmJobFacts | None, Answer], None]) -> None:
         """Ask what is known of a job; not on all nodes of a large one at once."""

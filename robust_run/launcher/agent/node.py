@@ -349,12 +349,9 @@ class Node:
         return [*ours, *self.starter.standby_pids(), *self.workplace.pids(), *self.spare()]
 
     def lasting_pids(self) -> list[int]:
-        """Return those of them that never become workers: the controller, what serves an image, the store, the warm process."""
-        return [
-            *self.spare(),
-            *self.workplace.pids(),
-            *(helper.pid for helper in self._helpers if helper.exit_code is None),
-        ]
+        """Return those of them that never become workers: what serves an image, the store, the warm process, the controller."""
+        helpers = [helper.pid for helper in self._helpers if helper.exit_code is None]
+        return [*self.workplace.pids(), *helpers, *self.spare()]
 
     def end_helpers(self, exit_code: int = 1) -> None:
         """End our helper processes and wait for them. `exit_code`: the job's."""

@@ -13,6 +13,8 @@ from typing import TypedDict
 
 #: Looks further apart than this: this process was held up, and nothing is known of that time.
 HELD_UP_S = 0.5
+#: A node may be noted as lost so long before its connection is seen to be gone.
+SLACK_S = 1.0
 
 
 class Company(TypedDict):
@@ -20,7 +22,7 @@ class Company(TypedDict):
 
     others: int
     is_stuck: bool
-    could_follow: bool
+    lost_at_s: float | None
 
 
 class AloneWatch:
@@ -31,19 +33,20 @@ class AloneWatch:
         self._patience_s = patience_s
         self._has_company = False
         self._alone_s = 0.0
+        self._company_at_s = 0.0
         self._looked_at_s: float | None = None
 
-    def look(self, others: int, now_s: float, *, is_stuck: bool, could_follow: bool) -> bool:
+    def look(self, others: int, now_s: float, *, is_stuck: bool, lost_at_s: float | None) -> bool:
         """Return whether to stand down now.
 
-        `others`: connected agents of other nodes. `is_stuck`: no attempt can run with the nodes that are here.
-        `could_follow`: an agent that was lost, and not one that left, may lead.
+        `others`: connected agents of other nodes. `is_stuck`: nothing runs, and nothing can with the nodes that are here.
+        `lost_at_s`: when the last node was lost, not left, whose agent may lead; None: no such node was.
         """
         apart_s = 0.0 if self._looked_at_s is None else now_s - self._looked_at_s
         self._looked_at_s = now_s
         if others:
-            self._has_company, self._alone_s = True, 0.0
-        elif self._has_company and is_stuck and could_follow:
+            self._has_company, self._alone_s, self._company_at_s = True, 0.0, now_s
+        elif self._has_company and is_stuck and lost_at_s is not None and lost_at_s >= self._company_at_s - SLACK_S:
             self._alone_s += apart_s if apart_s <= HELD_UP_S else 0.0
         else:
             self._alone_s = 0.0

@@ -103,6 +103,8 @@ class Controller:
         """Compares nodes with their peers; None: nobody does."""
         self._wake: Timer | None = None
         self._pending: deque[Event] = deque()
+        self.is_deposed = False
+        """Another one may lead by now: nothing that is told has any consequence here."""
         self._busy = False
         self._starts: StartBook | None = None
         self._staging: Staging | None = None
@@ -117,6 +119,8 @@ class Controller:
 
     def tell(self, event: Event) -> None:
         """Take in what happened and carry out what follows from it; events told meanwhile are taken in turn."""
+        if self.is_deposed:
+            return
         self._pending.append(event)
         if self._busy:
             return

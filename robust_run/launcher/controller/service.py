@@ -117,13 +117,15 @@ class Service:
     def company(self) -> Company:
         """Return what is known of this leader's being alone (see `alone`)."""
         state = self.controller.state if self.controller is not None else None
-        if state is None or len(self._peers) > 1 or self._host_agent not in self._peers:
-            return Company(others=len(self._peers), is_stuck=False, could_follow=False)
+        others = len(self._peers) - (self._host_agent in self._peers)
+        if state is None or others or self._host_agent not in self._peers:
+            return Company(others=others, is_stuck=False, lost_at_s=None)
         assert self.controller is not None
+        followers = [each for each in state.members.values() if each.gone == "lost" and each.info.candidate]
         return Company(
             others=0,
-            is_stuck=state.usable < fewest_of(self.controller.policy, state),
-            could_follow=any(each.gone == "lost" and each.info.candidate for each in state.members.values()),
+            is_stuck=state.runs_nothing and state.usable < fewest_of(self.controller.policy, state),
+            lost_at_s=max((each.since_s for each in followers), default=None),
         )
 
     # --- Handler

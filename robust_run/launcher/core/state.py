@@ -112,7 +112,7 @@ def policy_of(spec: JobSpec) -> CorePolicy:
     nodes = spec.many if spec.many is not None else _NODES
     shared = {name: getattr(spec, name) for name in JobPolicy.__struct_fields__}
     shared |= {name: getattr(nodes, name) for name in NodePolicy.__struct_fields__}
-    exist = spec.many.most + spec.many.standby if spec.many is not None and spec.slurm is not None else 0
+    exist = spec.slurm.nodes if spec.many is not None and spec.slurm is not None else 0
     return CorePolicy(**shared, many=spec.many is not None, exist=exist, job=spec.run_id)
 
 
@@ -242,6 +242,16 @@ class JobState(msgspec.Struct, kw_only=True, rename={"ladder_state": "climb"}): 
     def is_over(self) -> bool:
         """Whether the job has finished."""
         return self.phase == "over"
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing has happened yet: the job's start is not on record."""
+        return self.phase == "new"
+
+    @property
+    def runs_nothing(self) -> bool:
+        """Whether the next attempt waits for nodes, and nothing of an earlier one runs or is being ended."""
+        return self.phase == "gathering" and not self.unended and not self.strays
 
     @property
     def is_going(self) -> bool:

@@ -151,6 +151,8 @@ class SlurmUse(msgspec.Struct, frozen=True, kw_only=True):
     """auto or never."""
     revive: str = "auto"
     """auto or never: whether an agent that died on a living node is started again."""
+    nodes: int = 0
+    """Of the step; 0: not known."""
 
 
 class JobPolicy(msgspec.Struct, frozen=True, kw_only=True):

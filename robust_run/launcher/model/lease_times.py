@@ -93,6 +93,11 @@ def adapted(base_s: float, late_s: float) -> LeaseTimes:
     return LeaseTimes(max(base_s, longer_s), step_s)
 
 
+def longest_hold_s(many: ManyNodes) -> float:
+    """Return after how long no worker of a run lives whose leases this node knows nothing of: machines may have been late."""
+    return LeaseTimes(max(lease_times(many).lease_s, LONGEST_LEASE_S), LATE_STEPS_S[-1]).hold_s
+
+
 def leader_ttl_s(lease_s: float) -> float:
     """Return for how long a leader is elected where agents have this lease."""
     return max(LEADER_TTL_S, lease_s * LEADER_TTL_PART)

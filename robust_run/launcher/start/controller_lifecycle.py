@@ -93,7 +93,7 @@ class ControllerProcess:
         config, spec = self._config, self._config.spec
         self._finished = asyncio.Event()
         resumed = config.resume  # a process of a run that was there before it: a candidate's too
-        if config.closes and not resumed:
+        if config.closes:
             await close_earlier(config, self._clock, self._console.say)
         hold = await take_hold(config, self._clock, self._console.say)
         if config.campaigns:
@@ -122,14 +122,16 @@ class ControllerProcess:
         )
         controller.admits = spec.admission_checks
         await self._serve(controller, service, hold, term)
-        if not resumed:
+        if not resumed or state.is_new:  # nor after a death before the job's start was on record
             await self._capture(controller)
-        self._begin(controller, service, term, resumed=resumed)
+        self._begin(controller, service, term, resumed=resumed and not state.is_new)
         api = self._serve_people(controller, service)
         try:
             await self._wait(hold, service)
             if self._finish is None:
+                controller.is_deposed = True
                 self._console.say(f"this controller (term {term}) stops: {hold.reason}")
+                await api.close()  # what is asked for from now on is another controller's to do
                 if service.server is not None:
                     await service.server.close("this controller leads no more")
                 await hold.rest()

@@ -51,6 +51,7 @@ def fill(options: Options, step: SlurmStep, nodes_of_job: int, *, is_shared: boo
         warn_before_s=options.warn_before,
         requeue=options.requeue,
         revive=options.revive,
+        nodes=len(step.nodes),
     )
     changes: dict[str, object] = {}
     notes: list[str] = []
@@ -74,6 +75,11 @@ def fill(options: Options, step: SlurmStep, nodes_of_job: int, *, is_shared: boo
         else:
             _check_nodes(options, len(step.nodes), spares)
         meets = not _has_meeting_point(options)
+        if not meets and re.search(r":0+$", options.rdzv_endpoint.strip()):
+            raise UserError(
+                f"--rdzv-endpoint {options.rdzv_endpoint}: port 0 is another one on each of the step's {len(step.nodes)} nodes, "
+                "so each would be a job of its own; leave the option out, or give --standalone"
+            )
         if meets:
             changes |= _meeting_point(options, step)
             if "controller-standby" not in options.given and is_shared and options.log_dir != "/dev/null":

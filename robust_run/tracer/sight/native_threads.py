@@ -21,12 +21,15 @@ def acting_threads(pid: int, root: str = "/proc") -> tuple[int, ...] | None:
         return None
     if len(threads) > THREADS:
         return None
-    machine = machine_of(pid, root)
+    machine, main_name = machine_of(pid, root), small_file(f"{folder}/{pid}/comm").strip()
     return tuple(
         tid
         for tid in sorted(threads)
         if tid != pid
         and may_act(
-            small_file(f"{folder}/{tid}/comm").strip(), machine, *call_in(small_file(f"{folder}/{tid}/syscall"))
+            small_file(f"{folder}/{tid}/comm").strip(),
+            machine,
+            *call_in(small_file(f"{folder}/{tid}/syscall")),
+            main_name,
         )
     )

@@ -22,14 +22,14 @@ from robust_run.tracer.wake.syscalls import (
     blocking_call,
 )
 
-_OF_TORCH = ("pt_", "gloo_", "cuda")
+_OF_TORCH = ("pt_autograd_", "pt_gloo_", "pt_nccl_", "pt_tcpstore", "pt_workerserver", "gloo_", "cuda")
 _LIMIT = 3
 """Position of a futex's time limit among its arguments."""
 
 
-def may_act(name: str, machine: str, number: int | None, arguments: tuple[int, ...]) -> bool:
+def may_act(name: str, machine: str, number: int | None, arguments: tuple[int, ...], main_name: str = "") -> bool:
     """Whether a native thread may do something by itself: by its name, and by the call it is in (None: in none)."""
-    if name.startswith(_OF_TORCH):
+    if name.startswith(_OF_TORCH) and name != main_name:  # a thread without a name has that of the one that made it
         return False
     call = blocking_call(machine, number)
     if call is None or call.kind != "futex" or len(arguments) <= _LIMIT:

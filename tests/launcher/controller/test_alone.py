@@ -18,13 +18,13 @@ class Leader:
         self.now_s = 0.0
 
     def looks(
-        self, for_s: float, others: int, *, is_stuck: bool = True, could_follow: bool = True, every_s: float = LOOK_S
+        self, for_s: float, others: int, *, is_stuck: bool = True, were_lost: bool = True, every_s: float = LOOK_S
     ) -> int:
         """Return how often it stood down."""
-        times = 0
+        times, began_s = 0, self.now_s
         for _ in range(round(for_s / every_s)):
             self.now_s += every_s
-            times += self.watch.look(others, self.now_s, is_stuck=is_stuck, could_follow=could_follow)
+            times += self.watch.look(others, self.now_s, is_stuck=is_stuck, lost_at_s=began_s if were_lost else None)
         return times
 
 
@@ -48,7 +48,17 @@ def test_one_whose_job_can_go_on_here_goes_on() -> None:
 def test_nodes_that_left_in_good_order_or_may_not_lead_are_nobody_to_make_room_for() -> None:
     leader = Leader()
     leader.looks(10, others=1)
-    assert leader.looks(60, others=0, could_follow=False) == 0
+    assert leader.looks(60, others=0, were_lost=False) == 0
+
+
+def test_a_node_that_was_lost_and_replaced_before_is_nobody_to_make_room_for() -> None:
+    """The others have just ended in good order, at a scheduler's signal, and this one still saves."""
+    leader = Leader()
+    leader.looks(100, others=2)
+    lost_at_s = 50.0
+    for _ in range(600):
+        leader.now_s += LOOK_S
+        assert not leader.watch.look(0, leader.now_s, is_stuck=True, lost_at_s=lost_at_s)
 
 
 def test_one_node_that_answers_is_company_enough() -> None:

@@ -80,7 +80,7 @@ class Mind:
 
     def __init__(self) -> None:
         self.told: list[Event] = []
-        self.state = JobState()
+        self.policy, self.state = POLICY, JobState()
 
     def tell(self, event: Event) -> None:
         self.told.append(event)
@@ -137,6 +137,21 @@ def test_an_agent_is_welcomed_with_what_it_must_know() -> None:
 def test_with_etcd_workers_outlive_an_election() -> None:
     assert World(coordinator="etcd://a:2379").join("a")[1].lease_s == ETCD_LEASE_S
     assert World(coordinator="etcd://a:2379", lease_s=9.0).join("a")[1].lease_s == 9.0
+
+
+def test_a_leader_is_stuck_only_where_nothing_runs_and_the_nodes_that_are_here_are_too_few() -> None:
+    world = World()
+    world.join("host")
+    other, _ = world.join("a", candidate="10.0.0.2:7")
+    assert world.service.company() == {"others": 1, "is_stuck": False, "lost_at_s": None}
+    world.service.gone(other, "the cable")
+    world.mind.state.members["a"].gone, world.mind.state.members["a"].since_s = "lost", 99.0
+    world.mind.state.phase, world.mind.state.usable = "gathering", 1
+    assert world.service.company() == {"others": 0, "is_stuck": True, "lost_at_s": 99.0}
+    world.mind.state.unended = {"host"}  # it saves a last checkpoint
+    assert not world.service.company()["is_stuck"]
+    world.mind.state.unended, world.mind.state.phase = set(), "stopping"
+    assert not world.service.company()["is_stuck"]
 
 
 def test_one_that_cannot_start_is_noted_and_not_let_in() -> None:

@@ -14,7 +14,7 @@ from stories import (
 
 from robust_run.launcher.core.attempts import ARRIVING_S
 from robust_run.launcher.model.actions import Finish, OpenStore, Say, StartAttempt, WakeAt
-from robust_run.launcher.model.events import JobStarted, NodeCannotStart, StoreOpened, Tick
+from robust_run.launcher.model.events import ControllerResumed, JobStarted, NodeCannotStart, StoreOpened, Tick
 
 
 def test_a_job_waits_until_its_nodes_are_there_and_then_starts_at_once() -> None:
@@ -202,3 +202,12 @@ def test_where_others_may_come_and_once_it_has_run_the_job_waits() -> None:
     assert kinds(story.happens(no_script("c"))) == [Say]
     story.is_lost("b")
     assert Finish not in kinds(story.all_end())
+
+
+def test_after_a_requeue_what_could_not_start_then_does_not_count() -> None:
+    story = gathering(3, 3, exist=4)
+    story.happens(no_script("n1"))
+    for node in ("a", "b", "c"):
+        story.joins(node)
+    story.happens(ControllerResumed(term=2, restart=1))
+    assert Finish not in kinds(story.happens(no_script("n6"))), "the step has other nodes"

@@ -59,6 +59,16 @@ def test_a_step_that_is_too_small_is_said_to_be() -> None:
     assert options_of("--nnodes 2:8").nnodes == "2:8"
 
 
+def test_the_job_knows_how_many_nodes_the_step_has_whatever_was_typed() -> None:
+    assert filled("--nnodes 2:8")[0].use.nodes == 4
+
+
+def test_a_port_of_its_own_on_each_node_of_a_step_would_be_as_many_jobs() -> None:
+    with pytest.raises(UserError, match="each would be a job of its own; leave the option out, or give --standalone"):
+        options_of("--nnodes 1:4 --rdzv-backend c10d --rdzv-endpoint localhost:0")
+    assert options_of("--standalone --rdzv-endpoint localhost:0").standalone
+
+
 def test_what_is_typed_wins() -> None:
     options = options_of("--nnodes 2:4 --rdzv-backend c10d --rdzv-endpoint rr3:29400 --rdzv-id mine --nproc-per-node 2")
     assert (options.nnodes, options.rdzv_endpoint, options.rdzv_id) == ("2:4", "rr3:29400", "mine")

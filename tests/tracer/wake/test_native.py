@@ -42,3 +42,12 @@ def test_what_sleeps_polls_reads_or_runs_may_act(number: int | None, arguments: 
 
 def test_of_an_unknown_machine_nothing_is_known() -> None:
     assert may_act("python", "", 202, PRIVATE)
+
+
+@pytest.mark.parametrize("name", ["pt_main_thread", "pt_mine", "python"])
+def test_names_that_a_program_may_have_given_prove_nothing(name: str) -> None:
+    assert may_act(name, X86, 232, (9, 0x1000, 64, 10))
+
+
+def test_a_name_that_is_the_main_thread_s_was_given_to_that() -> None:
+    assert may_act("pt_gloo_runloop", X86, 232, (9, 0x1000, 64, 10), "pt_gloo_runloop")

@@ -103,7 +103,7 @@ FORCE = "--found starts a new run all the same"
 def decide(known: Known) -> Founding:
     """Return what a node does that could listen where its job's nodes meet."""
     if not known.moves:
-        return Founding(act="found", hold_s=known.hold_s if known.remembers else 0.0)
+        return _after_the_old(known) if known.remembers else Founding(act="found")
     run = known.run
     if known.scheduled:
         return Founding(act="join", where=run.leader) if run is not None and run.answers else Founding(act="found")
@@ -138,6 +138,15 @@ def decide(known: Known) -> Founding:
         act="go_on",
         run_id=run.run_id,
         say=f"run {run.run_id} of this job is not over and has no leader any more: this node goes on with it; {FORCE}",
+    )
+
+
+def _after_the_old(known: Known) -> Founding:
+    return Founding(
+        act="found",
+        hold_s=known.hold_s,
+        say=f"this node had a part in run {known.remembers}, which has not ended as far as it knows: no attempt begins for "
+        f"{known.hold_s:.0f} s, in which workers of it end that have no controller any more",
     )
 
 

@@ -82,6 +82,10 @@ class Joining:
         self._place: Host | Guest = Guest(addresses=(), port=many.port)
         self._candidate_port = 0
         self._tries = 0
+        self._by_record = ""
+        """HOST:PORT that the record of the job's runs led this node to; empty: it did not."""
+        self._own_place: Host | None = None
+        """Where the controller listens that this node has started."""
         self._goes_on = ""
         """Run that was there before, and whose controller this node has started."""
         self._lookout = None if resumed is not None else Lookout(spec, many, marks, socket.gethostname(), clock, say)
@@ -107,10 +111,11 @@ class Joining:
             try:
                 connection = await self.dial("", self.hello())
             except (JoinRefusal, NotController) as refusal:
-                if not self._may_be_elsewhere(refusal):
+                if not self._is_another_program(refusal) and not self._may_be_elsewhere(refusal):
                     raise
                 trouble = str(refusal)
             except (OSError, TimeoutError) as error:
+                self._is_another_program(error)
                 trouble = str(error)
             else:
                 if self._lookout is not None:
@@ -136,6 +141,7 @@ class Joining:
         founding = Founding(act="found") if self._lookout is None else await self._lookout.look()
         if founding.act == "refuse":
             raise UserError(founding.say)
+        self._by_record = founding.where if founding.act == "join" else ""
         if founding.act == "join":
             self._place = guest_at(founding.where)
             return ""
@@ -164,12 +170,22 @@ class Joining:
         return founding.say or "this node looks whether this job runs already" if isinstance(place, Host) else ""
 
     async def _follow_another(self) -> None:
-        """Join whoever leads, where this node was about to go on with a run and another was elected first."""
-        if not self._goes_on or self._lookout is None or not isinstance(self._place, Host):
+        """Join whoever leads, where this node was about to go on with a run and another was elected first; else its own."""
+        if not self._goes_on or self._lookout is None or self._own_place is None:
             return
         founding = await self._lookout.look()
-        if founding.act == "join" and founding.where != self._supervisor.address:
-            self._place = guest_at(founding.where)
+        is_led = founding.act == "join" and founding.where != self._supervisor.address
+        self._by_record = founding.where if is_led else ""
+        self._place = guest_at(founding.where) if is_led else self._own_place
+
+    def _is_another_program(self, error: Exception) -> bool:
+        """Whether the address of a leader on record is another program's by now; it is not believed any more then."""
+        if not self._by_record or self._lookout is None or isinstance(error, ConnectionError):
+            return False
+        if isinstance(error, JoinRefusal) and not isinstance(error, WrongToken):
+            return False  # that is a controller
+        self._lookout.is_no_controller(self._by_record)
+        return True
 
     def forget_earlier(self) -> None:
         """Remove what this node remembers of runs before the one that it has a part in now."""
@@ -223,6 +239,7 @@ class Joining:
             after=founding.after,
             closes=closes,
         )
+        self._own_place = place
         self._supervisor.start(config, place.socket)
 
     def hello(self) -> Hello:

@@ -16,7 +16,7 @@ from robust_run.launcher.controller.leadership.job_runs import RunOnRecord
 from robust_run.launcher.controller.leadership.leaders import answers
 from robust_run.launcher.model.job import JobSpec, ManyNodes
 from robust_run.launcher.model.job_identity import identity_of
-from robust_run.launcher.model.lease_times import leader_ttl_s, lease_times
+from robust_run.launcher.model.lease_times import leader_ttl_s, lease_times, longest_hold_s
 from robust_run.launcher.records.rendezvous_marks import RendezvousMark, read_marks, remove_mark
 from robust_run.launcher.records.shared_folders import on_shared_file_system
 from robust_run.launcher.start.many import presence
@@ -49,6 +49,10 @@ class Lookout:
         self._look_at_s = 0.0
         self._said = ""
         self._newest = Founding(act="wait")
+        self._is_shared: bool | None = True if many.coordinator else None
+        """None: not known yet."""
+        self._no_controller: set[str] = set()
+        """HOST:PORT where something answered that is no controller of this job."""
 
     @property
     def remembered(self) -> tuple[str, ...]:
@@ -64,6 +68,11 @@ class Lookout:
             self._look_at_s = now_s + (LOOK_S if self._newest.act == "wait" else LOOK_SELDOM_S)
         return self._newest
 
+    def is_no_controller(self, where: str) -> None:
+        """Note that what answers at HOST:PORT is not the job's controller: another program has the port by now."""
+        self._no_controller.add(where)
+        self._look_at_s = 0.0
+
     def explain(self) -> None:
         """Say what this node is about to do, or waits for, once."""
         text = self._newest.say
@@ -78,6 +87,9 @@ class Lookout:
             try:
                 newest = await asyncio.wait_for(self._runs.newest(), ANSWER_S)
                 run = await self._seen(newest) if newest is not None else None
+                if run is None and self._is_shared is None:  # which asks the file system, too
+                    asking = asyncio.to_thread(on_shared_file_system, self._spec.log_dir or "/")
+                    self._is_shared = await asyncio.wait_for(asking, ANSWER_S)
             except PlatformError as error:
                 trouble = str(error)
             except asyncio.TimeoutError:
@@ -88,7 +100,7 @@ class Lookout:
             forced=many.found,
             place=self._place,
             trouble=trouble,
-            is_shared=bool(many.coordinator) or (self._moves and on_shared_file_system(self._spec.log_dir or "/")),
+            is_shared=bool(self._is_shared),
             run=run,
             remembers=self._marks[-1].run_id if self._marks else "",
             named=many.job if many.job == self._spec.run_id and self._spec.slurm is None else "",
@@ -96,7 +108,7 @@ class Lookout:
             most=many.most,
             watched_s=self._clock.monotonic_s() - self._began_s,
             patience_s=TURNS * leader_ttl_s(times.lease_s),
-            hold_s=times.hold_s,
+            hold_s=longest_hold_s(many),
         )
 
     async def _seen(self, newest: RunOnRecord) -> RunSeen:
@@ -117,7 +129,7 @@ class Lookout:
             over=standing.over,
             leader=where,
             host=leader.host if leader is not None else "",
-            answers=bool(where) and await answers(where),
+            answers=bool(where) and where not in self._no_controller and await answers(where),
             silent_s=now_s - self._sign_since_s,
             same_command=is_same,
         )

@@ -28,6 +28,8 @@ from robust_run.launcher.start.priority import raise_priority
 #: How often the fence is looked at, and how often while something is left that must be dead.
 LOOK_S = 0.05
 KILLING_LOOK_S = 0.002
+#: What is left after so long cannot be killed for now: it waits in the kernel.
+AT_ONCE_S = 2.0
 #: Looks further apart than this mean that the guard stood still too, and most likely its agent with it.
 HELD_UP_S = 0.5
 #: What an agent then gets to end its workers by itself.
@@ -90,7 +92,7 @@ class SecondFence:
         if not self._said:
             self._said = True
             self._say()
-        return KILLING_LOOK_S
+        return KILLING_LOOK_S if now_s < self._kill_at_s + AT_ONCE_S else LOOK_S
 
 
 class Below:
