@@ -48,6 +48,8 @@ def resumed(policy: CorePolicy, state: JobState, event: ControllerResumed, now_s
     state.hold_until_s = now_s + event.hold_s if event.hold_s else None
     state.detected_at_s = None if state.detected_at_s is None else now_s
     state.failed_at_s = None
+    if state.phase == "new":
+        state.first_needs = event.needs
     if state.phase in ("new", "gathering"):
         return begin(policy, state, now_s)
     if state.phase == "diagnosing":

@@ -117,6 +117,8 @@ class ControllerResumed(msgspec.Struct, frozen=True, tag="controller_resumed", k
     """No attempt begins before: by then every agent has returned or ended its workers, even one that is not on record."""
     restart: int = 0
     """How often a scheduler has started the job again. Where it grows, none of the agents on record is left."""
+    needs: int = 0
+    """As in `JobStarted`, where that is not on record."""
 
 
 class LeaseRecorded(msgspec.Struct, frozen=True, tag="lease_recorded", kw_only=True):

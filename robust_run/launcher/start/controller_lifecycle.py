@@ -122,9 +122,9 @@ class ControllerProcess:
         )
         controller.admits = spec.admission_checks
         await self._serve(controller, service, hold, term)
-        if not resumed or state.is_new:  # nor after a death before the job's start was on record
+        if not resumed:
             await self._capture(controller)
-        self._begin(controller, service, term, resumed=resumed and not state.is_new)
+        self._begin(controller, service, term, resumed=resumed)
         api = self._serve_people(controller, service)
         try:
             await self._wait(hold, service)
@@ -197,8 +197,10 @@ class ControllerProcess:
             service.detector.expect(expected, now_s, waited_s)
             self._console.say(f"the controller is back (term {term}), {len(present)} nodes are expected")
             controller.book.say_again()
-            hold_s = waited_s + HOLD_MARGIN_S
-            controller.tell(ControllerResumed(term=term, host=self._config.host, hold_s=hold_s))
+            hold_s, needs = waited_s + HOLD_MARGIN_S, 0
+            if controller.state.is_new:  # the one before died when it had not begun, or its journal is lost
+                hold_s, needs = max(hold_s, self._config.hold_s), self._config.needs
+            controller.tell(ControllerResumed(term=term, host=self._config.host, hold_s=hold_s, needs=needs))
         self._eviction_list.tell(controller.state, controller.tell)
         if not resumed:
             controller.tell(JobStarted(restart=restart, hold_s=self._config.hold_s, needs=self._config.needs))

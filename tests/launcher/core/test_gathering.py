@@ -211,3 +211,11 @@ def test_after_a_requeue_what_could_not_start_then_does_not_count() -> None:
         story.joins(node)
     story.happens(ControllerResumed(term=2, restart=1))
     assert Finish not in kinds(story.happens(no_script("n6"))), "the step has other nodes"
+
+
+def test_a_controller_that_follows_one_that_died_before_the_start_needs_as_many_nodes() -> None:
+    story = Story(fewest=1, most=3, many=True, last_call_s=0)
+    story.happens(ControllerResumed(term=2, hold_s=4.0, needs=2))
+    story.joins("a", after_s=10)
+    assert story.world == []
+    assert kinds(story.joins("b", after_s=1)) == [OpenStore]
