@@ -493,7 +493,8 @@ def test_a_file_that_changes_while_it_is_copied_is_named_and_nothing_is_put_in_p
     changed = source / "latest_checkpointed_iteration.txt"
 
     def change(_: int) -> None:
-        changed.write_text("300")
+        (tmp_path / "draft").write_text("300")
+        (tmp_path / "draft").replace(changed)
 
     with pytest.raises(CheckpointError, match=r"changed while it was copied: latest_checkpointed_iteration.txt"):
         restore(opened, parse(str(tmp_path / "dst")), progress=change)

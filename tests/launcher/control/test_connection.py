@@ -185,7 +185,7 @@ def test_a_wrong_token_is_said_on_both_sides() -> None:
             told: list[tuple[str, str]] = []
             port.server.on_refused = lambda address, why: told.append((address, why))
             with pytest.raises(
-                WrongToken, match=r"ROBUST_TOKEN or --token-file.*--run-id; another job may use this port"
+                WrongToken, match=r"ROBUST_TOKEN or --token-file.*--run-id .*; another job may use this port"
             ):
                 await port.dial(token=b"guess")
             ((address, why),) = told

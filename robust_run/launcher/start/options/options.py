@@ -7,13 +7,13 @@ field of the job (`JobSpec`), that field's.
 
 from __future__ import annotations
 
-from robust_run.launcher.start.options.node_options import NODE_OPTIONS
 from robust_run.launcher.start.options.option_types import (
     ENDINGS,
     GROUPS,
     HEALTH,
     HELP,
     IMAGES,
+    NODE_OPTIONS,
     NODES,
     OURS,
     OUTPUT,
