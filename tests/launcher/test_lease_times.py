@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robust_run.launcher.model.job import ManyNodes
-from robust_run.launcher.model.lease_times import GUARD_AFTER_S, LeaseTimes, leader_ttl_s, lease_times
+from robust_run.launcher.model.lease_times import (
+    GUARD_AFTER_S,
+    LeaseTimes,
+    adapted,
+    leader_ttl_s,
+    lease_times,
+    longest_hold_s,
+)
 
 
 @given(st.floats(0.1, 1e4))
@@ -29,3 +36,11 @@ def test_an_election_by_etcd_needs_a_lease_that_outlives_it(asked_s: float, coor
 
 def test_a_leader_is_elected_for_a_third_of_a_lease_and_a_second_at_least() -> None:
     assert [leader_ttl_s(lease_s) for lease_s in (0.5, 3.0, 9.0)] == [1.0, 1.0, 3.0]
+
+
+@given(st.floats(0.5, 60.0), st.floats(0.0, 1e3))
+def test_who_founds_beside_a_run_it_knows_nothing_of_waits_for_the_longest_lease_that_is_ever_granted(
+    base_s: float, late_s: float
+) -> None:
+    many = ManyNodes(fewest=1, most=2, host="a", port=1, lease_s=base_s)
+    assert longest_hold_s(many) >= adapted(base_s, late_s).hold_s

@@ -358,6 +358,15 @@ def test_it_kills_until_nothing_is_left_and_says_so_once_a_lease(scene: Scene) -
     assert scene.said == 2
 
 
+def test_what_cannot_be_killed_for_now_costs_the_guard_no_cpu(scene: Scene) -> None:
+    second = SecondFence(scene, scene, scene.say, NOW_S)
+    scene.over, scene.left = True, 10_000  # a worker that waits in the kernel
+    assert second.look(NOW_S + 0.05) == KILLING_LOOK_S
+    for beat in range(60):
+        pause_s = second.look(NOW_S + 0.1 + beat * 0.05)
+    assert pause_s == LOOK_S
+
+
 def test_after_the_machine_stood_still_the_agent_may_do_it_itself(scene: Scene) -> None:
     second = SecondFence(scene, scene, scene.say, NOW_S)
     scene.over = True

@@ -235,7 +235,11 @@ def carry(one, other, forge):
 first = True
 while True:
     agent, _ = door.accept()
-    controller = socket.create_connection((sys.argv[2], int(sys.argv[3])))
+    try:
+        controller = socket.create_connection((sys.argv[2], int(sys.argv[3])))
+    except OSError:
+        agent.close()  # the agent was faster than its controller: it dials again
+        continue
     threading.Thread(target=carry, args=(agent, controller, False), daemon=True).start()
     threading.Thread(target=carry, args=(controller, agent, first), daemon=True).start()
     first = False

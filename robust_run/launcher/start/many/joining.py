@@ -111,11 +111,11 @@ class Joining:
             try:
                 connection = await self.dial("", self.hello())
             except (JoinRefusal, NotController) as refusal:
-                if not self._is_another_program(refusal) and not self._may_be_elsewhere(refusal):
+                if not self._is_doubtful(refusal) and not self._may_be_elsewhere(refusal):
                     raise
                 trouble = str(refusal)
             except (OSError, TimeoutError) as error:
-                self._is_another_program(error)
+                self._is_doubtful(error)
                 trouble = str(error)
             else:
                 if self._lookout is not None:
@@ -178,14 +178,13 @@ class Joining:
         self._by_record = founding.where if is_led else ""
         self._place = guest_at(founding.where) if is_led else self._own_place
 
-    def _is_another_program(self, error: Exception) -> bool:
-        """Whether the address of a leader on record is another program's by now; it is not believed any more then."""
+    def _is_doubtful(self, error: Exception) -> bool:
+        """Whether a leader on record may be another program's address by now, or starved: it is looked at again later."""
         if not self._by_record or self._lookout is None or isinstance(error, ConnectionError):
             return False
         if isinstance(error, JoinRefusal) and not isinstance(error, WrongToken):
-            return False  # that is a controller
-        self._lookout.is_no_controller(self._by_record)
-        return True
+            return False  # a controller has spoken
+        return self._lookout.doubt(self._by_record)
 
     def forget_earlier(self) -> None:
         """Remove what this node remembers of runs before the one that it has a part in now."""

@@ -42,6 +42,7 @@ class Lookout:
         self._identity = identity_of(spec)
         self._moves = many.controller_standby > 0
         self._runs = open_runs(spec, clock) if self._moves else None
+        self._patience_s = TURNS * leader_ttl_s(lease_times(many).lease_s)
         self._place = many.coordinator or register_of(spec.log_dir or "")
         self._marks = self._read_marks()
         self._sign: tuple[str, str] | None = None
@@ -51,8 +52,8 @@ class Lookout:
         self._newest = Founding(act="wait")
         self._is_shared: bool | None = True if many.coordinator else None
         """None: not known yet."""
-        self._no_controller: set[str] = set()
-        """HOST:PORT where something answered that is no controller of this job."""
+        self._doubted: dict[str, tuple[tuple[str, str] | None, float]] = {}
+        """HOST:PORT of leaders on record that let nobody in: the sign of life then, and until when they are left alone."""
 
     @property
     def remembered(self) -> tuple[str, ...]:
@@ -68,10 +69,20 @@ class Lookout:
             self._look_at_s = now_s + (LOOK_S if self._newest.act == "wait" else LOOK_SELDOM_S)
         return self._newest
 
-    def is_no_controller(self, where: str) -> None:
-        """Note that what answers at HOST:PORT is not the job's controller: another program has the port by now."""
-        self._no_controller.add(where)
+    def doubt(self, where: str) -> bool:
+        """Note that HOST:PORT took a connection and did not let this node in: a starved leader, or another program by now.
+
+        It counts as one that does not answer for some turns, and for as long as the record shows no sign of life: then others
+        act. Return whether this is the first doubt; after that there was a sign of life, so it is the leader who refuses.
+        """
+        is_first = where not in self._doubted
+        self._doubted[where] = self._sign, self._clock.monotonic_s() + self._patience_s
         self._look_at_s = 0.0
+        return is_first
+
+    def _is_doubted(self, where: str, now_s: float) -> bool:
+        sign, until_s = self._doubted.get(where, (None, 0.0))
+        return where in self._doubted and (now_s < until_s or sign == self._sign)
 
     def explain(self) -> None:
         """Say what this node is about to do, or waits for, once."""
@@ -81,7 +92,7 @@ class Lookout:
             self._say(text)
 
     async def _known(self) -> Known:
-        many, times = self._many, lease_times(self._many)
+        many = self._many
         run, trouble = None, ""
         if self._runs is not None:
             try:
@@ -107,7 +118,7 @@ class Lookout:
             fewest=many.fewest,
             most=many.most,
             watched_s=self._clock.monotonic_s() - self._began_s,
-            patience_s=TURNS * leader_ttl_s(times.lease_s),
+            patience_s=self._patience_s,
             hold_s=longest_hold_s(many),
         )
 
@@ -129,7 +140,7 @@ class Lookout:
             over=standing.over,
             leader=where,
             host=leader.host if leader is not None else "",
-            answers=bool(where) and where not in self._no_controller and await answers(where),
+            answers=bool(where) and not self._is_doubted(where, now_s) and await answers(where),
             silent_s=now_s - self._sign_since_s,
             same_command=is_same,
         )
