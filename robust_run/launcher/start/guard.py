@@ -80,6 +80,8 @@ def run_guarded(
     sys.stdout.flush()
     sys.stderr.flush()
     distant = elsewhere(lifeline)
+    if distant is None:
+        become_subreaper()  # before there is an agent, which may end at once: what it leaves is ours to end
     pid = _fork(agent, lifeline, forward) if distant is None else distant.pid
     os.close(lifeline)
     forwarder = _Forwarder(forward, pid)
@@ -90,7 +92,6 @@ def run_guarded(
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     if distant is not None:
         return _conclude(pid, *distant.wait())
-    become_subreaper()
     if fence is None:
         status = os.waitpid(pid, 0)[1]
     else:
