@@ -84,6 +84,11 @@ class Schedule:
         """Hosts that something is done to: these alone may be lost."""
         return frozenset(fault.host for fault in self.faults if fault.act not in HARMLESS)
 
+    @property
+    def stops_both_fences(self) -> bool:
+        """Whether nobody on a node can end its workers for a while: a rank may then live twice (docs/many-nodes.md)."""
+        return any(fault.act == "stop launcher" for fault in self.faults)
+
 
 def drawn(chance: random.Random) -> Schedule:
     """Draw a schedule of one to four faults, sometimes two at the same moment."""

@@ -100,9 +100,11 @@ class FrameReader:
         after = end if opener is None else end + SEAL_BYTES
         if len(data) < after:
             return None
-        payload = data[start:end] if isinstance(data, bytes) else bytes(memoryview(data)[start:end])
+        whole = data if isinstance(data, bytes) else memoryview(data)
         if opener is not None:
-            opener.check(data[self._at : start], payload, data[end:after])
+            opener.check(whole[self._at : end], whole[end:after])
+        payload = bytes(whole[start:end])
+        del whole  # a buffer with a view does not grow
         self._at = after
         if after == len(data):
             self._data = b""  # a large buffer is not kept for the sake of the next small message

@@ -55,51 +55,46 @@ class Keys:
         self.from_controller = hmac.digest(secret, said + _FROM_CONTROLLER, "sha256")
 
 
-class _Count:
-    """Seals of frames 0, 1, 2, ... of one direction."""
-
-    __slots__ = ("_keyed", "number")
-
-    def __init__(self, key: bytes) -> None:
-        self._keyed = hashlib.blake2b(key=key, digest_size=SEAL_BYTES)
-        self.number = 0
-
-    def next_seal(self, length: bytes | bytearray, payload: bytes) -> bytes:
-        """Return the seal of the next frame. `length` and `payload` follow each other on the wire, and may be cut anywhere."""
-        sealing = self._keyed.copy()
-        sealing.update(self.number.to_bytes(_NUMBER_BYTES, "big") + length)
-        sealing.update(payload)
-        self.number += 1
-        return sealing.digest()
-
-
 class Sealer:
-    """Seals frames in the order in which they are sent."""
+    """Seals frames 0, 1, 2, ... of one direction, in the order in which they are sent."""
 
-    __slots__ = ("_count",)
+    __slots__ = ("_keyed", "_number")
 
     def __init__(self, key: bytes) -> None:
-        self._count = _Count(key)
+        self._keyed = _keyed(key)
+        self._number = 0
 
     def seal(self, frame: bytes) -> bytes:
         """Return what follows `frame` (length and payload) on the wire."""
-        return self._count.next_seal(b"", frame)
+        sealing = self._keyed.copy()
+        sealing.update(self._number.to_bytes(_NUMBER_BYTES, "big"))
+        sealing.update(frame)
+        self._number += 1
+        return sealing.digest()
 
 
 class Opener:
     """Checks seals in the order in which frames arrive."""
 
-    __slots__ = ("_count", "_forged_at")
+    __slots__ = ("_forged_at", "_keyed", "_number")
 
     def __init__(self, key: bytes) -> None:
-        self._count = _Count(key)
+        self._keyed = _keyed(key)
+        self._number = 0
         self._forged_at = -1
 
-    def check(self, length: bytes | bytearray, payload: bytes, seal: bytes | bytearray) -> None:
-        """Raise ForgedFrame unless this is the next frame of the other end; then always."""
+    def check(self, frame: bytes | memoryview, seal: bytes | memoryview) -> None:
+        """Raise ForgedFrame unless `frame` (length and payload) is the next of the other end; then always."""
         if self._forged_at < 0:
-            number = self._count.number
-            if hmac.compare_digest(self._count.next_seal(length, payload), seal):
+            sealing = self._keyed.copy()
+            sealing.update(self._number.to_bytes(_NUMBER_BYTES, "big"))
+            sealing.update(frame)
+            if hmac.compare_digest(sealing.digest(), seal):
+                self._number += 1
                 return
-            self._forged_at = number
+            self._forged_at = self._number
         raise ForgedFrame(self._forged_at)
+
+
+def _keyed(key: bytes) -> hashlib.blake2b:
+    return hashlib.blake2b(key=key, digest_size=SEAL_BYTES)

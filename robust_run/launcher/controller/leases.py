@@ -17,7 +17,7 @@ from typing import Protocol
 from robust_run.launcher.core.failure_detector import FailureDetector
 from robust_run.launcher.core.lateness import WINDOW_S, Lateness
 from robust_run.launcher.model.events import LeaseRecorded
-from robust_run.launcher.model.lease_times import MARGIN_S, LeaseTimes, adapted
+from robust_run.launcher.model.lease_times import MARGIN_S, LeaseTimes, adapted, quiet_s
 
 
 class LeaseRecord(Protocol):
@@ -51,6 +51,17 @@ class LeaseJournal:
         return self.is_kept()
 
 
+class _Node:
+    """What was seen of a node."""
+
+    __slots__ = ("beat_s", "lateness")
+
+    def __init__(self) -> None:
+        self.lateness = Lateness()
+        self.beat_s = 0.0
+        """When its newest heartbeat was heard."""
+
+
 class Leases:
     """What is granted to whom."""
 
@@ -59,12 +70,12 @@ class Leases:
         """As long as a successor waits for a silent node, or will as soon as that is on record."""
         self._durable_s = base.lost_s
         self._base = base
+        self._quiet_s = quiet_s(base.lease_s)
         self._heartbeat_s = heartbeat_s
         self._detector = detector
         self._record = record
         self._own = Lateness()
-        self._nodes: dict[str, Lateness] = {}
-        self._beats_s: dict[str, float] = {}
+        self._nodes: dict[str, _Node] = {}
         self._long_until_s = float("-inf")
         """Until when a lease may be in force that is longer than usual."""
 
@@ -85,31 +96,34 @@ class Leases:
 
     def connected(self, node: str, heard_s: float) -> LeaseTimes:
         """Return what a node is granted that was let in: the time without a connection is no lateness."""
-        self._beats_s[node] = heard_s
-        return self._grant(node, heard_s)
+        seen = self._nodes.get(node)
+        if seen is None:
+            seen = self._nodes[node] = _Node()
+        seen.beat_s = heard_s
+        return self._grant(node, seen, heard_s)
 
     def heartbeat(self, node: str, late_s: float, heard_s: float) -> LeaseTimes:
-        """Return what a node is granted from when it sent the heartbeat that was heard just now."""
-        before_s = self._beats_s.get(node, heard_s)
-        self._beats_s[node] = heard_s
-        self._of(node).note(max(late_s, heard_s - before_s - self._heartbeat_s), heard_s)
-        return self._grant(node, heard_s)
+        """Return what a node is granted from when it sent the heartbeat that was heard just now. It was let in before."""
+        seen = self._nodes[node]
+        between_s = heard_s - seen.beat_s - self._heartbeat_s
+        seen.beat_s = heard_s
+        seen.lateness.note(between_s if between_s > late_s else late_s, heard_s)
+        return self._grant(node, seen, heard_s)
 
-    def _of(self, node: str) -> Lateness:
-        lateness = self._nodes.get(node)
-        if lateness is None:
-            lateness = self._nodes[node] = Lateness()
-        return lateness
-
-    def _grant(self, node: str, heard_s: float) -> LeaseTimes:
-        times = adapted(self._base.lease_s, self._of(node).worst_s(heard_s) + self._own.worst_s(heard_s))
-        if times.lost_s <= self._base.lost_s:
-            return times
-        if times.lost_s > self.recorded_s:
-            self.recorded_s = times.lost_s
-            self._record.begin(times.lost_s)
-        lease_s = max(self._base.lease_s, min(times.lease_s, self._durable_s - MARGIN_S - times.late_s))
-        times = LeaseTimes(lease_s, times.late_s)
-        self._detector.granted(node, heard_s + times.lost_s)
-        self._long_until_s = max(self._long_until_s, heard_s + times.lost_s)
+    def _grant(self, node: str, seen: _Node, heard_s: float) -> LeaseTimes:
+        late_s = seen.lateness.worst_s(heard_s) + self._own.worst_s(heard_s)
+        if late_s <= self._quiet_s:
+            return self._base  # as `adapted` would, ten thousand times a second
+        times = adapted(self._base.lease_s, late_s)
+        lost_s = times.lost_s
+        if lost_s > self._durable_s:
+            if lost_s > self.recorded_s:
+                self.recorded_s = lost_s
+                self._record.begin(lost_s)
+            times = LeaseTimes(max(self._base.lease_s, self._durable_s - MARGIN_S - times.late_s), times.late_s)
+            lost_s = times.lost_s
+        until_s = heard_s + lost_s
+        self._detector.granted(node, until_s)
+        if until_s > self._long_until_s:
+            self._long_until_s = until_s
         return times

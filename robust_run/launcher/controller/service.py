@@ -298,11 +298,14 @@ class Service:
 
     def look(self) -> None:
         """Tell the controller of agents that have been silent for too long. Call every `LOOK_S`."""
-        now_s = self._clock.monotonic_s()
-        if self._looked_at_s is not None:
-            self.leases.own_look(now_s - self._looked_at_s - LOOK_S, now_s)
+        now_s, before_s = self._clock.monotonic_s(), self._looked_at_s
+        if before_s is not None:
+            self.leases.own_look(now_s - before_s - LOOK_S, now_s)
         self._looked_at_s = now_s
-        self.detector.heard_all((node, peer.last_heard_s) for node, peer in self._peers.items())
+        peers = self._peers.items()
+        self.detector.heard_all(
+            [(node, peer.last_heard_s) for node, peer in peers if before_s is None or peer.last_heard_s >= before_s]
+        )
         for node, silent_s in self.detector.lost(now_s):
             self.detector.forget(node)
             silent = self._peers.pop(node) if node in self._peers else None

@@ -15,7 +15,9 @@ than half a second, all of this is zero: 3.0, 3.2, 3.5 s.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
+from functools import lru_cache
 
 from robust_run.launcher.model.job import ManyNodes
 
@@ -84,12 +86,22 @@ def lease_times(many: ManyNodes) -> LeaseTimes:
     return LeaseTimes(max(many.lease_s, ETCD_LEASE_S) if many.coordinator else many.lease_s)
 
 
+def quiet_s(base_s: float) -> float:
+    """Return the lateness up to which a lease and its fences are as usual."""
+    return min(base_s * QUIET_PART, QUIET_S)
+
+
 def adapted(base_s: float, late_s: float) -> LeaseTimes:
     """Return the lease of a node where timers, its own and the controller's, are late by so much, and it is `base_s` else."""
-    if late_s <= min(base_s * QUIET_PART, QUIET_S):
+    if late_s <= quiet_s(base_s):
         return LeaseTimes(base_s)
-    step_s = next((step_s for step_s in LATE_STEPS_S if step_s >= late_s), LATE_STEPS_S[-1])
-    longer_s = min(base_s + LATE_FACTOR * step_s, LONGEST_LEASE_S) if late_s > base_s * QUIET_PART else base_s
+    step = min(bisect_left(LATE_STEPS_S, late_s), len(LATE_STEPS_S) - 1)
+    return _longer(base_s, LATE_STEPS_S[step], late_s > base_s * QUIET_PART)
+
+
+@lru_cache(maxsize=64)
+def _longer(base_s: float, step_s: float, is_long: bool) -> LeaseTimes:
+    longer_s = min(base_s + LATE_FACTOR * step_s, LONGEST_LEASE_S) if is_long else base_s
     return LeaseTimes(max(base_s, longer_s), step_s)
 
 

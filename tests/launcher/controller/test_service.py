@@ -239,14 +239,14 @@ def test_silence_counts_from_the_last_sign_of_life_whether_connected_or_not() ->
     connected, _ = world.join("a")
     cut, _ = world.join("b")
     world.service.gone(cut, "reset")  # type: ignore[arg-type]
-    for world.clock.now_s in (103.4, 103.45):
+    for world.clock.now_s in (103.3, 103.4):
         world.service.look()
     assert NodeLost not in world.kinds()
-    connected.last_heard_s = 103.4
+    connected.last_heard_s = 103.45
     world.clock.now_s = 103.5
     world.service.look()
     assert [event.node for event in world.mind.told if isinstance(event, NodeLost)] == ["b"]
-    for world.clock.now_s in (106.8, 106.9):
+    for world.clock.now_s in (106.85, 106.95):
         world.service.look()
     assert [event.node for event in world.mind.told if isinstance(event, NodeLost)] == ["b", "a"]
     assert (connected.dropped, world.service.connected) == ("silent for 3.5 s", 0)
