@@ -42,6 +42,8 @@ class Struck:
     undo: Callable[[], None]
     undo_at_s: float
     """On our monotonic clock."""
+    cuts_leader: bool = False
+    """The host led the job: to its controller all others looked as if they were gone."""
 
 
 @dataclass
@@ -71,8 +73,9 @@ def clock_of(file: Path) -> dict[str, str]:
 
 def strike(fault: Fault, place: Ground) -> Struck:
     """Do it, as soon as there is something to do it to."""
+    leads = fault.act.startswith("cut") and any(_pids("controller", place.cluster[fault.host], place))
     hosts, undo = _ACTS[fault.act.partition(" ")[0]](fault, place)
-    return Struck(fault, hosts, undo, time.monotonic() + fault.lasts_s)
+    return Struck(fault, hosts, undo, time.monotonic() + fault.lasts_s, leads)
 
 
 def _kill(fault: Fault, place: Ground) -> tuple[tuple[Host, ...], Callable[[], None]]:

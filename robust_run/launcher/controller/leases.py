@@ -124,6 +124,5 @@ class Leases:
             lost_s = times.lost_s
         until_s = heard_s + lost_s
         self._detector.granted(node, until_s)
-        if until_s > self._long_until_s:
-            self._long_until_s = until_s
+        self._long_until_s = max(self._long_until_s, until_s)
         return times
