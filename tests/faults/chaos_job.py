@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 
 from busy import busy
 from chaos import FOR_GOOD, HARMLESS, NODES, Schedule
-from chaos_acts import Ground, Struck, strike
+from chaos_acts import CLOCK, Ground, Struck, strike
 from clusters import STEPS, ClusterJob, start_all, write
 from hosts import Cluster
 from jobs import wait_for
@@ -205,9 +205,8 @@ def _disk(place: Path) -> Iterator[Path]:
 
 def _clocks(cluster: Cluster, folder: Path) -> dict[str, str]:
     """Have hosts read their wall clock's shift from a file each; return the variables that all have."""
-    from clusters import _sleeps_under_libfaketime
-
     folder.mkdir()
     for host in cluster:
         (folder / host.name).write_text("+0\n")
-    return {"PYTHONPATH": _sleeps_under_libfaketime(folder.parent)}
+    (folder / "sitecustomize.py").write_text(CLOCK)
+    return {"PYTHONPATH": str(folder)}
