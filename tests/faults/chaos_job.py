@@ -163,7 +163,9 @@ def _check(schedule: Schedule, job: ClusterJob, struck: list[Struck]) -> None:
         assert not twice, f"a rank lived twice (attempt, rank, pid): {twice}"
         job.assert_never_two_at_once()
     _assert_equal_weights(job)
-    job.assert_nothing_left()
+    # Where guard and agent are killed at once, nobody is left to remove a folder: the next start on that host does.
+    all_gone = {h.name for s in struck if s.fault.act == "kill launcher" and not s.fault.lasts_s for h in s.hosts}
+    job.assert_nothing_left(host for host in job.hosts if host.name not in all_gone)
 
 
 def _wait_until_it_trains(job: ClusterJob, limit_s: float) -> None:
