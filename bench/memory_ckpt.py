@@ -188,7 +188,7 @@ def main() -> int:
     gib = sum(tensor.nbytes for tensor in state.values()) / (1 << 30)
     with (
         tempfile.TemporaryDirectory(prefix="memory-ckpt-", dir=args.folder) as folder,
-        tempfile.TemporaryDirectory(prefix="memory-ckpt-", dir="/dev/shm") as memory,  # noqa: S108 - a folder of ours
+        tempfile.TemporaryDirectory(prefix="memory-ckpt-", dir="/dev/shm") as memory,
         keeper(memory),
     ):
         saves = {
