@@ -94,7 +94,7 @@ def try_out(schedule: Schedule, folder: Path) -> str:
         job = place.job
         struck: list[Struck] = []
         try:
-            job.wait_for_steps(0, NODES, timeout_s=STARTED_S)
+            _wait_until_it_trains(job, STARTED_S)  # a starved start may have cost an attempt
             stack.enter_context(busy(schedule.load, limit_s + 120.0))
             _carry_out(schedule, place, struck)
             _check(schedule, job, struck)
