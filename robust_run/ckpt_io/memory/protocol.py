@@ -115,6 +115,16 @@ FromKeeper = Attached | Reserved | Refused | Place | Skip | Held | Absent
 # --- the agent to the keeper, and back
 
 
+class KeeperSetup(_Message, tag="keeper_setup", kw_only=True):
+    """The first message of the agent: where workers find the keeper, and how much it may use."""
+
+    schema: int = SCHEMA
+    folder: str
+    """Of the socket, mode 0700; it is there."""
+    limit_bytes: int | None = None
+    """Of all buffers of this node; None: as much as the node's memory has room for."""
+
+
 class AttemptBegins(_Message, tag="attempt_begins", kw_only=True):
     """Ranks of this node in a new attempt, and where it starts from."""
 
@@ -148,5 +158,5 @@ class KeeperReady(_Message, tag="keeper_ready", kw_only=True):
     """Workers may connect from now on."""
 
 
-FromAgent = AttemptBegins | LookInMemory
+FromAgent = KeeperSetup | AttemptBegins | LookInMemory
 ToAgent = MemoryLook | KeeperNote | KeeperReady
