@@ -58,7 +58,14 @@ class Fetch(_Message, tag="fetch", kw_only=True):
     step: int
 
 
-FromWorker = Attach | Reserve | Begin | Copied | Fetch
+class Read(_Message, tag="read", kw_only=True):
+    """What was fetched has been read: its buffer may be used again. Has no answer; the end of the connection says it, too."""
+
+    attempt: int
+    step: int
+
+
+FromWorker = Attach | Reserve | Begin | Copied | Fetch | Read
 
 
 # --- the keeper to a worker
