@@ -58,7 +58,14 @@ class Fetch(_Message, tag="fetch", kw_only=True):
     step: int
 
 
-FromWorker = Attach | Reserve | Begin | Copied | Fetch
+class Read(_Message, tag="read", kw_only=True):
+    """What was fetched has been read: its buffer may be used again. Has no answer; the end of the connection says it, too."""
+
+    attempt: int
+    step: int
+
+
+FromWorker = Attach | Reserve | Begin | Copied | Fetch | Read
 
 
 # --- the keeper to a worker
@@ -115,6 +122,16 @@ FromKeeper = Attached | Reserved | Refused | Place | Skip | Held | Absent
 # --- the agent to the keeper, and back
 
 
+class KeeperSetup(_Message, tag="keeper_setup", kw_only=True):
+    """The first message of the agent: where workers find the keeper, and how much it may use."""
+
+    schema: int = SCHEMA
+    folder: str
+    """Of the socket, mode 0700; it is there."""
+    limit_bytes: int | None = None
+    """Of all buffers of this node; None: as much as the node's memory has room for."""
+
+
 class AttemptBegins(_Message, tag="attempt_begins", kw_only=True):
     """Ranks of this node in a new attempt, and where it starts from."""
 
@@ -148,5 +165,5 @@ class KeeperReady(_Message, tag="keeper_ready", kw_only=True):
     """Workers may connect from now on."""
 
 
-FromAgent = AttemptBegins | LookInMemory
+FromAgent = KeeperSetup | AttemptBegins | LookInMemory
 ToAgent = MemoryLook | KeeperNote | KeeperReady
