@@ -27,7 +27,9 @@ def parse_every(text: int | str) -> Every:
     """Return what `500` or `10m` says. Raises UserError."""
     found = _EVERY.fullmatch(str(text).strip())
     if isinstance(text, bool) or found is None or int(found[1]) == 0:
-        raise UserError(f"every {text!r} (ROBUST_CKPT_EVERY): give a number of steps, as 500, or a time, as 30s, 10m, 2h")
+        raise UserError(
+            f"every {text!r} (ROBUST_CKPT_EVERY): give a number of steps, as 500, or a time, as 30s, 10m, 2h"
+        )
     if found[2] is None:
         return Every(steps=int(found[1]))
     return Every(seconds=int(found[1]) * _SECONDS[found[2]])

@@ -9,7 +9,20 @@ import torch
 
 from robust_run.checkpoint.gathering import has_state
 from robust_run.checkpoint.layouts import alias_key, fresh, is_spread
-from robust_run.checkpoint.tree import DICT, LIST, OBJECT, TENSOR, TUPLE, Node, Path, kind_of, pairs, shown, tensors_in, unpack
+from robust_run.checkpoint.tree import (
+    DICT,
+    LIST,
+    OBJECT,
+    TENSOR,
+    TUPLE,
+    Node,
+    Path,
+    kind_of,
+    pairs,
+    shown,
+    tensors_in,
+    unpack,
+)
 from robust_run.checkpoint.types import Values
 from robust_run.errors import UserError
 
@@ -56,8 +69,10 @@ class Fitting:
             self._look_at_object(live, node, path)
         elif isinstance(live, torch.Tensor) and kind == TENSOR:
             self._look_at_tensor(live, node[1], path)
-        elif has_state(live) or isinstance(live, torch.Tensor) or kind == OBJECT and live is not _ABSENT:
-            raise UserError(f"{shown(path)} is a {type(live).__name__}, and was saved as {_WORDS.get(kind, 'a plain value')}")
+        elif has_state(live) or isinstance(live, torch.Tensor) or (kind == OBJECT and live is not _ABSENT):
+            raise UserError(
+                f"{shown(path)} is a {type(live).__name__}, and was saved as {_WORDS.get(kind, 'a plain value')}"
+            )
         elif isinstance(live, dict) and kind == DICT:
             self._look_at_dict(live, node, path)
         elif isinstance(live, (list, tuple)) and kind in (LIST, TUPLE) and len(live) == len(node) - 1:
@@ -65,7 +80,9 @@ class Fitting:
                 self._look(inner, saved, (*path, at))
         elif kind != OBJECT:
             if first := next(_things_in(live, path), None):
-                raise UserError(f"{shown(first)} is not in the checkpoint, which has {_WORDS.get(kind, 'a plain value')} there")
+                raise UserError(
+                    f"{shown(first)} is not in the checkpoint, which has {_WORDS.get(kind, 'a plain value')} there"
+                )
             self._wanted.update(dict.fromkeys(tensors_in(node)))
 
     def _look_at_object(self, live: Any, node: Node, path: Path) -> None:
@@ -157,5 +174,7 @@ def _like_parameters(optimizer: torch.optim.Optimizer, node: Node) -> dict[int, 
     saved: dict[str | int, Node] = dict(pairs(node)) if kind_of(node) == DICT else {}
     if kind_of(saved.get("state")) != DICT:
         return {}
-    by_number = [(key, inner) for key, inner in pairs(saved["state"]) if isinstance(key, int) and 0 <= key < len(parameters)]
+    by_number = [
+        (key, inner) for key, inner in pairs(saved["state"]) if isinstance(key, int) and 0 <= key < len(parameters)
+    ]
     return {number: parameters[key] for key, inner in by_number for number in tensors_in(inner)}

@@ -61,7 +61,9 @@ def fresh(saved: SavedTensor, like: torch.Tensor | None, known: Sequence[torch.T
         found = layout_of(other)
         if found is not None and (found.mesh, found.names) == (saved.layout.mesh, saved.layout.names):
             return _spread_as(saved, dtype, other)
-    raise UserError(f"{saved.name} was spread over a mesh {saved.layout.mesh}, which nothing in the state is: shard it first")
+    raise UserError(
+        f"{saved.name} was spread over a mesh {saved.layout.mesh}, which nothing in the state is: shard it first"
+    )
 
 
 def _spread_as(saved: SavedTensor, dtype: torch.dtype, other: Any) -> torch.Tensor:

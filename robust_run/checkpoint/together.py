@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -11,7 +12,7 @@ import torch.distributed as dist
 from robust_run.ckpt_io.dcp.broadcast import device_of
 from robust_run.ckpt_io.dcp.failures import PeerFailed
 from robust_run.ckpt_io.errors import CheckpointError
-from robust_run.errors import RobustRunError
+from robust_run.errors import RobustRunError, UserError
 
 T = TypeVar("T")
 
@@ -22,9 +23,13 @@ def are_several() -> bool:
 
 
 def rank_and_size() -> tuple[int, int]:
-    """Return this rank, and how many there are."""
+    """Return this rank, and how many there are. Raises UserError: a launcher says that there are, and they have not met."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
+    if (size := os.environ.get("WORLD_SIZE", "1")) != "1":
+        raise UserError(
+            f"WORLD_SIZE is {size}, and torch.distributed is not initialized: call init_process_group first"
+        )
     return 0, 1
 
 

@@ -86,9 +86,7 @@ def _why_not(value: object) -> str:
     if isinstance(value, (int, str)) or kind.__module__ == "numpy":
         return f"is a {name}: save it as int(...), float(...), str(...) or a tensor"
     if kind.__name__ == "DataLoader":
-        return (
-            f"is a {name} without state_dict: use torchdata's StatefulDataLoader, or save its position as a number and skip to it"
-        )
+        return f"is a {name} without state_dict: use torchdata's StatefulDataLoader, or save its position as a number"
     return f"is a {name}, which only pickle could keep: give it state_dict and load_state_dict, or save plain values"
 
 
