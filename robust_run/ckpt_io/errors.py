@@ -12,6 +12,8 @@ class               what it means                                         what t
 `OutOfOrder`        a file of a mount was written elsewhere than at its end  write it beside, and copy it
 `NotWhole`          a file of a mount was closed and is not whole         see what ended its writer; save it again
 `FailedBefore`      a file of a mount will not be there, as was said      save it again
+`SegmentRefused`    what lies in memory is not what was saved there       start from an older step
+`MemoryUnavailable`  checkpoints cannot be kept in memory now             training goes on without them
 ==================  ====================================================  =========================================
 """
 
@@ -127,3 +129,15 @@ class NotWhole(CheckpointError):  # noqa: N818
 
 class FailedBefore(CheckpointError):  # noqa: N818
     """A file that is written through a mount failed before, which was said then. Nothing of it is there, nor will be."""
+
+
+class SegmentRefused(CheckpointError):  # noqa: N818
+    """A rank's part in memory is damaged or contradicts itself. Nothing that it says is followed."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"checkpoint in memory refused: {reason}; start from an older step, or from storage")
+        self.reason = reason
+
+
+class MemoryUnavailable(CheckpointError):  # noqa: N818
+    """The node's memory keeper has no room, does not answer, or has gone. Training goes on without it."""

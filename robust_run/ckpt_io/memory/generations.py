@@ -1,0 +1,257 @@
+"""Which buffer a part goes to, which generations are held, and what a new attempt drops. Pure.
+
+**Invariant:** once the ranks of this node have a generation in common, no choice made here takes their newest one away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Literal
+
+import msgspec
+
+from robust_run.ckpt_io.memory.types import MOST_STEP, MemoryGeneration
+
+Generation = tuple[int, int]
+"""Attempt and step: a later one is newer."""
+PartState = Literal["making", "copied", "whole"]
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """What is in a buffer."""
+
+    attempt: int
+    step: int
+    world_size: int
+    maker: int
+    """The connection over which it came."""
+    state: PartState = "making"
+    used_bytes: int = 0
+    digest: bytes = b""
+    created_s: float = 0.0
+
+    @property
+    def generation(self) -> Generation:
+        """Of what it is a part."""
+        return self.attempt, self.step
+
+
+class HeldBuffer(msgspec.Struct, frozen=True, kw_only=True):
+    """Room for a part of one rank."""
+
+    id: int
+    rank: int
+    size_bytes: int
+    part: Part | None = None
+
+
+class Holdings(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a keeper holds."""
+
+    attempt: int = -1
+    """-1: none has begun."""
+    world_size: int = 0
+    ranks: tuple[int, ...] = ()
+    """Of this node in this attempt."""
+    begun: Mapping[int, int] = {}
+    """The last step that each rank began in this attempt, or would have."""
+    buffers: tuple[HeldBuffer, ...] = ()
+
+
+def begin_attempt(
+    holdings: Holdings, attempt: int, ranks: Collection[int], world_size: int, resumed_step: int | None
+) -> Holdings:
+    """Drop what is in the making, and what belongs to a past that did not happen: all beyond where this attempt starts."""
+    latest = -1 if resumed_step is None else resumed_step
+
+    def stays(part: Part | None) -> bool:
+        return part is not None and part.state != "making" and part.step <= latest
+
+    kept = tuple(each if stays(each.part) else _emptied(each) for each in holdings.buffers)
+    return Holdings(attempt=attempt, world_size=world_size, ranks=tuple(sorted(set(ranks))), buffers=kept)
+
+
+def make(
+    holdings: Holdings, rank: int, step: int, *, maker: int, busy: Collection[int], needed_bytes: int = 0
+) -> tuple[Holdings, int | str]:
+    """Give a buffer to a part of this step, or say why there is none.
+
+    Args:
+        holdings: What there is.
+        rank: One of this node's.
+        step: Of the part.
+        maker: The connection that asks.
+        busy: Buffers that are being read or hashed; they are left alone.
+        needed_bytes: Smaller buffers are left alone, too.
+    """
+    chosen = _choose(holdings, rank, step, maker, busy, needed_bytes)
+    holdings = msgspec.structs.replace(holdings, begun={**holdings.begun, rank: step})
+    if isinstance(chosen, str):
+        return holdings, chosen
+    part = Part(attempt=holdings.attempt, step=step, world_size=holdings.world_size, maker=maker)
+    kept = [
+        # what this connection began before and did not finish is given up
+        msgspec.structs.replace(each, part=part) if each.id == chosen else _emptied(each) if _is_left(each, rank, maker) else each
+        for each in holdings.buffers
+    ]
+    return msgspec.structs.replace(holdings, buffers=tuple(kept)), chosen
+
+
+def _choose(
+    holdings: Holdings, rank: int, step: int, maker: int, busy: Collection[int], needed_bytes: int
+) -> int | str:
+    if not 0 <= step <= MOST_STEP:
+        return f"step {step} cannot be kept: steps are whole numbers from 0 to 2**62"
+    mine = [each for each in holdings.buffers if each.rank == rank]
+    if any(_counts(each.part) and each.part and each.part.generation == (holdings.attempt, step) for each in mine):
+        return f"step {step} of this attempt is held already"
+    free = [each for each in mine if each.id not in busy and each.size_bytes >= needed_bytes]
+    for each in free:
+        if each.part is None or _is_left(each, rank, maker):
+            return each.id
+    spare = [(not is_dead(holdings, each.part), each.part.generation, each.id) for each in free if _is_spare(holdings, each)]
+    if spare:
+        return min(spare)[2]
+    return f"step {step} is not kept: other ranks of this node have not saved the steps that this rank holds already"
+
+
+def _is_left(each: HeldBuffer, rank: int, maker: int) -> bool:
+    part = each.part
+    return each.rank == rank and part is not None and part.state == "making" and part.maker == maker
+
+
+def _is_spare(holdings: Holdings, each: HeldBuffer) -> bool:
+    """Whether nothing is lost with what is in it: it can never be whole, or the ranks have a newer one in common."""
+    if not _counts(each.part) or each.part is None:
+        return False
+    newest = common(holdings)
+    return is_dead(holdings, each.part) or (newest is not None and each.part.generation < newest)
+
+
+def common(holdings: Holdings) -> Generation | None:
+    """Return the newest generation of which every rank of this node has a part, hashed or not."""
+    have: dict[Generation, set[int]] = {}
+    for each in holdings.buffers:
+        if each.part is not None and _counts(each.part) and each.part.world_size == holdings.world_size:
+            have.setdefault(each.part.generation, set()).add(each.rank)
+    wanted = set(holdings.ranks)
+    return max((generation for generation, ranks in have.items() if wanted and wanted <= ranks), default=None)
+
+
+def is_dead(holdings: Holdings, part: Part) -> bool:
+    """Whether the ranks of this node will never have this generation in common: one has none of it, and is past it."""
+    if part.world_size != holdings.world_size:
+        return True
+    have = {each.rank for each in holdings.buffers if each.part is not None and each.part.generation == part.generation}
+    return any(
+        part.attempt != holdings.attempt or holdings.begun.get(rank, -1) >= part.step
+        for rank in holdings.ranks
+        if rank not in have
+    )
+
+
+def copied(holdings: Holdings, buffer: int, maker: int, step: int, used_bytes: int, now_s: float) -> Holdings | None:
+    """Note that a part was copied; None: it is not one that this connection makes."""
+    found = _with_id(holdings, buffer)
+    if found is None or found.part is None or found.part.state != "making":
+        return None
+    if (found.part.maker, found.part.step) != (maker, step) or not 0 < used_bytes <= found.size_bytes:
+        return None
+    return _with_part(
+        holdings,
+        buffer,
+        msgspec.structs.replace(found.part, state="copied", used_bytes=used_bytes, created_s=now_s),
+    )
+
+
+def hashed(holdings: Holdings, buffer: int, part: Part, digest: bytes | None) -> Holdings:
+    """Note a part's digest; None: it could not be read, and is dropped. Nothing happens where the buffer holds another by now."""
+    found = _with_id(holdings, buffer)
+    if found is None or found.part != part:
+        return holdings
+    whole = None if digest is None else msgspec.structs.replace(part, state="whole", digest=digest)
+    return _with_part(holdings, buffer, whole)
+
+
+def forget(holdings: Holdings, maker: int) -> Holdings:
+    """Drop what a connection that ended was making."""
+    kept = [_emptied(each) if _is_left(each, each.rank, maker) else each for each in holdings.buffers]
+    return msgspec.structs.replace(holdings, buffers=tuple(kept))
+
+
+def find(holdings: Holdings, rank: int, generation: Generation) -> HeldBuffer | None:
+    """Return the buffer that holds a rank's part, hashed or not."""
+    for each in holdings.buffers:
+        if each.rank == rank and each.part is not None and _counts(each.part) and each.part.generation == generation:
+            return each
+    return None
+
+
+def held(holdings: Holdings) -> tuple[MemoryGeneration, ...]:
+    """Return what is held whole, of any world size: the newest first."""
+    found: dict[tuple[Generation, int], list[tuple[int, float]]] = {}
+    for each in holdings.buffers:
+        if each.part is not None and each.part.state == "whole":
+            key = (each.part.generation, each.part.world_size)
+            found.setdefault(key, []).append((each.rank, each.part.created_s))
+    return tuple(
+        MemoryGeneration(
+            attempt=generation[0],
+            step=generation[1],
+            world_size=world_size,
+            ranks=tuple(sorted({rank for rank, _ in parts})),
+            created_s=max(created_s for _, created_s in parts),
+        )
+        for (generation, world_size), parts in sorted(found.items(), reverse=True)
+    )
+
+
+def add(holdings: Holdings, rank: int, size_bytes: int, ids: Collection[int]) -> Holdings:
+    """Take new, empty buffers in."""
+    new = tuple(HeldBuffer(id=each, rank=rank, size_bytes=size_bytes) for each in ids)
+    return msgspec.structs.replace(holdings, buffers=holdings.buffers + new)
+
+
+def without(holdings: Holdings, ids: Collection[int]) -> Holdings:
+    """Let buffers go."""
+    return msgspec.structs.replace(holdings, buffers=tuple(each for each in holdings.buffers if each.id not in ids))
+
+
+def superseded(holdings: Holdings, needed_bytes: Mapping[int, int], busy: Collection[int]) -> tuple[int, ...]:
+    """Return the buffers to free: too small for their rank by now, or of ranks that have left, and nothing is lost with them.
+
+    `needed_bytes`: what each rank asked for in this attempt.
+    """
+    newest = common(holdings)
+    has_own = newest is not None and newest[0] == holdings.attempt
+
+    def may_go(each: HeldBuffer) -> bool:
+        if each.rank not in holdings.ranks:
+            return has_own
+        if each.size_bytes >= needed_bytes.get(each.rank, 0):
+            return False
+        return each.part is None or _is_spare(holdings, each)
+
+    return tuple(each.id for each in holdings.buffers if each.id not in busy and may_go(each))
+
+
+def left_behind(holdings: Holdings, busy: Collection[int]) -> tuple[int, ...]:
+    """Return the buffers of ranks that are not this node's any more: the first to go where there is too little memory."""
+    return tuple(each.id for each in holdings.buffers if each.id not in busy and each.rank not in holdings.ranks)
+
+
+def _counts(part: Part | None) -> bool:
+    return part is not None and part.state != "making"
+
+
+def _emptied(each: HeldBuffer) -> HeldBuffer:
+    return msgspec.structs.replace(each, part=None)
+
+
+def _with_id(holdings: Holdings, buffer: int) -> HeldBuffer | None:
+    return next((each for each in holdings.buffers if each.id == buffer), None)
+
+
+def _with_part(holdings: Holdings, buffer: int, part: Part | None) -> Holdings:
+    kept = [msgspec.structs.replace(each, part=part) if each.id == buffer else each for each in holdings.buffers]
+    return msgspec.structs.replace(holdings, buffers=tuple(kept))

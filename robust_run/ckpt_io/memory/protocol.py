@@ -1,0 +1,169 @@
+"""Messages between a node's keeper, its workers and its agent: four bytes of length, big-endian, then a msgpack map.
+
+File descriptors of buffers travel beside `Reserved` and `Held` (SCM_RIGHTS), in the order of the ids.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from robust_run.ckpt_io.memory.types import MemoryGeneration
+
+SCHEMA = 1
+SOCKET = "ckpt.sock"
+LARGEST_FRAME_BYTES = 1 << 20
+HEADER_BYTES = 4
+
+
+class _Message(msgspec.Struct, frozen=True, tag_field="type"):
+    pass
+
+
+# --- a worker to the keeper
+
+
+class Attach(_Message, tag="attach", kw_only=True):
+    """The first message of a worker."""
+
+    schema: int = SCHEMA
+    rank: int
+    world_size: int
+    attempt: int
+
+
+class Reserve(_Message, tag="reserve", kw_only=True):
+    """Have room for parts of so many bytes. What smaller buffers hold is kept until they are needed."""
+
+    size_bytes: int
+
+
+class Begin(_Message, tag="begin", kw_only=True):
+    """A part is about to be written."""
+
+    step: int
+
+
+class Copied(_Message, tag="copied", kw_only=True):
+    """It is written. Has no answer."""
+
+    step: int
+    buffer: int
+    used_bytes: int
+
+
+class Fetch(_Message, tag="fetch", kw_only=True):
+    """Hand out this rank's part of a generation."""
+
+    attempt: int
+    step: int
+
+
+class Read(_Message, tag="read", kw_only=True):
+    """What was fetched has been read: its buffer may be used again. Has no answer; the end of the connection says it, too."""
+
+    attempt: int
+    step: int
+
+
+FromWorker = Attach | Reserve | Begin | Copied | Fetch | Read
+
+
+# --- the keeper to a worker
+
+
+class Attached(_Message, tag="attached", kw_only=True):
+    """Welcome."""
+
+    schema: int = SCHEMA
+
+
+class Reserved(_Message, tag="reserved", kw_only=True):
+    """Buffers of this rank; their descriptors come beside it."""
+
+    buffers: tuple[int, ...]
+    size_bytes: int
+
+
+class Refused(_Message, tag="refused", kw_only=True):
+    """There is no room, or it is not allowed: why, for people."""
+
+    reason: str
+
+
+class Place(_Message, tag="place", kw_only=True):
+    """Where the part goes."""
+
+    buffer: int
+
+
+class Skip(_Message, tag="skip", kw_only=True):
+    """This step is not kept: no buffer may be used again yet."""
+
+    reason: str
+
+
+class Held(_Message, tag="held", kw_only=True):
+    """The part; its descriptor comes beside it."""
+
+    used_bytes: int
+    digest: bytes
+    created_s: float
+
+
+class Absent(_Message, tag="absent", kw_only=True):
+    """It is not held."""
+
+    reason: str
+
+
+FromKeeper = Attached | Reserved | Refused | Place | Skip | Held | Absent
+
+
+# --- the agent to the keeper, and back
+
+
+class KeeperSetup(_Message, tag="keeper_setup", kw_only=True):
+    """The first message of the agent: where workers find the keeper, and how much it may use."""
+
+    schema: int = SCHEMA
+    folder: str
+    """Of the socket, mode 0700; it is there."""
+    limit_bytes: int | None = None
+    """Of all buffers of this node; None: as much as the node's memory has room for."""
+
+
+class AttemptBegins(_Message, tag="attempt_begins", kw_only=True):
+    """Ranks of this node in a new attempt, and where it starts from."""
+
+    attempt: int
+    ranks: tuple[int, ...]
+    world_size: int
+    resumed_step: int | None = None
+    """None: from the beginning, or from a checkpoint that says no step; nothing in memory belongs to that."""
+
+
+class LookInMemory(_Message, tag="look_in_memory", kw_only=True):
+    """Say what is held whole."""
+
+    number: int
+
+
+class MemoryLook(_Message, tag="memory_look", kw_only=True):
+    """What is held whole: the newest generation first."""
+
+    number: int
+    generations: tuple[MemoryGeneration, ...] = ()
+
+
+class KeeperNote(_Message, tag="keeper_note", kw_only=True):
+    """A line for people."""
+
+    text: str
+
+
+class KeeperReady(_Message, tag="keeper_ready", kw_only=True):
+    """Workers may connect from now on."""
+
+
+FromAgent = KeeperSetup | AttemptBegins | LookInMemory
+ToAgent = MemoryLook | KeeperNote | KeeperReady

@@ -1,0 +1,53 @@
+"""The words of the memory tier.
+
+A *part* is what one rank saved at one step. A *generation* is the parts of one attempt and step. A *buffer* has room for a part;
+a rank has three: two that hold something, and one that is written. The *keeper* is the process of a node that owns them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+
+BUFFERS = 3
+"""Of one rank: two generations that are whole, and one in the making."""
+MOST_STEP = 1 << 62
+
+
+class TensorEntry(msgspec.Struct, frozen=True, array_like=True):
+    """Where the bytes of one tensor are in a part."""
+
+    name: str
+    dtype: str
+    """As `ckpt_io.dcp.tensors.dtype_name` writes it."""
+    shape: tuple[int, ...]
+    offset: int
+    """From the beginning of the buffer."""
+    nbytes: int
+
+
+class PartIndex(msgspec.Struct, frozen=True, kw_only=True):
+    """What is in a part."""
+
+    tensors: tuple[TensorEntry, ...]
+    values: bytes = b""
+    """What is no tensor, as the one who saves encodes it: data, never code."""
+
+
+class MemoryGeneration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Parts that one node holds whole of one attempt and step."""
+
+    attempt: int
+    step: int
+    world_size: int
+    ranks: tuple[int, ...]
+    """Sorted."""
+    created_s: float = 0.0
+    """When the last of them was copied: seconds since the epoch."""
+
+
+def generation_uuid(run_id: str, attempt: int, step: int) -> str:
+    """Return what names a generation among checkpoints: 32 hexadecimal digits, the same on every node."""
+    said = f"memory\0{run_id}\0{attempt}\0{step}".encode()
+    return hashlib.blake2b(said, digest_size=16).hexdigest()
