@@ -48,6 +48,18 @@ class FolderLook(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Whether looking again may help in that trouble."""
 
 
+class MemoryGeneration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Parts that one node holds whole of one attempt and step."""
+
+    attempt: int
+    step: int
+    world_size: int
+    ranks: tuple[int, ...]
+    """Sorted."""
+    created_s: float = 0.0
+    """When the last of them was copied: seconds since the epoch."""
+
+
 def age(step: int | None, created_s: float, name: str, *, is_link: bool) -> Age:
     """Return what orders checkpoints: newer is greater.
 

@@ -10,6 +10,8 @@ import hashlib
 
 import msgspec
 
+from robust_run.ckpt_io.seen import MemoryGeneration as MemoryGeneration  # noqa: PLC0414 - the launcher has it from there
+
 BUFFERS = 3
 """Of one rank: two generations that are whole, and one in the making."""
 MOST_STEP = 1 << 62
@@ -35,19 +37,17 @@ class PartIndex(msgspec.Struct, frozen=True, kw_only=True):
     """What is no tensor, as the one who saves encodes it: data, never code."""
 
 
-class MemoryGeneration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Parts that one node holds whole of one attempt and step."""
-
-    attempt: int
-    step: int
-    world_size: int
-    ranks: tuple[int, ...]
-    """Sorted."""
-    created_s: float = 0.0
-    """When the last of them was copied: seconds since the epoch."""
-
-
 def generation_uuid(run_id: str, attempt: int, step: int) -> str:
     """Return what names a generation among checkpoints: 32 hexadecimal digits, the same on every node."""
     said = f"memory\0{run_id}\0{attempt}\0{step}".encode()
     return hashlib.blake2b(said, digest_size=16).hexdigest()
+
+
+def generation_name(attempt: int, step: int) -> str:
+    """Return what stands where checkpoints have the name of their folder."""
+    return f"memory-{attempt}-{step}"
+
+
+def generation_address(attempt: int, step: int) -> str:
+    """Return what workers are told as ROBUST_RESUME."""
+    return f"rrck+memory://{attempt}/{step}"

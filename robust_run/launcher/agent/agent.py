@@ -39,10 +39,13 @@ from robust_run.launcher.model.resume_events import CheckpointSaved, LookForChec
 
 if TYPE_CHECKING:
     import asyncio
+    import socket
 
+    from robust_run.ckpt_io.seen import MemoryGeneration
     from robust_run.launcher.agent.checkpoints import AgentCheckpoints
     from robust_run.launcher.agent.checks import AgentChecks
     from robust_run.launcher.agent.code import AgentCode
+    from robust_run.launcher.agent.memory_keeper import MemoryKeeper
     from robust_run.launcher.agent.node import Node
     from robust_run.launcher.model.links import ControllerLink
     from robust_run.launcher.model.start_notes import Seen
@@ -62,6 +65,10 @@ class Serving(Protocol):
 
     def call_soon(self, call: Callable[[], None]) -> asyncio.Handle:
         """Call in the loop's thread; from any thread. Raises RuntimeError if the loop is closed."""
+        ...
+
+    def listen(self, sock: socket.socket, call: Callable[[], None] | None) -> None:
+        """Call whenever there is something to read; None: not any more."""
         ...
 
     def watch(self, attempt: Attempt) -> None:
@@ -110,6 +117,8 @@ class Agent:
         self._codes: AgentCode | None = None
         self._checks: AgentChecks | None = None
         self._checkpoints: AgentCheckpoints | None = None
+        self._memory: MemoryKeeper | None = None
+        """Holds what ranks save in memory; None: none was started yet, or the job has none."""
 
     def serve(self, link: ControllerLink) -> None:
         """Report to this one from now on."""
@@ -235,10 +244,27 @@ class Agent:
         self._has_ended = False
         self._node.workplace.meet(order.peers)
         path = self.checkpoints.path_of(order.resume) if order.resume is not None else ""
-        self.attempt = Attempt(place_of(order, path), self._node, self.node_id, self.report, self._deliver)
+        place = place_of(order, path, self._keep_memory(order))
+        self.attempt = Attempt(place, self._node, self.node_id, self.report, self._deliver)
         self.attempt.start()
+        if place.memory_folder and self._memory is None:  # the first workers do not wait for it
+            self._memory = self._node.made_keeper()
+            self._begin_memory(self._memory, order)
         if self._loop is not None:
             self._loop.attempt_began(self.attempt)
+
+    def _keep_memory(self, order: StartAttempt) -> str:
+        """Tell the keeper of an attempt, and return where workers find it; empty: nowhere. A replay is not to save anything."""
+        if order.replay_steps or (self._memory is not None and not self._begin_memory(self._memory, order)):
+            return ""
+        return self._node.memory_folder
+
+    def _begin_memory(self, memory: MemoryKeeper, order: StartAttempt) -> bool:
+        if not memory.begin(order):
+            return False
+        if self._loop is not None:
+            memory.attach(self._loop.listen)
+        return True
 
     @property
     def codes(self) -> AgentCode:
@@ -269,10 +295,14 @@ class Agent:
         if self._checkpoints is None:
             from robust_run.launcher.agent.checkpoints import AgentCheckpoints
 
-            self._checkpoints = AgentCheckpoints(self._node.spec.ckpt_dir, self._deliver)
+            self._checkpoints = AgentCheckpoints(self._node.spec.ckpt_dir, self._deliver, self._held_in_memory)
             if self._loop is not None:
                 self._checkpoints.attach(self._loop.call_soon)
         return self._checkpoints
+
+    def _held_in_memory(self) -> tuple[MemoryGeneration, ...]:
+        """Return what the keeper holds whole. Called by another thread, which may wait."""
+        return self._memory.held() if self._memory is not None else ()
 
     def _end_checks(self) -> bool:
         """Have checks end here; whether none runs any more."""
@@ -369,6 +399,8 @@ class Agent:
         self._loop = loop
         if self._checkpoints is not None:
             self._checkpoints.attach(self._loop.call_soon)
+        if self._memory is not None:
+            self._memory.attach(self._loop.listen)
         if self.attempt is not None:
             self._loop.watch(self.attempt)
         if self._pending_end is not None:

@@ -102,6 +102,7 @@ class Attempt:
                 resumes_step=point.step,
                 resumes_uuid=point.uuid,
                 resumes_name=point.name,
+                resumes_source=point.source,
             )
         )
 

@@ -1,5 +1,5 @@
-"""Checkpoint lookup on a node: looks at its folder of checkpoints, knows where what was chosen lies here, and
-what its ranks have saved.
+"""Checkpoint lookup on a node: looks at its folder of checkpoints, asks what is in memory, knows where what was chosen lies
+here, and what its ranks have saved.
 
 Looking is done by a thread, because a file system that hangs must hold up nothing else. Imported where there is such a folder.
 """
@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterable
 
 from robust_run.ckpt_io.newest import MOST_SEEN, Known, look
-from robust_run.ckpt_io.seen import FolderLook
+from robust_run.ckpt_io.seen import FolderLook, MemoryGeneration
 from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
 from robust_run.launcher.model.resume_events import LookForCheckpoints, ResumePoint, SavedCheckpoint
 
@@ -24,10 +24,16 @@ FIRST_ROUNDS, MOST_ROUNDS = 2, 30
 class AgentCheckpoints:
     """One agent's. Questions are answered in turn, by one thread at a time; a newer one takes the place of what was not begun."""
 
-    def __init__(self, own_folder: str | None, deliver: Callable[[CheckpointsSeen], None]) -> None:
-        """`own_folder`: --ckpt-dir of this node; None: it was given none."""
+    def __init__(
+        self,
+        own_folder: str | None,
+        deliver: Callable[[CheckpointsSeen], None],
+        held: Callable[[], tuple[MemoryGeneration, ...]] = tuple,
+    ) -> None:
+        """`own_folder`: --ckpt-dir of this node; None: it was given none. `held`: what is in memory here; may take seconds."""
         self._own_folder = own_folder
         self._deliver = deliver
+        self._held = held
         self._call_soon: Callable[[Callable[[], None]], object] | None = None
         """Has the agent's own thread call something; None: it has no loop yet."""
         self._lock = threading.Lock()
@@ -81,9 +87,12 @@ class AgentCheckpoints:
             with self._lock:
                 order, self._next = self._next, None
             found = self._look_at(order)
+            held = self._held() if order is not None else ()
             with self._lock:
                 if order is not None:
-                    self._answers.append(CheckpointsSeen(attempt=order.attempt, number=order.number, look=found))
+                    self._answers.append(
+                        CheckpointsSeen(attempt=order.attempt, number=order.number, look=found, memory=held)
+                    )
                 is_done = self._next is None
                 if is_done:
                     self._thread = None
@@ -100,6 +109,8 @@ class AgentCheckpoints:
         if order is None:
             return look(self._folder, whole=0, known=self._known)
         folder = self._own_folder or order.folder
+        if not folder:  # it is asked for what is in memory
+            return FolderLook()
         if folder != self._folder:
             self._folder, self._known = folder, {}
         self._real_folder = os.path.realpath(folder)

@@ -16,6 +16,8 @@ from robust_run.launcher.agent.signals import AgentSignals
 from robust_run.launcher.model.events import SignalPassedOn
 
 if TYPE_CHECKING:
+    import socket
+
     from robust_run.launcher.agent.agent import Agent
     from robust_run.launcher.agent.attempt import Attempt
     from robust_run.launcher.agent.health import AgentHealth
@@ -104,6 +106,10 @@ class AgentLoop:
         self.stop()
 
     # --- attempts
+
+    def listen(self, sock: socket.socket, call: Callable[[], None] | None) -> None:
+        """Call whenever there is something to read; None: not any more."""
+        self._listeners.listen(sock, call)
 
     def watch(self, attempt: Attempt) -> None:
         """See its workers end from now on; those that have already ended are seen at once."""

@@ -36,6 +36,7 @@ from robust_run.tracer.files.steps import read as read_steps
 
 if TYPE_CHECKING:
     from robust_run.launcher.agent.code_versions.node_code import NodeCode
+    from robust_run.launcher.agent.memory_keeper import MemoryKeeper
     from robust_run.launcher.agent.nccl.arming import NcclArming
     from robust_run.launcher.agent.places.place import OpenedPlace
     from robust_run.launcher.agent.warm.warm_handoff import WarmHandoff
@@ -138,6 +139,17 @@ class Node:
     def ras_address(self) -> str:
         """Where the workers' NCCL answers for the job (its RAS), HOST:PORT; empty: it was not told to."""
         return self._nccl.ras_address if self._nccl is not None else ""
+
+    @property
+    def memory_folder(self) -> str:
+        """Where workers find the keeper of what they save in memory; empty: the job has none."""
+        return os.path.join(self.run_directory.memory, "keeper") if self.spec.ckpt_memory else ""
+
+    def made_keeper(self) -> MemoryKeeper:
+        """Return the handle on this node's keeper, which is started with its first attempt."""
+        from robust_run.launcher.agent.memory_keeper import MemoryKeeper
+
+        return MemoryKeeper(self._start_helper, self.env, self.memory_folder, self.spec.ckpt_memory_bytes, self.say)
 
     @property
     def code(self) -> NodeCode:

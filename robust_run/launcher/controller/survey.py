@@ -2,7 +2,7 @@
 is pure (`core.resume.choosing`); here is only the asking.
 
 What nodes see is much, so it lives here; the journal gets what was chosen (`ResumeChosen`). Imported where nodes were given a
-folder of checkpoints.
+folder of checkpoints, or hold some in memory.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from typing import Any
 import msgspec
 
 from robust_run.ckpt_io.newest import written_by
+from robust_run.ckpt_io.seen import MemoryGeneration
 from robust_run.clock import Clock
 from robust_run.launcher.core.membership import awaits_resume, name_of
 from robust_run.launcher.core.resume import choosing
 from robust_run.launcher.core.resume.choosing import Again, Nothing, ResumeChoice, ResumeWait
-from robust_run.launcher.core.resume.looks import Choosing, LookAsked
+from robust_run.launcher.core.resume.looks import Choosing, LookAsked, MemoryWorld
 from robust_run.launcher.core.state import JobState
 from robust_run.launcher.model.actions import Order
 from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
@@ -97,6 +98,10 @@ class CheckpointSurvey:
                 own=self._own,
                 last=state.last_point,
             )
+            if state.asks_memory and attempt == state.attempt and state.phase == "opening":
+                from robust_run.launcher.core.resume import memory
+
+                now.memory = memory.world_of(state, self._job)
             self._rounds[attempt] = _Round(order=order, choosing=now)
         self._ask(attempt, order.nodes)
 
@@ -106,7 +111,7 @@ class CheckpointSurvey:
         asked = round_.choosing.asked.get(node) if round_ is not None else None
         if round_ is None or asked is None or asked.number != seen.number:
             return
-        asked.look, asked.is_due = seen.look, False
+        asked.look, asked.held, asked.is_due = seen.look, seen.memory, False
         round_.due.discard(node)
         if not round_.due:  # with thousands of nodes, not after each of them
             self._decide(seen.attempt)
@@ -134,7 +139,7 @@ class CheckpointSurvey:
             return
         now_s = self._clock.monotonic_s()
         round_.choosing.saved = self._state.last_saved
-        match choosing.decide(round_.choosing, now_s, self._clock.unix_s(), self._namer(round_)):
+        match self._decision(round_, now_s):
             case ResumeWait(until_s=until_s, why=why):
                 self._say_late(round_, why, now_s)
                 says_at_s = round_.choosing.began_s + SAY_AFTER_S
@@ -148,6 +153,14 @@ class CheckpointSurvey:
             case Nothing(reason=reason, may_pass=may_pass):
                 self._drop(attempt)
                 self._tell(NoResumePoint(attempt=attempt, reason=reason, may_pass=may_pass))
+
+    def _decision(self, round_: _Round, now_s: float) -> choosing.Next:
+        now_unix_s, namer = self._clock.unix_s(), self._namer(round_)
+        if round_.choosing.memory is None:
+            return choosing.decide(round_.choosing, now_s, now_unix_s, namer)
+        from robust_run.launcher.core.resume import memory
+
+        return memory.decide(round_.choosing, now_s, now_unix_s, namer)
 
     def _namer(self, round_: _Round) -> Callable[[str], str]:
         """Return what names a node for people: its host, and where several agents run on one, its place among the nodes, too."""
@@ -199,6 +212,9 @@ class CheckpointSurvey:
             round_.timer.cancel()
 
     def _chosen(self, round_: _Round, choice: ResumeChoice, now_s: float) -> None:
+        if choice.memory is not None and round_.choosing.memory is not None:
+            self._chosen_in_memory(round_, round_.choosing.memory, choice.memory, choice, now_s)
+            return
         self._apart = {*choice.apart}
         self._own = choice.is_own
         seen = choice.seen
@@ -216,6 +232,28 @@ class CheckpointSurvey:
                 created_unix_s=seen.created_s,
                 steps_lost=self._steps_lost(seen.step),
                 lost_s=self._lost_s(round_.order.attempt, seen.created_s, now_s),
+                passed_over=choice.passed_over,
+                unsure=choice.unsure,
+            )
+        )
+
+    def _chosen_in_memory(
+        self, round_: _Round, world: MemoryWorld, held: MemoryGeneration, choice: ResumeChoice, now_s: float
+    ) -> None:
+        from robust_run.launcher.core.resume import memory
+
+        attempt, point = round_.order.attempt, memory.point(world, held)
+        self._tell(
+            ResumeChosen(
+                attempt=attempt,
+                source=point.source,
+                step=point.step,
+                uuid=point.uuid,
+                name=point.name,
+                address=point.address,
+                created_unix_s=point.created_unix_s,
+                steps_lost=self._steps_lost(point.step),
+                lost_s=self._lost_s(attempt, held.created_s, now_s),
                 passed_over=choice.passed_over,
                 unsure=choice.unsure,
             )

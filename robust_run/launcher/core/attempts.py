@@ -95,17 +95,24 @@ def _open(state: JobState, layout: tuple[Placement, ...]) -> list[Action]:
 
 
 def _remember_start(state: JobState) -> None:
-    if state.looks_in:
+    if state.looks_in or state.has_memory:
         from robust_run.launcher.core.resume import resuming
 
         resuming.remember(state)
 
 
 def _ask_where_to_start(state: JobState) -> list[Action]:
-    """Have the nodes say which checkpoints they see, where any was given a folder of them: beside the opening of the store."""
+    """Have the nodes say which checkpoints they see, where any was given a folder of them or holds some in memory: beside the
+    opening of the store. Before the first attempt nothing is in memory, and no worker waits for that to be said.
+    """
     state.resume, state.found_damaged, state.no_point = None, "", ""
     state.looks_in = ""
-    if not any(state.members[each.node].info.ckpt_dir for each in state.layout):
+    infos = [state.members[each.node].info for each in state.layout]
+    state.has_memory = any(info.has_memory for info in infos)
+    state.asks_memory = state.has_memory and state.attempt > 0
+    if state.has_memory and state.code.records:
+        state.versions_run[state.attempt] = state.code.running
+    if not state.asks_memory and not any(info.ckpt_dir for info in infos):
         return []
     from robust_run.launcher.core.resume import resuming
 

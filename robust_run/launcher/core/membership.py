@@ -211,4 +211,5 @@ def awaits_resume(state: JobState, attempt: int) -> bool:
         run = ladder_state_of(state).replay
         runs = run.runs if run is not None else ()
         return any(each.attempt == attempt and each.looks and each.resume is None and not each.outcome for each in runs)
-    return state.phase == "opening" and attempt == state.attempt and bool(state.looks_in) and state.resume is None
+    is_asked = bool(state.looks_in) or state.asks_memory
+    return state.phase == "opening" and attempt == state.attempt and is_asked and state.resume is None

@@ -116,6 +116,15 @@ def policy_of(spec: JobSpec) -> CorePolicy:
     return CorePolicy(**shared, many=spec.many is not None, exist=exist, job=spec.run_id)
 
 
+class MemoryHolder(msgspec.Struct, frozen=True, kw_only=True):
+    """A node whose keeper holds what its ranks save, as of one attempt."""
+
+    node: str
+    name: str
+    first_rank: int
+    nproc: int
+
+
 class JobState(msgspec.Struct, kw_only=True, rename={"ladder_state": "climb"}):  # as elected controllers save it
     """Everything the core knows between two events."""
 
@@ -219,6 +228,16 @@ class JobState(msgspec.Struct, kw_only=True, rename={"ladder_state": "climb"}): 
     health: HealthRecord = msgspec.field(default_factory=HealthRecord)
     looks_in: str = ""
     """Folder of checkpoints that the newest attempt starts from; empty: it is told of none."""
+    has_memory: bool = False
+    """A node of the newest attempt holds in memory what its ranks save."""
+    asks_memory: bool = False
+    """It is asked what is in memory, so the attempt waits for a resume point."""
+    held_by: tuple[MemoryHolder, ...] = ()
+    """The nodes of the attempt before, where it had memory."""
+    last_memory: ResumePoint | None = None
+    """What the attempt before started from, if that was in memory."""
+    versions_run: dict[int, int] = {}
+    """Version of the code by attempt, of attempts with memory."""
     resume: ResumePoint | None = None
     """Where it starts from; None: not chosen yet, or it is told of none."""
     last_point: ResumePoint | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from robust_run.ckpt_io.seen import FolderLook
+from robust_run.ckpt_io.seen import FolderLook, MemoryGeneration
 
 
 class CheckpointsSeen(msgspec.Struct, frozen=True, tag="checkpoints_seen", kw_only=True):
@@ -14,3 +14,5 @@ class CheckpointsSeen(msgspec.Struct, frozen=True, tag="checkpoints_seen", kw_on
     number: int
     """Of the question."""
     look: FolderLook
+    memory: tuple[MemoryGeneration, ...] = ()
+    """What the node's keeper holds whole. Beside the look, which is the same on all nodes and compared as such."""

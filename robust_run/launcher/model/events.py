@@ -27,7 +27,7 @@ from robust_run.launcher.model.job import (
     RankEvidence,
     Rung,
 )
-from robust_run.launcher.model.resume_events import CheckpointSaved, Damage, ResumeEvent, SavedCheckpoint
+from robust_run.launcher.model.resume_events import CheckpointSaved, Damage, ResumeEvent, SavedCheckpoint, Source
 from robust_run.tracer.types import TraceVerdict
 
 # --- events: the job and its nodes ----------------------------------------------------------------------------------
@@ -161,6 +161,8 @@ class AttemptStarted(msgspec.Struct, frozen=True, tag="attempt_started", kw_only
     resumes_uuid: str = ""
     """Of its manifest, and the name of its folder; both empty: they start from the beginning, or were told of none."""
     resumes_name: str = ""
+    resumes_source: Source = ""
+    """Where that lies; empty with a name: in storage, as older agents say it."""
 
 
 class RankExited(msgspec.Struct, frozen=True, tag="rank_exited", kw_only=True):

@@ -237,6 +237,12 @@ class JobSpec(JobPolicy, frozen=True, kw_only=True):
     """on, off, or auto: where it can be done without compiling, and NCCL is used (see `agent.nccl.arming`)."""
     ckpt_dir: str | None = None
     """Absolute folder of checkpoints: the newest in it is named to the workers of each attempt. None: none is looked for."""
+    ckpt_memory: bool = False
+    """Whether a keeper on each node holds what `robust_run.checkpoint.save` copies."""
+    ckpt_memory_bytes: int | None = None
+    """So much it may hold; None: as much as the node has room for."""
+    ckpt_every: str = ""
+    """How often `robust_run.checkpoint` saves by itself (ROBUST_CKPT_EVERY): 100, 10m or 30s; empty: the program says."""
     http_port: int | None = None
     """Port of the web server; None: a free one where there are several nodes, none where there is one. NO_PORT: none."""
     http_host: str = ""
@@ -282,6 +288,8 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     """HOST:PORT where it gives blocks of the job's image to other nodes; empty: nowhere."""
     ckpt_dir: str = ""
     """Its folder of checkpoints (--ckpt-dir); empty: it was given none."""
+    has_memory: bool = False
+    """A keeper holds in memory what its ranks save."""
     pid: int = 0
     version: str = ""
 

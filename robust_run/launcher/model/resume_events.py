@@ -22,7 +22,7 @@ class ResumePoint(msgspec.Struct, frozen=True, kw_only=True):
     uuid: str = ""
     """Of its manifest. Empty with a source: each node has a checkpoint of its own of this step."""
     name: str = ""
-    """Of its folder, in the folder of checkpoints that each node was given."""
+    """Of its folder, in the folder of checkpoints that each node was given; of what is in memory, `memory-ATTEMPT-STEP`."""
     address: str = ""
     """Path of the checkpoint where a node was given no such folder; of other sources, what `ckpt_io` opens."""
     created_unix_s: float | None = None
@@ -77,7 +77,7 @@ class LookForCheckpoints(msgspec.Struct, frozen=True, tag="look_for_checkpoints"
     of: int = 1
     """Nodes of the attempt: so many must answer."""
     folder: str
-    """Where an agent looks that was given no folder of its own (--ckpt-dir)."""
+    """Where an agent looks that was given no folder of its own (--ckpt-dir); empty: only in memory, if no node was."""
     avoid: tuple[str, ...] = ()
     """Uuids of checkpoints that are known to be damaged."""
     untrusted: tuple[str, ...] = ()

@@ -32,11 +32,13 @@ class RankPlace(msgspec.Struct, frozen=True, kw_only=True):
     """Where its ranks start from; None: the job has no folder of checkpoints."""
     resume_path: str = ""
     """The same as a path of this node; empty: from the beginning."""
+    memory_folder: str = ""
+    """Where workers find the keeper of what they save in memory; empty: there is none."""
     replay_steps: int = 0
     """It is a replay of so many steps; 0: it is none."""
 
 
-def place_of(order: StartAttempt, resume_path: str = "") -> RankPlace:
+def place_of(order: StartAttempt, resume_path: str = "", memory_folder: str = "") -> RankPlace:
     """Return the place of the node that an order is for. `resume_path`: where the node has what the ranks start from."""
     placement = order.placements[0]
     return RankPlace(
@@ -44,6 +46,7 @@ def place_of(order: StartAttempt, resume_path: str = "") -> RankPlace:
         code=order.code,
         resume=order.resume,
         resume_path=resume_path,
+        memory_folder=memory_folder,
         replay_steps=order.replay_steps,
         address=order.address,
         port=order.port,
@@ -97,16 +100,7 @@ def worker_environment(
     env.pop("ROBUST_REPLAY_STEPS", None)
     if place.replay_steps:  # see docs/ladder.md: it is not to save anything
         env.update(ROBUST_REPLAY="1", ROBUST_REPLAY_STEPS=str(place.replay_steps))
-    if spec.ckpt_dir is not None or place.resume is not None:
-        env.pop("ROBUST_RESUME", None)  # another job's
-        env.pop("ROBUST_RESUME_STEP", None)
-        env.pop("ROBUST_RESUME_OWN", None)
-    if place.resume is not None and place.resume_path:
-        env["ROBUST_RESUME"] = place.resume_path
-        if place.resume.step is not None:
-            env["ROBUST_RESUME_STEP"] = str(place.resume.step)
-        if place.resume.is_own:
-            env["ROBUST_RESUME_OWN"] = "1"
+    _tell_of_checkpoints(env, spec, place)
     env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     if spec.omp_threads_defaulted:
         env.setdefault("OMP_NUM_THREADS", "1")
@@ -118,6 +112,27 @@ def worker_environment(
         env["LOCAL_RANK"] = "0"
         env["CUDA_VISIBLE_DEVICES"] = _one_device(base.get("CUDA_VISIBLE_DEVICES"), local_rank)
     return env
+
+
+def _tell_of_checkpoints(env: dict[str, str], spec: JobSpec, place: RankPlace) -> None:
+    """Set where a worker starts from, and where it saves."""
+    env.pop("ROBUST_CKPT_MEMORY", None)  # another job's
+    if place.memory_folder:
+        env["ROBUST_CKPT_MEMORY"] = place.memory_folder
+    if spec.ckpt_dir is not None:
+        env["ROBUST_CKPT_DIR"] = spec.ckpt_dir
+    if spec.ckpt_every:
+        env["ROBUST_CKPT_EVERY"] = spec.ckpt_every
+    if spec.ckpt_dir is not None or spec.ckpt_memory or place.resume is not None:
+        env.pop("ROBUST_RESUME", None)  # another job's
+        env.pop("ROBUST_RESUME_STEP", None)
+        env.pop("ROBUST_RESUME_OWN", None)
+    if place.resume is not None and place.resume_path:
+        env["ROBUST_RESUME"] = place.resume_path
+        if place.resume.step is not None:
+            env["ROBUST_RESUME_STEP"] = str(place.resume.step)
+        if place.resume.is_own:
+            env["ROBUST_RESUME_OWN"] = "1"
 
 
 def warning_file(run_dir: str, slurm: SlurmUse) -> str:

@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from robust_run.ckpt_io.seen import SeenCheckpoint
+from robust_run.ckpt_io.seen import MemoryGeneration, SeenCheckpoint
 from robust_run.launcher.core.resume.looks import (
     ANSWER_S,
     DELAY_S,
@@ -65,7 +65,9 @@ class ResumeChoice(msgspec.Struct, frozen=True, kw_only=True):
     """The resume point."""
 
     seen: SeenCheckpoint | None
-    """None: the beginning."""
+    """None: the beginning, or what is in memory."""
+    memory: MemoryGeneration | None = None
+    """As the first node holds it."""
     is_own: bool = False
     """Each node has a checkpoint of its own of that step."""
     passed_over: tuple[PassedOver, ...] = ()
@@ -89,7 +91,7 @@ def decide(choosing: Choosing, now_s: float, now_unix_s: float, host: Callable[[
     now = CheckpointSituation(choosing, now_s, now_unix_s, host)
     if now.awaited and now.waited_s < ANSWER_S:
         due = [node for node, asked in choosing.asked.items() if asked.look is None]
-        why = f"{now.names(due)} has not said yet which checkpoints are in {choosing.folder}" if due else ""
+        why = f"{now.names(due)} has not said yet which checkpoints {_where(choosing)}" if due else ""
         return ResumeWait(choosing.began_s + ANSWER_S, why)
     if not now.seers:
         return _nothing_seen(now)
@@ -116,7 +118,9 @@ def _nothing_seen(now: CheckpointSituation) -> Next:
         trouble = f"{now.host(node)}: {now.troubled[node].trouble}"
     elif now.silent:
         trouble = (
-            f"{choosing.folder} did not answer on {now.names(due)}" if due else f"{now.silent} nodes did not answer"
+            f"{choosing.folder or 'the agent'} did not answer on {now.names(due)}"
+            if due
+            else f"{now.silent} nodes did not answer"
         )
     else:
         trouble = f"{was} in {choosing.folder}, where no checkpoint is any more"
@@ -128,6 +132,10 @@ def _nothing_seen(now: CheckpointSituation) -> Next:
     if now.silent and not node:
         return ResumeWait(choosing.began_s + limit_s, trouble)
     return Again(nodes=tuple(now.troubled or now.views), after_s=_pause_s(choosing), why=trouble)
+
+
+def _where(choosing: Choosing) -> str:
+    return f"are in {choosing.folder}" if choosing.folder else "it holds in memory"
 
 
 def _was_there(choosing: Choosing) -> str:

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from robust_run.ckpt_io.seen import FolderLook, SeenCheckpoint
+from robust_run.ckpt_io.seen import FolderLook, MemoryGeneration, SeenCheckpoint
+from robust_run.launcher.core.state import MemoryHolder
 from robust_run.launcher.model.resume_events import PassedOver, ResumePoint, SavedCheckpoint
 
 #: A node that does not answer is waited for so long where others do, and where none does.
@@ -31,6 +32,24 @@ class LookAsked(msgspec.Struct, kw_only=True):
     """Its newest answer."""
     is_due: bool = True
     """The newest question is not answered."""
+    held: tuple[MemoryGeneration, ...] = ()
+    """What it said it holds in memory."""
+
+
+class MemoryWorld(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be known of an attempt to tell whether it can start from memory."""
+
+    job: str
+    """What its workers see as ROBUST_JOB."""
+    world_size: int
+    ranks: Mapping[str, tuple[int, ...]]
+    """By node of the attempt: the ranks it will run."""
+    untrusted: frozenset[int] = frozenset()
+    """Attempts that ran a version of the code that was rolled back."""
+    held_by: tuple[MemoryHolder, ...] = ()
+    """Nodes of the attempt before."""
+    last: ResumePoint | None = None
+    """What the attempt before started from, if that was in memory."""
 
 
 class Choosing(msgspec.Struct, kw_only=True):
@@ -56,9 +75,11 @@ class Choosing(msgspec.Struct, kw_only=True):
     own: bool = False
     """All of them are known to have one of their own."""
     last: ResumePoint | None = None
-    """The newest checkpoint that an earlier attempt of the job started from."""
+    """The newest checkpoint in storage that an earlier attempt of the job started from."""
     saved: SavedCheckpoint | None = None
     """The newest checkpoint that ranks of the job are known to have saved in the folder."""
+    memory: MemoryWorld | None = None
+    """None: nothing is kept in memory, or it does not count for this attempt."""
 
 
 class ResumeCandidate(msgspec.Struct, kw_only=True):
@@ -133,4 +154,6 @@ def _candidates(choosing: Choosing, views: Mapping[str, FolderLook], waited_s: f
 
 def called(step: int | None, name: str) -> str:
     """Return what people call a checkpoint. A name may be of anything that a file system takes."""
+    if step is not None and name.startswith("memory-"):  # see `ckpt_io.memory.types.generation_name`
+        return f"step {step} in memory"
     return f"step {step}" if step is not None else name if name.isprintable() else repr(name)

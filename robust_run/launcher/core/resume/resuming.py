@@ -13,7 +13,7 @@ import msgspec
 
 from robust_run.launcher.core.membership import name_of
 from robust_run.launcher.core.resume.looks import called
-from robust_run.launcher.core.state import JobState
+from robust_run.launcher.core.state import JobState, MemoryHolder
 from robust_run.launcher.model.actions import Action, Say
 from robust_run.launcher.model.events import AttemptEnded, AttemptStarted
 from robust_run.launcher.model.job import Placement
@@ -68,11 +68,21 @@ def _rolled_back(state: JobState) -> tuple[str, ...]:
 def remember(state: JobState) -> None:
     """Keep what the attempt before says of the next one's start, before it is forgotten."""
     point = state.resume
-    if point is not None and point.source:
+    if point is not None and point.source == "storage":
         state.last_point = point
-    if state.looks_in and state.progress.steps:
+    if state.has_memory:
+        _remember_memory(state)
+    if (state.looks_in or state.has_memory) and state.progress.steps:
         base = 0 if point is None or not point.source else point.step
         state.reached_step = None if base is None else base + state.progress.steps
+
+
+def _remember_memory(state: JobState) -> None:
+    state.last_memory = state.resume if state.resume is not None and state.resume.source == "memory" else None
+    state.held_by = tuple(
+        MemoryHolder(node=each.node, name=name_of(state, each.node), first_rank=each.first_rank, nproc=each.nproc)
+        for each in state.layout
+    )
 
 
 def saved(state: JobState, found: SavedCheckpoint) -> None:
@@ -97,12 +107,21 @@ def chosen(state: JobState, event: ResumeChosen) -> list[Action]:
 def sentence(event: ResumeChosen, news: Sequence[PassedOver], unsure: Sequence[str]) -> str:
     """Return where an attempt starts from, for people, and what of it they do not know yet."""
     over = [f"{called(each.step, each.name)} is passed over: {each.why}" for each in news]
-    if not event.source:
+    lost_s = event.lost_s
+    if not event.source and event.passed_over:
+        first = event.passed_over[0]
+        over = [f"{called(each.step, each.name)} is passed over: {each.why}" for each in news if each != first]
+        place = f"at step 0: {called(first.step, first.name)} cannot be used, {first.why}"
+    elif not event.source:
         place = "from the beginning: there is no checkpoint yet"
+    elif event.source == "memory":
+        steps, lost_s = event.steps_lost, lost_s if event.steps_lost is None else None
+        lost = f", {steps} step{'' if steps == 1 else 's'} lost" if steps is not None else ""
+        place = f"at step {event.step} from memory{lost}"
     else:
         place = f"at step {event.step}" if event.step is not None else f"from {called(None, event.name)}"
         place += ", each node from a checkpoint of its own" if event.point().is_own else ""
-    age = f" (checkpoint of {duration(event.lost_s)} before the failure)" if event.lost_s is not None else ""
+    age = f" (checkpoint of {duration(lost_s)} before the failure)" if lost_s is not None else ""
     doubt = f", although {'; '.join(unsure)}" if unsure else ""
     return "; ".join([*over, f"attempt {event.attempt} starts {place}{age}{doubt}"])
 
@@ -110,6 +129,11 @@ def sentence(event: ResumeChosen, news: Sequence[PassedOver], unsure: Sequence[s
 def adopt(state: JobState, event: AttemptStarted) -> None:
     """Take what a node says it was told for what was chosen: the journal may have lost that."""
     name = event.resumes_name
+    if event.resumes_source == "memory":
+        from robust_run.launcher.core.resume import memory
+
+        state.resume = memory.point_named(name, event.resumes_step, event.resumes_uuid, event.resumes_s)
+        return
     state.resume = ResumePoint(
         source="storage" if name else "",
         step=event.resumes_step,

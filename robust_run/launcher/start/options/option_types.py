@@ -107,6 +107,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     slow_round: float = _JOB.slow_round_s
     trace_nccl: str = _JOB.trace_nccl
     ckpt_dir: str | None = None
+    ckpt_memory: str = "auto"
+    ckpt_every: str = _JOB.ckpt_every
     standby: str = "0"
     wait_for_nodes: float | None = None
     evict_list: str | None = None

@@ -240,6 +240,20 @@ OPTIONS: tuple[OptionDescription, ...] = (
     ),
     describe(
         OWN,
+        "ckpt-memory",
+        "auto|off|SIZE",
+        "Keep what robust_run.checkpoint saves in this node's memory, for the next attempt; at most SIZE (64G). auto: where "
+        "SCRIPT mentions it, as much as there is room for.",
+        OptionLook(env=False),  # ROBUST_CKPT_MEMORY is where workers find it
+    ),
+    describe(
+        OWN,
+        "ckpt-every",
+        "N|Nm|Ns",
+        "How often robust_run.checkpoint saves: every N steps, minutes or seconds; unless given, as SCRIPT says.",
+    ),
+    describe(
+        OWN,
         "code",
         "auto|copy|in-place",
         "Where workers run from. copy: what was captured at the start; auto: that too, once the folder has been edited.",

@@ -81,6 +81,11 @@ def resolve(options: Options, world: World) -> JobSpec:
         spec = msgspec.structs.replace(
             spec, health_rules=health.rules, max_evict_share=health.max_evict_share, metrics_from=health.metrics_from
         )
+    is_mentioned = options.ckpt_memory == "auto" and _mentions_checkpoint(options, world)
+    if is_mentioned or options.ckpt_memory != "auto" or options.ckpt_every:
+        from robust_run.launcher.start.options.memory_use import with_memory
+
+        spec = with_memory(spec, options, is_mentioned=is_mentioned)
     if chosen.many is None and not options.given & LADDER_OPTIONS:
         return spec
     from robust_run.launcher.start.options.ladder_use import (
@@ -88,6 +93,12 @@ def resolve(options: Options, world: World) -> JobSpec:
     )
 
     return with_ladder(spec, options, world)
+
+
+def _mentions_checkpoint(options: Options, world: World) -> bool:
+    """Whether the script may save with `robust_run.checkpoint`."""
+    text = "" if options.module or options.no_python else world.files.text(absolute(options.training_script, world))
+    return "robust_run" in text and "checkpoint" in text
 
 
 def _choose(options: Options, world: World) -> _Chosen:

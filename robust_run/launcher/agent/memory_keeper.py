@@ -1,0 +1,228 @@
+"""The agent's side of the keeper: the process that holds in memory what this node's ranks save (`robust_run.ckpt_io.memory`).
+
+It is started when the first workers have been, and outlives them and their attempts. One that dies takes with it what it held:
+that is said once, and the next attempt gets another. Imported where a job keeps checkpoints in memory.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Protocol
+
+import msgspec
+
+from robust_run.ckpt_io.memory.protocol import (
+    HEADER_BYTES,
+    LARGEST_FRAME_BYTES,
+    AttemptBegins,
+    FromAgent,
+    KeeperNote,
+    KeeperSetup,
+    LookInMemory,
+    MemoryLook,
+    ToAgent,
+)
+from robust_run.ckpt_io.seen import MemoryGeneration
+from robust_run.errors import RobustRunError
+from robust_run.launcher.model.actions import StartAttempt
+
+#: A keeper that does not say what it holds within this time is not waited for: the attempt starts without.
+ANSWER_S = 3.0
+_MODULE = "robust_run.ckpt_io.memory.process"
+_MOST_READ_BYTES = 1 << 16
+_NOTE_CHARACTERS = 500
+
+_ENCODER = msgspec.msgpack.Encoder()
+_DECODER: msgspec.msgpack.Decoder[ToAgent] = msgspec.msgpack.Decoder(ToAgent)
+
+Listen = Callable[[socket.socket, Callable[[], None] | None], None]
+
+
+class StartsHelpers(Protocol):
+    """Starts a child process of the agent that dies with it; returns its pid."""
+
+    def __call__(self, argv: tuple[str, ...], env: Mapping[str, str], keep: tuple[int, ...]) -> int:
+        """Start `argv` with the descriptors in `keep` open. Raises RobustRunError, OSError."""
+        ...
+
+
+class MemoryKeeper:
+    """One node's. Used from the agent's thread, but for `held`."""
+
+    def __init__(
+        self,
+        start: StartsHelpers,
+        env: Mapping[str, str],
+        folder: str,
+        limit_bytes: int | None,
+        say: Callable[[str], None],
+    ) -> None:
+        """`folder`: of the socket that workers connect to. `limit_bytes`: how much it may hold; None: as it sees fit."""
+        self._start = start
+        self._env = env
+        self._folder = folder
+        self._limit_bytes = limit_bytes
+        self._say = say
+        self._socket: socket.socket | None = None
+        """None: no keeper runs."""
+        self._listen: Listen | None = None
+        self._rest = b""
+        self._answered = threading.Condition()
+        self._number = 0
+        self._look: MemoryLook | None = None
+        """The newest answer."""
+        self.pid: int | None = None
+        """Of the process that was started last."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a keeper, as far as is known."""
+        return self._socket is not None
+
+    def begin(self, order: StartAttempt) -> bool:
+        """Tell the keeper of an attempt that begins, and start one if there is none; false: there is none, which was said."""
+        self._read()  # one that has died by now is not told, but replaced
+        if self._socket is None:
+            self._open()
+        self._send(attempt_of(order))
+        return self._socket is not None
+
+    def attach(self, listen: Listen) -> None:
+        """Read what it says from now on as it comes."""
+        self._listen = listen
+        if self._socket is not None:
+            listen(self._socket, self._read)
+
+    def held(self, limit_s: float = ANSWER_S) -> tuple[MemoryGeneration, ...]:
+        """Return what it holds whole; nothing, if it does not say so in time. For another thread than the agent's."""
+        with self._answered:
+            self._number += 1
+            number = self._number
+            if self._socket is None or not self._send(LookInMemory(number=number)):
+                return ()
+            self._answered.wait_for(lambda: self._socket is None or self._has_answered(number), limit_s)
+            look = self._look
+            return look.generations if look is not None and look.number == number else ()
+
+    def _has_answered(self, number: int) -> bool:
+        return self._look is not None and self._look.number >= number
+
+    # --- the process
+
+    def _open(self) -> None:
+        ours, theirs = socket.socketpair()
+        try:
+            _make_folder(self._folder)
+            env = {name: value for name, value in self._env.items() if name not in _NOT_ITS_BUSINESS}
+            argv = (sys.executable, "-P", "-m", _MODULE, str(theirs.fileno()))
+            self.pid = self._start(
+                argv if sys.version_info >= (3, 11) else argv[:1] + argv[2:], env, (theirs.fileno(),)
+            )
+        except (OSError, RobustRunError) as error:
+            ours.close()
+            self._say(f"checkpoints are not kept in memory in this attempt: the keeper cannot be started: {error}")
+            return
+        finally:
+            theirs.close()
+        ours.setblocking(False)
+        self._socket, self._rest = ours, b""
+        self._send(KeeperSetup(folder=self._folder, limit_bytes=self._limit_bytes))
+        if self._listen is not None:
+            self._listen(ours, self._read)
+
+    def _send(self, message: FromAgent) -> bool:
+        """Messages are few and short: one that does not fit into the socket is for a keeper that stands still."""
+        content = _ENCODER.encode(message)
+        sock = self._socket
+        if sock is None:
+            return False
+        try:
+            sock.sendall(len(content).to_bytes(HEADER_BYTES, "big") + content)
+        except OSError:  # if it is gone, reading says so
+            return False
+        return True
+
+    def _read(self) -> None:
+        """Take in what it has said; without waiting."""
+        while self._socket is not None:
+            try:
+                content = self._socket.recv(_MOST_READ_BYTES)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                content = b""
+            if not content:
+                self._lost("has ended")
+                return
+            self._rest += content
+            if not self._take_all():
+                self._lost("says what is not understood")
+                return
+
+    def _take_all(self) -> bool:
+        """Take in the messages that are complete; whether all of it made sense."""
+        while len(self._rest) >= HEADER_BYTES:
+            size = int.from_bytes(self._rest[:HEADER_BYTES], "big")
+            if size > LARGEST_FRAME_BYTES:
+                return False
+            if len(self._rest) < HEADER_BYTES + size:
+                return True
+            frame, self._rest = self._rest[HEADER_BYTES : HEADER_BYTES + size], self._rest[HEADER_BYTES + size :]
+            try:
+                self._take(_DECODER.decode(frame))
+            except msgspec.MsgspecError:
+                return False
+        return True
+
+    def _take(self, message: ToAgent) -> None:
+        if isinstance(message, KeeperNote):
+            text = message.text[:_NOTE_CHARACTERS]
+            self._say(text if text.isprintable() else repr(text))
+        elif isinstance(message, MemoryLook):
+            with self._answered:
+                self._look = message
+                self._answered.notify_all()
+
+    def _lost(self, what: str) -> None:
+        sock = self._socket
+        if sock is None:
+            return
+        if self._listen is not None:
+            self._listen(sock, None)
+        with self._answered:
+            self._socket = None
+            self._answered.notify_all()
+        sock.close()
+        self._say(
+            f"the keeper, process {self.pid}, {what}: the checkpoints it held in memory are lost; the next attempt gets another"
+        )
+
+
+#: The job's secret, and what would have the keeper be traced or start from somewhere, as a worker is.
+_NOT_ITS_BUSINESS = frozenset(("ROBUST_TOKEN", "ROBUST_NOTIFY", "ROBUST_CKPT_MEMORY", "ROBUST_RESUME"))
+
+
+def attempt_of(order: StartAttempt) -> AttemptBegins:
+    """Return what the keeper is told of an attempt. Of what is older than it starts from, nothing is lost by that."""
+    placement = order.placements[0]
+    return AttemptBegins(
+        attempt=order.attempt,
+        ranks=tuple(range(placement.first_rank, placement.first_rank + placement.nproc)),
+        world_size=order.world_size,
+        resumed_step=order.resume.step if order.resume is not None and order.resume.source else None,
+    )
+
+
+def _make_folder(path: str) -> None:
+    """Make the folder of the socket, for us alone; one of a keeper that died is used again, without its socket."""
+    from robust_run.ckpt_io.memory.protocol import SOCKET
+
+    with suppress(FileExistsError):
+        os.mkdir(path, 0o700)
+    with suppress(FileNotFoundError):
+        os.unlink(os.path.join(path, SOCKET))
