@@ -104,7 +104,7 @@ def dcp(folder: str, *, staged: bool) -> Save:
     from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
     options = StagingOptions(
-        use_pinned_memory=False, use_shared_memory=True, use_async_staging=False, use_non_blocking_copy=False
+        use_pinned_memory=False, use_shared_memory=True, use_async_staging=True, use_non_blocking_copy=False
     )
     stager = DefaultStager(options) if staged else None
 
@@ -112,6 +112,8 @@ def dcp(folder: str, *, staged: bool) -> Save:
         place = os.path.join(folder, f"{'staged' if staged else 'plain'}-{step}")
         more = {"async_stager": stager} if stager is not None else {}
         answer: Any = torch_dcp.async_save(state, checkpoint_id=place, no_dist=True, **more)
+        if stager is not None:
+            answer.staging_completion.result()  # until then the state may not change
         future = getattr(answer, "upload_completion", answer)
 
         def wait() -> None:
