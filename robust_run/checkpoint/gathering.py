@@ -12,7 +12,11 @@ from robust_run.checkpoint.layouts import alias_key, layout_of, local_of
 from robust_run.checkpoint.tree import OBJECT, TENSOR, Node, Packer, Path, shown
 from robust_run.checkpoint.types import RESERVED, SavedTensor
 from robust_run.ckpt_io.dcp.tensors import dtype_name
+from robust_run.ckpt_io.rules.boxes import BYTES_OF
 from robust_run.errors import UserError
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_DTYPES = frozenset(filter(None, (getattr(torch, name, None) for name in BYTES_OF)))
 
 
 @dataclass(frozen=True)
@@ -61,15 +65,16 @@ class _Gathering:
 
     def _tensor(self, tensor: torch.Tensor, path: Path) -> Node:
         """Memory that has two names is kept once, so that it is loaded into one place."""
-        reason = _why_not(tensor, shown(path))
+        reason = _why_not(tensor)
         if reason:
             self.packer.refuse(path, reason)
             return [TENSOR, 0]
         number = self._numbers.setdefault(alias_key(tensor), len(self.tensors))
         if number == len(self.tensors):
             self.tensors.append(tensor.detach())
-            dtype = dtype_name(tensor.dtype, shown(path))
-            self.saved.append(SavedTensor(self._name(path), dtype, tuple(tensor.shape), layout_of(tensor)))
+            name = self._name(path)
+            dtype = dtype_name(tensor.dtype, name)
+            self.saved.append(SavedTensor(name, dtype, tuple(tensor.shape), layout_of(tensor)))
         return [TENSOR, number]
 
     def _name(self, path: Path) -> str:
@@ -83,8 +88,10 @@ class _Gathering:
         return name
 
 
-def _why_not(tensor: torch.Tensor, name: str) -> str:
+def _why_not(tensor: torch.Tensor) -> str:
     """Return why the bytes of a tensor cannot be kept; empty: they can."""
+    if type(tensor) in _PLAIN and tensor.dtype in _DTYPES and tensor.layout is torch.strided and not tensor.is_meta:
+        return ""
     if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
         return "has no shape yet: run the model once before it is saved"
     local = local_of(tensor)
@@ -93,9 +100,9 @@ def _why_not(tensor: torch.Tensor, name: str) -> str:
     if local.layout != torch.strided:
         return f"has layout {local.layout}, only dense ones are saved: save its parts, or to_dense()"
     try:
-        dtype_name(local.dtype, name)
+        dtype_name(local.dtype, "")
     except UserError as error:
-        return str(error).removeprefix(f"tensor {name!r} ")
+        return str(error).removeprefix("tensor '' ")
     module = sys.modules.get("torch.utils._python_dispatch")
     if module is not None and module.is_traceable_wrapper_subclass(local):
         return f"is a {type(local).__name__}, made of other tensors: save those"

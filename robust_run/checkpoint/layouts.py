@@ -39,9 +39,10 @@ def layout_of(tensor: torch.Tensor) -> Layout | None:
 
 def alias_key(tensor: torch.Tensor) -> tuple[object, ...]:
     """Return what two names of one tensor have in common: the memory and how it is read."""
-    local = local_of(tensor)
-    read_as = (local.dtype, tuple(local.shape), local.stride(), local.is_conj(), local.is_neg())
-    return (local.device, local.data_ptr(), *read_as, layout_of(tensor))
+    layout = layout_of(tensor)
+    local = tensor if layout is None else local_of(tensor)
+    read_as = (local.dtype, local.shape, local.stride(), local.is_conj(), local.is_neg(), layout)
+    return (local.data_ptr(), local.device, *read_as)
 
 
 def fresh(saved: SavedTensor, like: torch.Tensor | None, known: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -19,7 +19,7 @@ _AS_THEY_ARE = frozenset({type(None), bool, float, bytes})
 
 def shown(path: Path) -> str:
     """Return a path as it is written in messages and names of tensors."""
-    return ".".join(map(str, path))
+    return ".".join([str(key) for key in path])
 
 
 class Packer:
