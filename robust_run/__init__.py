@@ -5,6 +5,7 @@ Importing this package imports nothing else: the path to the first worker is mea
 Public, with a promise to keep it (`docs/python.md`):
 
     robust_run.report(step=..., loss=..., grad_norm=...)    how training goes, from a training script
+    robust_run.checkpoint                                   save at every step, load at the start: memory and storage
     robust_run.ckpt_io.dcp                                  save and load through torch.distributed.checkpoint
     robust_run.ckpt_io.catalog                              the checkpoints in a folder: list, latest, prune
     robust_run.ckpt_io.errors, robust_run.errors            what these raise
@@ -22,9 +23,16 @@ __all__ = ["__version__", "report"]
 
 
 def __getattr__(name: str) -> object:
-    """Give scripts `report` when it is first asked for. The package of that name, once imported, can be called too."""
+    """Give scripts `report` and `checkpoint` when they are first asked for.
+
+    The package `report`, once imported, can be called too.
+    """
     if name == "report":
         from robust_run.health.metrics.reporting import report
 
         return report
+    if name == "checkpoint":
+        import importlib
+
+        return importlib.import_module("robust_run.checkpoint")
     raise AttributeError(f"module 'robust_run' has no attribute {name!r}")

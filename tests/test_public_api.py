@@ -21,6 +21,7 @@ else:
 ROOT = Path(__file__).resolve().parents[1]
 PUBLIC = (
     "robust_run",
+    "robust_run.checkpoint",
     "robust_run.ckpt_io.dcp",
     "robust_run.ckpt_io.catalog",
     "robust_run.ckpt_io.errors",
@@ -100,6 +101,16 @@ def _module(name: str) -> ModuleType:
     ("package", "loaded"),
     [
         ("robust_run", {"robust_run", "robust_run.version"}),
+        (
+            "robust_run.checkpoint",
+            {
+                "robust_run",
+                "robust_run.version",
+                "robust_run.checkpoint",
+                "robust_run.checkpoint.errors",
+                "robust_run.errors",
+            },
+        ),
         ("robust_run.ckpt_io", {"robust_run", "robust_run.version", "robust_run.ckpt_io"}),
     ],
 )

@@ -43,6 +43,7 @@ STARTERS = {
 
 FOLDERS = {
     "ckpt_io/": "torch",
+    "checkpoint/": "torch",
     "health/checks/test_fleet.py": "torch",
     "health/checks/test_programs.py": "torch",
     "examples/": "job",

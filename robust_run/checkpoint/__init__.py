@@ -1,0 +1,56 @@
+"""Checkpoints in two calls: `save` at every step, `load` at the start. To memory where robust-run offers it, and to storage.
+
+    from robust_run import checkpoint
+
+    state = {"model": model, "optimizer": optimizer, "epoch": 0}
+    begin = checkpoint.load(state) or 0
+    for step in range(begin + 1, steps + 1):
+        ...
+        checkpoint.save(state, step=step)
+
+Works under plain python, torchrun and robust-run. Importing this package imports no torch; the first call does.
+**Invariant:** what is loaded is data, bit for bit what was saved, and of one step on all ranks; or there is an error.
+"""
+
+from __future__ import annotations
+
+from robust_run.checkpoint.errors import StateRefused
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+__all__ = ["StateRefused", "load", "save"]
+
+
+def save(state: dict[str, Any], *, step: int, folder: str | None = None, every: int | str | None = None) -> None:
+    """Save the state after a step; all ranks call it, with the same step. Random number generators go along.
+
+    `state`: modules, optimizers, schedulers, loaders (what has state_dict and load_state_dict), tensors, plain values, and dicts,
+    lists and tuples of these. With ROBUST_CKPT_MEMORY it goes to memory at every call. To storage, FOLDER/step-N, it goes every
+    so many steps (500) or minutes ("10m"): by default every 10 minutes with memory, else at every call. `folder`, `every`: in
+    the place of ROBUST_CKPT_DIR and ROBUST_CKPT_EVERY. In a replay (ROBUST_REPLAY) nothing is saved.
+
+    Raises:
+        StateRefused: Something in it cannot be kept; all of it is named.
+        UserError: There is no folder, or `step` or `every` is no number that counts.
+        CheckpointError: Storage failed. A failure of memory is one line on stderr, and training goes on.
+    """
+    from robust_run.checkpoint import session
+
+    session.save(state, step=step, folder=folder, every=every)
+
+
+def load(state: dict[str, Any], *, folder: str | None = None) -> int | None:
+    """Load what ROBUST_RESUME names, else the newest good checkpoint of the folder, into the state; return its step.
+
+    In place, on all ranks alike; random number generators as well, if there are as many ranks as when it was saved. None: there
+    is nothing to load, begin at step 0.
+
+    Raises:
+        CheckpointError: It cannot be read, is not what was saved, or ranks would begin at different steps.
+        UserError: It does not fit the state.
+    """
+    from robust_run.checkpoint import session
+
+    return session.load(state, folder=folder)

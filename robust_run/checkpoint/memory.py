@@ -1,0 +1,185 @@
+"""Memory: a state as this rank's part in a buffer of the node's keeper, which outlives the rank.
+
+What costs time is the copy of the tensors into buffers that are mapped already. So tensors over a buffer are made once and used
+again as long as the state has the same tensors; between two steps only the index in front of them differs.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import torch
+
+from robust_run.checkpoint import together
+from robust_run.checkpoint.encoding import decode, encode
+from robust_run.checkpoint.fitting import Fitting
+from robust_run.checkpoint.layouts import layout_of, local_of
+from robust_run.checkpoint.settings import Generation
+from robust_run.checkpoint.types import SavedTensor, Values
+from robust_run.ckpt_io.dcp.tensors import dtype_of
+from robust_run.ckpt_io.errors import CheckpointError
+from robust_run.ckpt_io.memory import segment
+from robust_run.ckpt_io.memory.client import Buffer, HeldPart, MemoryClient, Skipped
+from robust_run.ckpt_io.memory.types import PartIndex, TensorEntry
+from robust_run.ckpt_io.rules.boxes import box_bytes
+
+#: Room for values that get longer, so that buffers are not made anew for it.
+_SLACK_BYTES = 1 << 20
+
+
+@dataclass
+class _Over:
+    """Tensors over one buffer."""
+
+    view: memoryview
+    saved: tuple[SavedTensor, ...]
+    payload_at: int
+    tensors: list[torch.Tensor]
+
+
+@dataclass
+class Memory:
+    """This rank's connection, and what it keeps from step to step."""
+
+    client: MemoryClient
+    rank: int
+    world_size: int
+    attempt: int
+    _reserved_bytes: int = 0
+    _saved: tuple[SavedTensor, ...] = ()
+    _placed: tuple[TensorEntry, ...] = ()
+    _layout: segment.PartLayout | None = None
+    _over: dict[int, _Over] = field(default_factory=dict)
+
+    def save(self, values: Values, tensors: Sequence[torch.Tensor]) -> bool:
+        """Copy a state; False: the keeper has no buffer for it yet, nothing is wrong.
+
+        Raises:
+            MemoryUnavailable: There is too little memory, or the keeper is gone.
+        """
+        layout = self._laid_out(values)
+        if layout.used_bytes > self._reserved_bytes:
+            self._over.clear()  # or what was reserved before would stay mapped
+            self._reserved_bytes = layout.used_bytes + _SLACK_BYTES
+        buffer = self.client.begin(values.step, self._reserved_bytes)
+        if isinstance(buffer, Skipped):
+            return False
+        segment.write_head(buffer.view, layout, self.attempt, values.step, self.rank, self.world_size)
+        with torch.no_grad():
+            _copy(self._places(buffer, layout), [local_of(tensor) for tensor in tensors])
+        self.client.copied(buffer, layout.used_bytes)
+        return True
+
+    def _laid_out(self, values: Values) -> segment.PartLayout:
+        """Lay out a part: as the one before if the tensors are the same and the index has room in front of them."""
+        data = encode(values)
+        if self._layout is not None and values.tensors == self._saved:
+            index = msgspec.msgpack.encode(PartIndex(tensors=self._placed, values=data))
+            if segment.HEAD_BYTES + len(index) <= self._layout.payload_at:
+                return msgspec.structs.replace(self._layout, index=index)
+        entries = [
+            (each.name, each.dtype, each.local_shape, box_bytes(each.local_shape, each.dtype))
+            for each in values.tensors
+        ]
+        self._layout = segment.layout(entries, data)
+        rows = zip(entries, self._layout.offsets, strict=True)
+        self._placed = tuple(TensorEntry(*entry[:3], offset, entry[3]) for entry, offset in rows)
+        self._saved = values.tensors
+        return self._layout
+
+    def _places(self, buffer: Buffer, layout: segment.PartLayout) -> list[torch.Tensor]:
+        over = self._over.get(buffer.id)
+        if (
+            over is None
+            or over.view is not buffer.view
+            or over.payload_at != layout.payload_at
+            or over.saved != self._saved
+        ):
+            tensors = [_tensor_over(buffer.view, entry) for entry in self._placed]
+            over = self._over[buffer.id] = _Over(buffer.view, self._saved, layout.payload_at, tensors)
+        return over.tensors
+
+
+def load(client: MemoryClient, generation: Generation, state: dict[str, Any]) -> Values:
+    """Load this rank's part of a generation into the state; all ranks take part.
+
+    Raises:
+        CheckpointError: It is not there, is not what was saved, or another rank has that trouble.
+        UserError: It does not fit the state.
+    """
+    held = together.all_or_none(lambda: _fetch(client, generation))
+    try:
+        values, fitting, places = together.all_or_none(lambda: _fit(held, generation, state))
+        numbers = list(fitting.targets)
+        with torch.no_grad():
+            _copy([local_of(fitting.targets[each]) for each in numbers], [places[each] for each in numbers])
+        del places
+        fitting.settle()
+    finally:
+        with suppress(BufferError):  # of an error that still holds what was read
+            held.close()
+    return values
+
+
+def _fetch(client: MemoryClient, generation: Generation) -> HeldPart:
+    held = client.fetch(generation.attempt, generation.step)
+    if held is None:
+        raise CheckpointError(
+            f"the memory keeper holds no part of this rank of attempt {generation.attempt}, {_at(generation)}"
+        )
+    return held
+
+
+def _fit(held: HeldPart, generation: Generation, state: dict[str, Any]) -> tuple[Values, Fitting, list[torch.Tensor]]:
+    """Verify a part, and find where it goes. Nothing is touched yet."""
+    index = segment.read(held.view, held.used_bytes, held.digest)
+    values = decode(index.values, f"the part of {_at(generation)} in memory")
+    mine, saved = (values.rank, values.world_size), together.rank_and_size()
+    if mine != saved or values.step != generation.step:
+        raise CheckpointError(
+            f"memory has step {values.step} of rank {mine[0]} of {mine[1]}, and this is rank {saved[0]} of {saved[1]} "
+            f"at {_at(generation)}: start from storage, which can be spread anew"
+        )
+    said = [(entry.name, entry.dtype, tuple(entry.shape)) for entry in index.tensors]
+    if said != [(each.name, each.dtype, each.local_shape) for each in values.tensors]:
+        raise CheckpointError(f"the part of {_at(generation)} in memory contradicts itself")
+    fitting = Fitting(values, state)
+    for number, target in fitting.targets.items():
+        each = values.tensors[number]
+        if layout_of(target) != each.layout:
+            raise CheckpointError(
+                f"{each.name} is spread as {layout_of(target)} and was as {each.layout}: memory holds it in that layout only; "
+                "start from storage, which can be spread anew"
+            )
+    return values, fitting, [_tensor_over(held.view, entry) for entry in index.tensors]
+
+
+def _at(generation: Generation) -> str:
+    return f"step {generation.step}"
+
+
+def _tensor_over(view: memoryview, entry: TensorEntry) -> torch.Tensor:
+    """Return the tensor whose bytes lie in a buffer."""
+    dtype = dtype_of(entry.dtype)
+    if not entry.nbytes:
+        return torch.empty(entry.shape, dtype=dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a part that is read cannot be written, and is not
+        flat = torch.frombuffer(view, dtype=torch.uint8, count=entry.nbytes, offset=entry.offset)
+        return flat.view(dtype).view(entry.shape)
+
+
+def _copy(into: list[torch.Tensor], out_of: list[torch.Tensor]) -> None:
+    """Copy tensors, each as a whole. On one device that is one call for all of them, elsewhere one a tensor."""
+    if not into:
+        return
+    if all(tensor.device.type == "cpu" for tensor in (*into, *out_of)):
+        torch._foreach_copy_(into, out_of)
+        return
+    for target, source in zip(into, out_of, strict=True):
+        target.copy_(source)

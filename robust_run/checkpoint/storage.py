@@ -1,0 +1,85 @@
+"""Storage: a state as a checkpoint of `ckpt_io`, written and read by all ranks together.
+
+Tensors have the names of their keys. Beside them, each rank's other values are a tensor of bytes under a reserved name. Content
+that ranks have under one name and that is not the same (a stage of a pipeline, a share that no DTensor tells of) is kept for
+each rank.
+"""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import Any
+
+import msgspec
+import torch
+import xxhash
+
+from robust_run.checkpoint import together
+from robust_run.checkpoint.encoding import decode, encode
+from robust_run.checkpoint.fitting import Fitting
+from robust_run.checkpoint.layouts import is_spread
+from robust_run.checkpoint.types import Values, stored_name, values_name
+from robust_run.ckpt_io import address, catalog, dcp
+from robust_run.ckpt_io.dcp.tensors import byte_view, on_host
+from robust_run.ckpt_io.errors import CheckpointError
+from robust_run.ckpt_io.reading import open_checkpoint
+
+_DIGEST_BITS = (1 << 62) - 1
+
+
+def save(folder: str, values: Values, tensors: tuple[torch.Tensor, ...]) -> None:
+    """Save as FOLDER/step-N; all ranks take part. Raises CheckpointError, StoreError, UserError."""
+    values = msgspec.structs.replace(values, own=_own(values, tensors))
+    data = torch.frombuffer(bytearray(encode(values)), dtype=torch.uint8)
+    state = {stored_name(values, number): tensor for number, tensor in enumerate(tensors)}
+    url = address.join(address.normal(folder), f"step-{values.step}")
+    dcp.save({**state, values_name(values.rank): data}, url, step=values.step)
+
+
+def newest_first(folder: str) -> list[str]:
+    """Return the checkpoints that can be loaded from, as rank 0 sees them."""
+
+    def look() -> list[str]:
+        valid = [found for found in catalog.list_checkpoints(folder) if found.state == "valid"]
+        return [found.url for found in sorted(valid, key=lambda found: found.step or 0, reverse=True)]
+
+    return together.first_says(look)
+
+
+def load(url: str, state: dict[str, Any]) -> Values:
+    """Load a checkpoint into the state; all ranks take part. Raises CheckpointError, UserError."""
+    rank, _ = together.rank_and_size()
+    name, size_bytes = together.all_or_none(lambda: _find_values(url, rank))
+    data = torch.empty(size_bytes, dtype=torch.uint8)
+    dcp.load({name: data}, url)
+    values = together.all_or_none(lambda: decode(bytes(byte_view(data)), url))
+    fitting = together.all_or_none(lambda: Fitting(values, state))
+    dcp.load({stored_name(values, number): tensor for number, tensor in fitting.targets.items()}, url)
+    fitting.settle()
+    return values
+
+
+def _find_values(url: str, rank: int) -> tuple[str, int]:
+    """Return the name and size of this rank's values; those of rank 0 if there were fewer ranks."""
+    with closing(open_checkpoint(url)) as checkpoint:
+        sizes = {tensor.name: tensor.sizes for tensor in checkpoint.manifest.tensors}
+    for name in (values_name(rank), values_name(0)):
+        if len(sizes.get(name, ())) == 1:
+            return name, sizes[name][0]
+    raise CheckpointError(f"{url} was not saved by robust_run.checkpoint: load it with robust_run.ckpt_io.dcp")
+
+
+def _own(values: Values, tensors: tuple[torch.Tensor, ...]) -> tuple[int, ...]:
+    """Return which tensors other ranks have with other content."""
+    whole = [number for number, tensor in enumerate(tensors) if not is_spread(tensor)]
+    if not together.are_several():
+        return ()
+    names = msgspec.msgpack.encode([values.tensors[number] for number in whole])
+    if not all(together.same_on_all([xxhash.xxh3_64_intdigest(names) & _DIGEST_BITS])):
+        return tuple(whole)
+    same = together.same_on_all([_digest(tensors[number], values.tensors[number].name) for number in whole])
+    return tuple(number for number, is_same in zip(whole, same, strict=True) if not is_same)
+
+
+def _digest(tensor: torch.Tensor, name: str) -> int:
+    return xxhash.xxh3_64_intdigest(byte_view(on_host(tensor, name))) & _DIGEST_BITS
