@@ -18,9 +18,9 @@ def signal_name(number: int) -> str:
 
 
 def describe_exit(exit_code: int | None) -> str:
-    """Return `died of SIGKILL (signal 9)` or `exited with code 7`, for an exit code as `subprocess` gives it."""
+    """Return `was killed by SIGKILL (signal 9)` or `exited with code 7`, for an exit code as `subprocess` gives it."""
     if exit_code is None:
         return "could not be ended or never started"
     if exit_code < 0:
-        return f"died of {signal_name(-exit_code)} (signal {-exit_code})"
+        return f"was killed by {signal_name(-exit_code)} (signal {-exit_code})"
     return f"exited with code {exit_code}"

@@ -78,7 +78,7 @@ def webhook(
         hook.close()
 
 
-def incident(number: int = 1, sentence: str = "rank 3 died of SIGKILL", action: str = "relaunch") -> Incident:
+def incident(number: int = 1, sentence: str = "rank 3 was killed by SIGKILL", action: str = "relaunch") -> Incident:
     return Incident(
         id=number,
         attempt=number - 1,

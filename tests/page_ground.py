@@ -90,7 +90,8 @@ def incident(number: int = 1, of_attempt: int = 0, onset_s: float = 100.0, **mor
             "group": "group tp_2",
             "confidence": "high",
             "rule": "never_joined",
-            "sentence": "rank 5 never joined all_reduce #60 of group tp_2 (7 ranks wait since 4.6 s); it is in data.py:88 batch",
+            "sentence": "rank 5 never joined all_reduce #60 of group tp_2 (7 ranks have been waiting for 4.6 s); "
+            "it is in data.py:88 batch",
             **more.pop("verdict", {}),
         }
     )

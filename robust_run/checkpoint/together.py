@@ -94,9 +94,9 @@ def check_same(what: str, numbers: tuple[int, ...]) -> None:
     if not are_several():
         return
     mine = torch.tensor(numbers, dtype=torch.int64, device=_device())
-    all_of_them = torch.empty(dist.get_world_size() * len(numbers), dtype=torch.int64, device=_device())
-    dist.all_gather_into_tensor(all_of_them, mine)
-    said = all_of_them.view(-1, len(numbers)).tolist()
+    all_of_them = [torch.empty_like(mine) for _ in range(dist.get_world_size())]
+    dist.all_gather(all_of_them, mine)
+    said = [each.tolist() for each in all_of_them]
     for rank, other in enumerate(said):
         if other != said[0]:
             raise CheckpointError(f"ranks would load different {what}: rank 0 {said[0][0]}, rank {rank} {other[0]}")

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 
 from busy import busy
 from chaos import FOR_GOOD, HARMLESS, NODES, Schedule
-from chaos_acts import Ground, Struck, strike
+from chaos_acts import CLOCK, Ground, Struck, strike
 from clusters import STEPS, ClusterJob, start_all, write
 from hosts import Cluster
 from jobs import wait_for
@@ -94,7 +94,7 @@ def try_out(schedule: Schedule, folder: Path) -> str:
         job = place.job
         struck: list[Struck] = []
         try:
-            job.wait_for_steps(0, NODES, timeout_s=STARTED_S)
+            _wait_until_it_trains(job, STARTED_S)  # a starved start may have cost an attempt
             stack.enter_context(busy(schedule.load, limit_s + 120.0))
             _carry_out(schedule, place, struck)
             _check(schedule, job, struck)
@@ -163,7 +163,9 @@ def _check(schedule: Schedule, job: ClusterJob, struck: list[Struck]) -> None:
         assert not twice, f"a rank lived twice (attempt, rank, pid): {twice}"
         job.assert_never_two_at_once()
     _assert_equal_weights(job)
-    job.assert_nothing_left()
+    # Where guard and agent are killed at once, nobody is left to remove a folder: the next start on that host does.
+    all_gone = {h.name for s in struck if s.fault.act == "kill launcher" and not s.fault.lasts_s for h in s.hosts}
+    job.assert_nothing_left(host for host in job.hosts if host.name not in all_gone)
 
 
 def _wait_until_it_trains(job: ClusterJob, limit_s: float) -> None:
@@ -205,9 +207,8 @@ def _disk(place: Path) -> Iterator[Path]:
 
 def _clocks(cluster: Cluster, folder: Path) -> dict[str, str]:
     """Have hosts read their wall clock's shift from a file each; return the variables that all have."""
-    from clusters import _sleeps_under_libfaketime
-
     folder.mkdir()
     for host in cluster:
         (folder / host.name).write_text("+0\n")
-    return {"PYTHONPATH": _sleeps_under_libfaketime(folder.parent)}
+    (folder / "sitecustomize.py").write_text(CLOCK)
+    return {"PYTHONPATH": str(folder)}

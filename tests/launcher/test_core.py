@@ -193,7 +193,7 @@ def test_restarts_without_progress_are_limited() -> None:
         exit_code=137,
         outcome="failed",
         reason="2 restarts in a row brought no progress (--max-restarts)",
-        sentence="rank 1 died of SIGKILL (signal 9)",
+        sentence="rank 1 was killed by SIGKILL (signal 9)",
     )
 
 

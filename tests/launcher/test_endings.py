@@ -149,7 +149,7 @@ def test_sigkill_of_the_launcher_leaves_nothing(tmp_path: Path, kind: str, victi
         else:
             job.assert_nothing_left()
     if victim == "the agent":
-        assert "died of SIGKILL" in job.err
+        assert "was killed by SIGKILL" in job.err
 
 
 @pytest.mark.parametrize("kind", WORKERS)

@@ -417,7 +417,7 @@ def test_a_failure_is_summed_up_on_the_last_lines(tmp_path: Path) -> None:
     code, job = run(tmp_path, "--max-restarts", "0", script(tmp_path, text))
     assert code == 128 + signal.SIGSEGV
     summary = job.err[job.err.index("FAILED") :]
-    assert "rank 0 died of SIGSEGV (signal 11)" in summary
+    assert "rank 0 was killed by SIGSEGV (signal 11)" in summary
     assert "my last words" in summary
     assert "attempt_0/0/stderr.log" in summary
     assert "--max-restarts is 0" in summary

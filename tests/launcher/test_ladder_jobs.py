@@ -45,7 +45,7 @@ def test_a_program_that_always_dies_climbs_all_rungs_and_ends_with_what_is_known
     assert (job.run_dir / "incidents" / "0002.checks.json").exists()
     job.assert_nothing_left()
     told = CliRunner().invoke(explain, ["2", str(job.run_dir)], standalone_mode=False).output
-    assert "incident 2, attempt 1: rank 0 died of SIGSEGV" in told
+    assert "incident 2, attempt 1: rank 0 was killed by SIGSEGV" in told
     assert "1. diagnose" in told and "2. reattempt" in told and "checks: nothing was found on 1 node" in told
     told = CliRunner().invoke(explain, ["3", str(job.run_dir)], standalone_mode=False).output
     assert "the same episode: incident 2" in told and "3. stop" in told

@@ -80,7 +80,7 @@ def test_a_process_that_hung_up_is_waited_for_so_that_its_end_is_known() -> None
         worker.close()
         process.kill()
         process.wait()
-    assert describe_exit(worker.exit_code) == f"died of SIGKILL (signal {signal.SIGKILL:d})"
+    assert describe_exit(worker.exit_code) == f"was killed by SIGKILL (signal {signal.SIGKILL:d})"
 
 
 @pytest.mark.parametrize(

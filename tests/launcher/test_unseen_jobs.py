@@ -76,7 +76,7 @@ def test_a_frozen_rank_is_named_with_its_cgroup_and_left_alone(version: str, tmp
         (group / name).write_text(frozen)
         found = incident(job)
         assert (found["verdict"]["kind"], found["verdict"]["ranks"]) == ("stopped", [1])
-        assert f"rank 1 is frozen by the cgroup {group}; 1 rank waits since" in found["verdict"]["sentence"]
+        assert f"rank 1 is frozen by the cgroup {group}; 1 rank has been waiting for" in found["verdict"]["sentence"]
         assert found["action"]["name"] == "report"
         assert f"to thaw it, type there: echo {thawed} > {group / name}" in robust(job, "why")
         (group / name).write_text(thawed)

@@ -7,6 +7,7 @@ import os
 import socket
 import struct
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -190,3 +191,19 @@ def test_a_server_that_dies_now_and_then_is_replaced_and_one_that_always_dies_is
         for count in range(1, MOST_DEATHS + 1)
     ]
     assert row == [0.0, 0.25, 0.5, 1.0, None]
+
+
+def test_a_machine_without_descriptors_is_not_asked_for_one_in_a_circle() -> None:
+    pauses: list[float] = []
+    ended = threading.Event()
+
+    class Full(socket.socket):
+        def accept(self) -> tuple[socket.socket, object]:
+            if len(pauses) == 3:
+                self.close()
+                ended.set()
+            raise OSError(errno.EMFILE, "Too many open files")
+
+    control.Control(Full(socket.AF_UNIX), lambda request: request, pause=pauses.append).start()
+    assert ended.wait(10)
+    assert pauses == [control._REFUSED_PAUSE_S] * 3

@@ -71,9 +71,7 @@ def begin_attempt(
     return Holdings(attempt=attempt, world_size=world_size, ranks=tuple(sorted(set(ranks))), buffers=kept)
 
 
-def make(
-    holdings: Holdings, rank: int, step: int, *, maker: int, busy: Collection[int], needed_bytes: int = 0
-) -> tuple[Holdings, int | str]:
+def make(holdings: Holdings, rank: int, step: int, *, maker: int, free: Collection[int]) -> tuple[Holdings, int | str]:
     """Give a buffer to a part of this step, or say why there is none.
 
     Args:
@@ -81,51 +79,46 @@ def make(
         rank: One of this node's.
         step: Of the part.
         maker: The connection that asks.
-        busy: Buffers that are being read or hashed; they are left alone.
-        needed_bytes: Smaller buffers are left alone, too.
+        free: Buffers that it may write to: those it knows, without those that are being read or hashed.
     """
-    chosen = _choose(holdings, rank, step, maker, busy, needed_bytes)
+    chosen = _choose(holdings, rank, step, maker, free)
     holdings = msgspec.structs.replace(holdings, begun={**holdings.begun, rank: step})
     if isinstance(chosen, str):
         return holdings, chosen
     part = Part(attempt=holdings.attempt, step=step, world_size=holdings.world_size, maker=maker)
-    kept = [
-        # what this connection began before and did not finish is given up
-        msgspec.structs.replace(each, part=part) if each.id == chosen else _emptied(each) if _is_left(each, rank, maker) else each
-        for each in holdings.buffers
-    ]
-    return msgspec.structs.replace(holdings, buffers=tuple(kept)), chosen
+    holdings = forget(holdings, maker)  # what it began before and did not finish is given up
+    return _with_part(holdings, chosen, part), chosen
 
 
-def _choose(
-    holdings: Holdings, rank: int, step: int, maker: int, busy: Collection[int], needed_bytes: int
-) -> int | str:
+def _choose(holdings: Holdings, rank: int, step: int, maker: int, free: Collection[int]) -> int | str:
     if not 0 <= step <= MOST_STEP:
         return f"step {step} cannot be kept: steps are whole numbers from 0 to 2**62"
-    mine = [each for each in holdings.buffers if each.rank == rank]
-    if any(_counts(each.part) and each.part and each.part.generation == (holdings.attempt, step) for each in mine):
+    if find(holdings, rank, (holdings.attempt, step)) is not None:
         return f"step {step} of this attempt is held already"
-    free = [each for each in mine if each.id not in busy and each.size_bytes >= needed_bytes]
-    for each in free:
-        if each.part is None or _is_left(each, rank, maker):
+    mine = [each for each in holdings.buffers if each.rank == rank and each.id in free]
+    for each in mine:
+        if each.part is None or _is_left(each.part, maker):
             return each.id
-    spare = [(not is_dead(holdings, each.part), each.part.generation, each.id) for each in free if _is_spare(holdings, each)]
+    newest = common(holdings)
+    spare = [
+        (not is_dead(holdings, each.part), each.part.generation, each.id)
+        for each in mine
+        if each.part is not None and _is_spare(holdings, each.part, newest)
+    ]
     if spare:
         return min(spare)[2]
-    return f"step {step} is not kept: other ranks of this node have not saved the steps that this rank holds already"
+    return f"step {step} is not kept: all buffers are in use until other ranks of this node have saved what rank {rank} has"
 
 
-def _is_left(each: HeldBuffer, rank: int, maker: int) -> bool:
-    part = each.part
-    return each.rank == rank and part is not None and part.state == "making" and part.maker == maker
+def _is_left(part: Part, maker: int) -> bool:
+    return part.state == "making" and part.maker == maker
 
 
-def _is_spare(holdings: Holdings, each: HeldBuffer) -> bool:
-    """Whether nothing is lost with what is in it: it can never be whole, or the ranks have a newer one in common."""
-    if not _counts(each.part) or each.part is None:
+def _is_spare(holdings: Holdings, part: Part, newest: Generation | None) -> bool:
+    """Whether nothing is lost with a part: the ranks have a newer one in common, or will never have it."""
+    if not _counts(part):
         return False
-    newest = common(holdings)
-    return is_dead(holdings, each.part) or (newest is not None and each.part.generation < newest)
+    return (newest is not None and part.generation < newest) or is_dead(holdings, part)
 
 
 def common(holdings: Holdings) -> Generation | None:
@@ -175,7 +168,9 @@ def hashed(holdings: Holdings, buffer: int, part: Part, digest: bytes | None) ->
 
 def forget(holdings: Holdings, maker: int) -> Holdings:
     """Drop what a connection that ended was making."""
-    kept = [_emptied(each) if _is_left(each, each.rank, maker) else each for each in holdings.buffers]
+    kept = [
+        _emptied(each) if each.part is not None and _is_left(each.part, maker) else each for each in holdings.buffers
+    ]
     return msgspec.structs.replace(holdings, buffers=tuple(kept))
 
 
@@ -230,7 +225,7 @@ def superseded(holdings: Holdings, needed_bytes: Mapping[int, int], busy: Collec
             return has_own
         if each.size_bytes >= needed_bytes.get(each.rank, 0):
             return False
-        return each.part is None or _is_spare(holdings, each)
+        return each.part is None or _is_spare(holdings, each.part, newest)
 
     return tuple(each.id for each in holdings.buffers if each.id not in busy and may_go(each))
 

@@ -22,7 +22,7 @@ class _Message(msgspec.Struct, frozen=True, tag_field="type"):
 # --- a worker to the keeper
 
 
-class Attach(_Message, tag="attach", kw_only=True):
+class Attach(_Message, frozen=True, tag="attach", kw_only=True):
     """The first message of a worker."""
 
     schema: int = SCHEMA
@@ -31,19 +31,19 @@ class Attach(_Message, tag="attach", kw_only=True):
     attempt: int
 
 
-class Reserve(_Message, tag="reserve", kw_only=True):
+class Reserve(_Message, frozen=True, tag="reserve", kw_only=True):
     """Have room for parts of so many bytes. What smaller buffers hold is kept until they are needed."""
 
     size_bytes: int
 
 
-class Begin(_Message, tag="begin", kw_only=True):
+class Begin(_Message, frozen=True, tag="begin", kw_only=True):
     """A part is about to be written."""
 
     step: int
 
 
-class Copied(_Message, tag="copied", kw_only=True):
+class Copied(_Message, frozen=True, tag="copied", kw_only=True):
     """It is written. Has no answer."""
 
     step: int
@@ -51,14 +51,14 @@ class Copied(_Message, tag="copied", kw_only=True):
     used_bytes: int
 
 
-class Fetch(_Message, tag="fetch", kw_only=True):
+class Fetch(_Message, frozen=True, tag="fetch", kw_only=True):
     """Hand out this rank's part of a generation."""
 
     attempt: int
     step: int
 
 
-class Read(_Message, tag="read", kw_only=True):
+class Read(_Message, frozen=True, tag="read", kw_only=True):
     """What was fetched has been read: its buffer may be used again. Has no answer; the end of the connection says it, too."""
 
     attempt: int
@@ -71,38 +71,38 @@ FromWorker = Attach | Reserve | Begin | Copied | Fetch | Read
 # --- the keeper to a worker
 
 
-class Attached(_Message, tag="attached", kw_only=True):
+class Attached(_Message, frozen=True, tag="attached", kw_only=True):
     """Welcome."""
 
     schema: int = SCHEMA
 
 
-class Reserved(_Message, tag="reserved", kw_only=True):
+class Reserved(_Message, frozen=True, tag="reserved", kw_only=True):
     """Buffers of this rank; their descriptors come beside it."""
 
     buffers: tuple[int, ...]
     size_bytes: int
 
 
-class Refused(_Message, tag="refused", kw_only=True):
+class Refused(_Message, frozen=True, tag="refused", kw_only=True):
     """There is no room, or it is not allowed: why, for people."""
 
     reason: str
 
 
-class Place(_Message, tag="place", kw_only=True):
+class Place(_Message, frozen=True, tag="place", kw_only=True):
     """Where the part goes."""
 
     buffer: int
 
 
-class Skip(_Message, tag="skip", kw_only=True):
+class Skip(_Message, frozen=True, tag="skip", kw_only=True):
     """This step is not kept: no buffer may be used again yet."""
 
     reason: str
 
 
-class Held(_Message, tag="held", kw_only=True):
+class Held(_Message, frozen=True, tag="held", kw_only=True):
     """The part; its descriptor comes beside it."""
 
     used_bytes: int
@@ -110,7 +110,7 @@ class Held(_Message, tag="held", kw_only=True):
     created_s: float
 
 
-class Absent(_Message, tag="absent", kw_only=True):
+class Absent(_Message, frozen=True, tag="absent", kw_only=True):
     """It is not held."""
 
     reason: str
@@ -122,7 +122,7 @@ FromKeeper = Attached | Reserved | Refused | Place | Skip | Held | Absent
 # --- the agent to the keeper, and back
 
 
-class KeeperSetup(_Message, tag="keeper_setup", kw_only=True):
+class KeeperSetup(_Message, frozen=True, tag="keeper_setup", kw_only=True):
     """The first message of the agent: where workers find the keeper, and how much it may use."""
 
     schema: int = SCHEMA
@@ -132,7 +132,7 @@ class KeeperSetup(_Message, tag="keeper_setup", kw_only=True):
     """Of all buffers of this node; None: as much as the node's memory has room for."""
 
 
-class AttemptBegins(_Message, tag="attempt_begins", kw_only=True):
+class AttemptBegins(_Message, frozen=True, tag="attempt_begins", kw_only=True):
     """Ranks of this node in a new attempt, and where it starts from."""
 
     attempt: int
@@ -142,26 +142,26 @@ class AttemptBegins(_Message, tag="attempt_begins", kw_only=True):
     """None: from the beginning, or from a checkpoint that says no step; nothing in memory belongs to that."""
 
 
-class LookInMemory(_Message, tag="look_in_memory", kw_only=True):
+class LookInMemory(_Message, frozen=True, tag="look_in_memory", kw_only=True):
     """Say what is held whole."""
 
     number: int
 
 
-class MemoryLook(_Message, tag="memory_look", kw_only=True):
+class MemoryLook(_Message, frozen=True, tag="memory_look", kw_only=True):
     """What is held whole: the newest generation first."""
 
     number: int
     generations: tuple[MemoryGeneration, ...] = ()
 
 
-class KeeperNote(_Message, tag="keeper_note", kw_only=True):
+class KeeperNote(_Message, frozen=True, tag="keeper_note", kw_only=True):
     """A line for people."""
 
     text: str
 
 
-class KeeperReady(_Message, tag="keeper_ready", kw_only=True):
+class KeeperReady(_Message, frozen=True, tag="keeper_ready", kw_only=True):
     """Workers may connect from now on."""
 
 

@@ -175,7 +175,7 @@ def _conclude(pid: int, exit_code: int, leftovers: Sequence[str]) -> int:
     if exit_code >= 0 and not leftovers:
         return exit_code
     if exit_code < 0:
-        died = f"died of {signal_name(-exit_code)}"
+        died = f"was killed by {signal_name(-exit_code)}"
         print(f"robust-run: the agent (pid {pid}) {died}; its workers were ended", file=sys.stderr)
     for name in leftovers:
         print(f"robust-run: {name} could not be ended; it may hold a device", file=sys.stderr)

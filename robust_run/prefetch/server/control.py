@@ -9,6 +9,7 @@ import os
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -23,6 +24,7 @@ _LARGEST_LINE_BYTES = 256 << 20
 _LARGEST_REQUEST_BYTES = 32 << 20
 _MOST_CONNECTIONS = 16
 _IDLE_S = 30.0
+_REFUSED_PAUSE_S = 0.1
 
 
 class AskStatus(msgspec.Struct, frozen=True, tag="status"):
@@ -139,9 +141,14 @@ def ask(path: str, request: Request, kind: type[_Reply], limit_s: float = 10.0) 
 class Control:
     """The server's side. `carry_out` gets each request and returns what is answered; it may raise anything."""
 
-    def __init__(self, listening: socket.socket, carry_out: Callable[[Request], object]) -> None:
+    def __init__(
+        self,
+        listening: socket.socket,
+        carry_out: Callable[[Request], object],
+        pause: Callable[[float], object] = time.sleep,
+    ) -> None:
         """`listening`: see `listen`."""
-        self._listening, self._carry_out = listening, carry_out
+        self._listening, self._carry_out, self._pause = listening, carry_out, pause
         self._places = threading.Semaphore(_MOST_CONNECTIONS)
 
     def start(self) -> None:
@@ -157,6 +164,9 @@ class Control:
                 self._places.release()
                 if self._listening.fileno() < 0:
                     return
+                self._pause(
+                    _REFUSED_PAUSE_S
+                )  # no descriptors, say: who asks waits, and nothing is won by asking again at once
                 continue
             threading.Thread(target=self._talk, args=(connection,), daemon=True).start()
 

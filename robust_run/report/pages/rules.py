@@ -213,7 +213,7 @@ NCCL_RULES: dict[str, str] = {
 
 def title_of(verdict: Verdict) -> str:
     """Return the cause in a few words."""
-    signal = re.search(r"\bdied of (SIG[A-Z0-9]+)", verdict.sentence)
+    signal = re.search(r"\b(?:died of|was killed by) (SIG[A-Z0-9]+)", verdict.sentence)
     if verdict.rule == "died_of_signal" and signal is not None:
         return f"Killed by {signal.group(1)}"
     known = RULES.get(verdict.rule)

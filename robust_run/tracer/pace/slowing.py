@@ -78,7 +78,7 @@ class Slowing(msgspec.Struct, frozen=True, kw_only=True):
             return self, ""
         tail, before = self.lengths_ms[-count:], self.lengths_ms[:-count][-USUAL:]
         line = (
-            f"steps take {_words(_median(tail))} instead of {_words(_median(before))} since {duration(sum(tail) / 1e3)}"
+            f"steps have taken {_words(_median(tail))} instead of {_words(_median(before))} for {duration(sum(tail) / 1e3)}"
             f"{_who(paces, count)}{_why(short)}"
         )
         slow = msgspec.structs.replace(self, usual_ms=_usual(before), slow_ms=sum(tail), times=self.times + 1)

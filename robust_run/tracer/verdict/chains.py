@@ -154,8 +154,8 @@ def _chain(
     if places:
         here = min(places, key=lambda one: (one.any_sender, one.since_s))
         since_s = picture.waited_s(here)
-        verb = "is" if len(ranks) == 1 else "are"
-        head = f"{ranks_words(ranks)} {verb} waited for in {picture.what(here)} since {since_s:.1f} s: "
+        verb = "has" if len(ranks) == 1 else "have"
+        head = f"{ranks_words(ranks)} {verb} been waited for in {picture.what(here)} for {since_s:.1f} s: "
     waiters = tuple(sorted(rank for layer in layers for rank in layer))
     return RankChain(line=_fitting(head, parts, after), ranks=tuple(ranks), waiters=waiters, since_s=since_s)
 
@@ -186,7 +186,7 @@ def _circle(picture: Picture, rank: int) -> RankChain | None:
     since_s = min(picture.waited_s(here) for here in path)
     ranks = tuple(sorted({one for step in steps for one in step}))
     waiters = tuple(sorted(dependents(picture, ranks) - set(ranks)))
-    head = f"{ranks_words(ranks)} wait for each other since {since_s:.1f} s: "
+    head = f"{ranks_words(ranks)} have been waiting for each other for {since_s:.1f} s: "
     line = _fitting(head, [*_cut(parts), _named(steps[0])], [])
     if waiters:
         line += f" ({_named(waiters)} {'waits' if len(waiters) == 1 else 'wait'} for them)"

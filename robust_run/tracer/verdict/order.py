@@ -167,7 +167,7 @@ def judge(picture: Picture, circle: tuple[int, ...]) -> TraceVerdict:
     odd = [] if _all_begin(streams, circle) else oddities(streams, circle)
     places = [here for here in picture.places if not set(here.waiters).isdisjoint(circle) and here.missing]
     here = min(places, key=lambda one: one.since_s)
-    waited = f"{count_words(len(circle))} wait for each other since {picture.waited_s(here):.1f} s"
+    waited = f"{count_words(len(circle))} have been waiting for each other for {picture.waited_s(here):.1f} s"
     # A passage that several have alone has its cause in the first of them, if the evidence is that they are few.
     if odd and (len(odd) == 1 or len(odd) <= max(1, len(circle) // 4)):
         first = odd[0]

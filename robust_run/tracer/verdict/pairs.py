@@ -57,8 +57,8 @@ def _nobody_sends(picture: Picture, older_than_s: float) -> TraceVerdict | None:
         kind="hang",
         ranks=receivers,
         rule="nobody_sends",
-        sentence=f"{picture.who(here.waiters)} waits in {picture.what(here)} since {picture.waited_s(here):.1f} s, and no rank "
-        f"is left that could send{who}",
+        sentence=f"{picture.who(here.waiters)} has been waiting in {picture.what(here)} for {picture.waited_s(here):.1f} s, and "
+        f"no rank is left that could send{who}",
         confidence="medium",
         here=here,
     )

@@ -238,8 +238,8 @@ class Picture:
         return place(stacks[-1]) if stacks else ""
 
     def wait_words(self, count: int, waited_s: float) -> str:
-        """Say who waits: `8 ranks wait since 6.1 s`."""
-        return f"{count_words(count)} {'waits' if count == 1 else 'wait'} since {waited_s:.1f} s"
+        """Say who waits: `8 ranks have been waiting for 6.1 s`."""
+        return f"{count_words(count)} {'has' if count == 1 else 'have'} been waiting for {waited_s:.1f} s"
 
 
 def _in_backward(frames: tuple[Frame, ...]) -> bool:

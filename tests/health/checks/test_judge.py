@@ -224,14 +224,14 @@ def test_who_hangs_explains_the_peers_that_gave_up(result: Make) -> None:
 
 
 def test_whoever_only_met_a_bad_node_is_not_checked(result: Make) -> None:
-    crashed = {"outcome": "crashed", "problem": "died of SIGSEGV"}
+    crashed = {"outcome": "crashed", "problem": "was killed by SIGSEGV"}
     judged = judge(pair(result, "a", "b", a=BROKEN, b=crashed))
     assert [each.node for each in judged.suspects] == ["b"]
     assert judged.unchecked == ("a: neighbours says nothing: whom it was to meet was bad",)
 
 
 def test_a_group_that_died_as_one_accuses_nobody_by_itself(result: Make) -> None:
-    crashed = {"outcome": "crashed", "problem": "died of SIGABRT"}
+    crashed = {"outcome": "crashed", "problem": "was killed by SIGABRT"}
     judged = judge(pair(result, "a", "b", a=crashed, b=crashed))
     assert not judged.suspects and judged.ambiguous[0].nodes == ("a", "b")
 

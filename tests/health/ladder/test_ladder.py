@@ -30,7 +30,7 @@ CHANGED = Code(running="v2", last_good="v1")
 
 
 def failed(**more: Any) -> Failed:
-    return Failed(**{"at_s": 1.0, "kind": "crash", "sentence": "rank 3 died of SIGSEGV", "nodes": NODES, **more})
+    return Failed(**{"at_s": 1.0, "kind": "crash", "sentence": "rank 3 was killed by SIGSEGV", "nodes": NODES, **more})
 
 
 def suspect(node: str, confidence: str = "high") -> SuspectNode:
@@ -75,7 +75,7 @@ def test_the_whole_ladder() -> None:
     assert decisions[2].version == "v1"
     assert decisions[-1].rule == "replay_clean"
     assert "tried: check the nodes, try again as it is, put earlier code back, replay" in decisions[-1].sentence
-    assert "rank 3 died of SIGSEGV" in decisions[-1].sentence and "the replay says so" in decisions[-1].sentence
+    assert "rank 3 was killed by SIGSEGV" in decisions[-1].sentence and "the replay says so" in decisions[-1].sentence
     assert state.number == 5
 
 
@@ -197,7 +197,7 @@ def test_what_answers_no_question_changes_nothing() -> None:
 def test_explain_tells_the_story_with_its_rules() -> None:
     _, decisions = told(failed(), diagnosed(ambiguous=(unclear("n1", "n2"),)), Settled(at_s=5.0))
     lines = explain(decisions)
-    assert lines[0].startswith("1. check the nodes: rank 3 died of SIGSEGV [unexplained_diagnose: ")
+    assert lines[0].startswith("1. check the nodes: rank 3 was killed by SIGSEGV [unexplained_diagnose: ")
     assert lines[1].startswith("2. evict n1, n2: n1 or n2 [ambiguous_evicted: ")
     assert lines[2] == "   1 of them only because it is not known which one is at fault"
     assert lines[3].startswith("3. over: ")

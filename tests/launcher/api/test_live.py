@@ -36,7 +36,7 @@ from robust_run.tracer.pace.types import NodePace, RankPace
 
 Serve = Callable[..., Any]
 
-INCIDENT = IncidentView(attempt=0, at_unix_s=50.0, sentence="rank 5 died of SIGKILL", action="relaunch")
+INCIDENT = IncidentView(attempt=0, at_unix_s=50.0, sentence="rank 5 was killed by SIGKILL", action="relaunch")
 
 
 def job(**fields: Any) -> JobView:

@@ -41,7 +41,7 @@ def test_a_job_that_lost_a_node_reads_as_a_story(make_controller: Make) -> None:
     assert any(line.startswith("gpu-2         incident: ") for line in story)
     assert "-             attempt 1 starts: 32 ranks on 4 nodes (gpu-1, gpu-5, gpu-3, gpu-4)" in story
     assert [line for line in story if "first step" in line] == ["gpu-3         attempt 1 made its first step"]
-    assert "gpu-3         rank 17 died of SIGKILL (signal 9)" in story
+    assert "gpu-3         rank 17 was killed by SIGKILL (signal 9)" in story
     assert "-             told to end by ben" in story
     assert story[-1] == "-             the job is over: stopped, exit code 143: stopped by ben"
 

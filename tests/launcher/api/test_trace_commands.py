@@ -74,7 +74,7 @@ def served(serve: Serve) -> Any:
 def test_why_names_who_is_awaited_and_what_would_be_concluded(served: Any, robust: Robust) -> None:
     lines = done(robust("why")).splitlines()
     assert lines[0] == (
-        "rank 1 is waited for in all_reduce #4 of the world since 6.0 s: ranks 0,2 ← rank 1 (gpu-1, data.py:88 get)"
+        "rank 1 has been waited for in all_reduce #4 of the world for 6.0 s: ranks 0,2 ← rank 1 (gpu-1, data.py:88 get)"
     )
     assert lines[-1].startswith("if this goes on: rank 1 (node gpu-1) never joined all_reduce #4")
     assert "data.py:88 get" in lines[-1]

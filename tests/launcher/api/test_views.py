@@ -24,7 +24,7 @@ def view(controller: Any, **more: Any) -> JobView:
     return job_view(controller.facts, controller.state(), controller.facts.started_unix_s + 3600, **more)
 
 
-INCIDENT = IncidentView(attempt=1, at_unix_s=0.0, sentence="rank 5 died of SIGKILL on gpu-3", action="relaunch")
+INCIDENT = IncidentView(attempt=1, at_unix_s=0.0, sentence="rank 5 was killed by SIGKILL on gpu-3", action="relaunch")
 
 
 def test_the_first_line_says_how_the_job_is_what_it_lacks_and_what_happened_last(make_controller: Make) -> None:
@@ -36,7 +36,7 @@ def test_the_first_line_says_how_the_job_is_what_it_lacks_and_what_happened_last
     incident = msgspec.structs.replace(INCIDENT, at_unix_s=job.now_unix_s - 720)
     assert show.headline(msgspec.structs.replace(job, last_incident=incident)) == (
         "running: attempt 2 on 4 nodes (32 ranks), 1 evicted, 2 lost; restarted 2 times, "
-        "last: rank 5 died of SIGKILL on gpu-3 (12 min ago)"
+        "last: rank 5 was killed by SIGKILL on gpu-3 (12 min ago)"
     )
 
 
@@ -67,7 +67,7 @@ def test_a_job_that_failed_says_what_of_and_why_it_was_left_at_that(make_control
     controller.state().phase = "over"
     controller.state().finish = Finish(exit_code=1, outcome="failed", reason="--max-restarts is 0")
     assert show.headline(view(controller, last_incident=INCIDENT)) == (
-        "failed with exit code 1 after 1 attempt: rank 5 died of SIGKILL on gpu-3; not restarted: --max-restarts is 0"
+        "failed with exit code 1 after 1 attempt: rank 5 was killed by SIGKILL on gpu-3; not restarted: --max-restarts is 0"
     )
 
 

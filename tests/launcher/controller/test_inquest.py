@@ -302,7 +302,7 @@ def test_steps_that_take_many_times_what_they_took_are_said_and_nothing_is_done(
             world.pacing.take(node, said)
     assert world.told == []
     begun, over = world.said
-    assert begun.startswith("steps take 4.0 s instead of 0.05 s since 24 s; ")
+    assert begun.startswith("steps have taken 4.0 s instead of 0.05 s for 24 s; ")
     assert "on b the CPU limit of their cgroup holds ranks back 90 % of the time" in begun
     assert over == "steps take 0.05 s again; they were slow for 24 s"
 

@@ -224,7 +224,7 @@ def test_a_kill_for_memory_is_told_in_one_clear_line_and_the_kernel_s_own_stands
     actions = story.ends("here", evidence(0, -9, story.now_s, finding=told), told_to_end(1, story.now_s + 1))
     verdict = incident_of(actions).verdict
     assert verdict.sentence == (
-        "rank 0 died of SIGKILL (signal 9): the kernel killed it because memory ran out: "
+        "rank 0 was killed by SIGKILL (signal 9): the kernel killed it because memory ran out: "
         "the limit of its cgroup was reached (it held 400 MiB)"
     )
     assert verdict.aftermath == ""

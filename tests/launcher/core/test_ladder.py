@@ -640,4 +640,4 @@ def _groups_end(story: Story) -> None:
 def test_records_of_incidents_have_the_names_that_reports_know() -> None:
     story = one_node(diagnose="always")
     record = incident_of(crash(story))
-    assert isinstance(record, RecordIncident) and record.verdict.sentence == "rank 0 died of SIGSEGV (signal 11)"
+    assert isinstance(record, RecordIncident) and record.verdict.sentence == "rank 0 was killed by SIGSEGV (signal 11)"

@@ -17,7 +17,7 @@ ABOUT = About(run_id="run", script="train.py", host="gpu-0", run_directory="/run
 def test_an_incident_that_was_opened() -> None:
     notice = opened(ABOUT, incident(), 1002.0)
     assert notice.text == (
-        "robust-run job run (train.py) on gpu-0: rank 3 died of SIGKILL; the job starts again (it had made progress)"
+        "robust-run job run (train.py) on gpu-0: rank 3 was killed by SIGKILL; the job starts again (it had made progress)"
     )
     assert notice.incident is not None
     assert (notice.event, notice.incident.kind, notice.incident.nodes) == ("incident_opened", "crash", ("gpu-1",))
@@ -26,7 +26,7 @@ def test_an_incident_that_was_opened() -> None:
 
 def test_one_that_is_over_says_how_long_it_took() -> None:
     notice = resolved(ABOUT, msgspec.structs.replace(incident(), resumed_s=1012.0), 1013.0)
-    assert "trains again, 12.0 s after: rank 3 died of SIGKILL" in notice.text
+    assert "trains again, 12.0 s after: rank 3 was killed by SIGKILL" in notice.text
 
 
 @pytest.mark.parametrize(

@@ -388,7 +388,7 @@ def test_a_killed_agent_leaves_nothing(shared: Warm, tmp_path: Path) -> None:
         os.kill(agent, signal.SIGKILL)
         assert job.finish() == 128 + signal.SIGKILL
         job.assert_nothing_left(timeout_s=0.0)
-    assert f"the agent (pid {agent}) died of SIGKILL; its workers were ended" in job.err
+    assert f"the agent (pid {agent}) was killed by SIGKILL; its workers were ended" in job.err
     assert not any(each["running"] for each in shared.status())
 
 

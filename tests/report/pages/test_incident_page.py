@@ -371,7 +371,7 @@ def test_the_title_is_parted_where_we_joined_it_not_within_a_message() -> None:
 
 
 def test_a_long_crash_has_a_short_title_and_says_nothing_twice() -> None:
-    killed = "rank 0 died of SIGKILL (signal 9): the kernel killed it because memory ran out"
+    killed = "rank 0 was killed by SIGKILL (signal 9): the kernel killed it because memory ran out"
     why = "the kernel killed 1 of the job's processes: the limit of its cgroup is reached, or the node is full"
     verdict = {"kind": "crash", "rule": "out_of_memory", "ranks": (0,), "nodes": ("vm",)}
     sentence = f"{killed}: {why} on vm; shortly before, on vm: memory.oom_kill: {why}"

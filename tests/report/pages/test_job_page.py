@@ -80,10 +80,12 @@ def test_a_job_that_is_over_asks_nobody() -> None:
 
 def test_a_failed_job_begins_with_why() -> None:
     html = job_html(
-        job_page(drawn=DONE, outcome="failed", exit_code=139, reason="rank 3 died of SIGSEGV", ended_s=BEGIN_S + 300.0)
+        job_page(
+            drawn=DONE, outcome="failed", exit_code=139, reason="rank 3 was killed by SIGSEGV", ended_s=BEGIN_S + 300.0
+        )
     )
     said = words(html)
-    assert "Failed after 5 min: rank 3 died of SIGSEGV" in said
+    assert "Failed after 5 min: rank 3 was killed by SIGSEGV" in said
     assert said.index("SIGSEGV") < said.index("ETTR")
 
 

@@ -40,13 +40,15 @@ def told(
 
 def test_steps_that_take_eighty_times_as_long_are_said_once_and_once_more_when_that_is_over() -> None:
     begun, over = told([50.0] * 400 + [4100.0] * 20 + [50.0] * 400)
-    assert begun.startswith("steps take 4.1 s instead of 0.05 s since ") and begun.endswith("; all ranks are slower")
+    assert begun.startswith("steps have taken 4.1 s instead of 0.05 s for ") and begun.endswith(
+        "; all ranks are slower"
+    )
     assert over.startswith("steps take 0.05 s again; they were slow for ")
 
 
 def test_it_takes_no_longer_than_half_a_minute() -> None:
     (line,) = told([50.0] * 400 + [4000.0] * 6)
-    assert "since 20 s" in line or "since 24 s" in line
+    assert "for 20 s" in line or "for 24 s" in line
 
 
 def test_who_is_slower_by_itself_is_named() -> None:

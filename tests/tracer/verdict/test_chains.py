@@ -72,7 +72,7 @@ SERVICE = socket("10.0.0.1:5000", "10.9.9.9:443")
 def test_all_wait_for_one_and_that_for_a_service() -> None:
     seen = read(scene([STUCK], *[[ALL] for _ in range(7)], per_node=4), r0=curl(SERVICE))
     assert lines(seen) == [
-        "rank 0 is waited for in all_reduce #1 of the world since 6.0 s: "
+        "rank 0 has been waited for in all_reduce #1 of the world for 6.0 s: "
         "ranks 1-7 ← rank 0 (gpu-00, data.py:88 get) ← pid 200 curl ← 10.9.9.9:443, no byte for 12 s"
     ]
     (chain,) = chains(seen).drawn
@@ -95,7 +95,7 @@ def test_of_one_host_no_host_is_named() -> None:
 def test_a_pipeline_is_followed_from_stage_to_stage() -> None:
     (line,) = lines(read(scene([STUCK], [recv(0)], [recv(1)], [recv(2)]), r0=reading(readings.process(sleeps(9)))))
     assert line == (
-        "rank 0 is waited for in recv #1 from rank 0 since 6.0 s: "
+        "rank 0 has been waited for in recv #1 from rank 0 for 6.0 s: "
         "rank 3 ← rank 2 ← rank 1 ← rank 0 (data.py:88 get) sleeps for at most 9.0 s more"
     )
 
@@ -138,7 +138,7 @@ def test_of_many_ends_the_first_are_drawn_and_the_others_counted() -> None:
 def test_a_circle_ends_where_it_begins() -> None:
     seen = scene([recv(1)], [recv(0)], [ALL], per_node=1)
     assert lines(seen) == [
-        "ranks 0 and 1 wait for each other since 6.0 s: rank 0 (gpu-00, in recv #1 from rank 1) ← "
+        "ranks 0 and 1 have been waiting for each other for 6.0 s: rank 0 (gpu-00, in recv #1 from rank 1) ← "
         "rank 1 (gpu-01, in recv #1 from rank 0) ← rank 0 (rank 2 waits for them)"
     ]
     (chain,) = chains(seen).drawn
@@ -158,7 +158,7 @@ def test_a_circle_of_groups_is_drawn_by_its_parts_and_a_long_one_is_cut() -> Non
     )
     (line,) = lines(scene(*[[recv((rank + 1) % 50)] for rank in range(50)]))
     assert line == (
-        "50 ranks (0-49) wait for each other since 6.0 s: "
+        "50 ranks (0-49) have been waiting for each other for 6.0 s: "
         "rank 0 ← rank 1 ← ... 46 more ... ← rank 48 ← rank 49 ← rank 0"
     )
 

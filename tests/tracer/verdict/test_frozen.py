@@ -44,7 +44,10 @@ def test_a_frozen_rank_is_stopped_by_its_cgroup_and_nothing_is_proven() -> None:
             False,
             False,
         )
-        assert "rank 1 is frozen by the cgroup /sys/fs/cgroup/job/rank 1; 2 ranks wait since 10.0 s" in found.sentence
+        assert (
+            "rank 1 is frozen by the cgroup /sys/fs/cgroup/job/rank 1; 2 ranks have been waiting for 10.0 s"
+            in found.sentence
+        )
         assert f"frozen on a; to thaw it, type there: echo 0 > '{FILE}'" in found.evidence
         assert any("docker pause" in line for line in found.evidence)
 

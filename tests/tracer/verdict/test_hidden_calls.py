@@ -36,7 +36,7 @@ def test_in_the_backward_pass_the_rank_that_has_begun_fewer_collectives_is_behin
     found = look(seen_as(scene, 2, stacks=stack), RankPatience()).verdict
     assert found is not None
     assert (found.kind, found.ranks) == ("hang", (2,))
-    assert "rank 2 did not come through the backward pass #1 of the world (3 ranks wait" in found.sentence
+    assert "rank 2 did not come through the backward pass #1 of the world (3 ranks have been waiting" in found.sentence
 
 
 def test_a_rank_that_has_not_begun_the_backward_pass_is_missing_there() -> None:
@@ -114,7 +114,7 @@ def test_a_world_of_thousands_is_judged() -> None:
         programs.append([*step, *step, *([Call("stuck")] if rank == 777 else []), *step])
     found = look(World(groups, programs, per_node=8).run().scene(), RankPatience()).verdict
     assert found is not None and (found.kind, found.ranks, found.nodes) == ("hang", (777,), ("gpu-97",))
-    assert f"({size - 1} ranks wait since" in found.sentence
+    assert f"({size - 1} ranks have been waiting for" in found.sentence
 
 
 def numbered_apart(scene: Scene) -> Scene:

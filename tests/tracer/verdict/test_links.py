@@ -64,7 +64,7 @@ def test_one_dead_link_names_one_end_of_it_and_says_which_other_it_may_be() -> N
     assert found.over_evicted == (2,)
     assert found.sentence.startswith(
         "the network between gpu-01 and gpu-02 does not carry data: rank 1 has 48 kB unacknowledged after 5 "
-        "retransmissions; 4 ranks wait since 5.5 s in all_reduce #"
+        "retransmissions; 4 ranks have been waiting for 5.5 s in all_reduce #"
     )
     assert found.evidence[0] == (
         "rank 1 (gpu-01) to gpu-02: 48 kB from 10.77.0.11:4000 to 10.77.0.12:5000 unacknowledged after 5 retransmissions"
@@ -141,7 +141,7 @@ def test_a_rank_that_has_what_it_needs_goes_on_and_waits_for_the_one_that_was_no
         ranks[rank] = msgspec.structs.replace(ranks[rank], trace=msgspec.structs.replace(trace, ops=(done, waits)))
     found = verdict_on(stuck(msgspec.structs.replace(scene, ranks=tuple(ranks)), (0, 2)))
     assert (found.rule, found.ranks) == ("dead_link", (2,))
-    assert "4 ranks wait" in found.sentence and "broadcast #1" in found.sentence
+    assert "4 ranks have been waiting" in found.sentence and "broadcast #1" in found.sentence
 
 
 def test_a_send_that_does_not_arrive_between_two_stages() -> None:

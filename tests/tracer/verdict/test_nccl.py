@@ -103,7 +103,8 @@ def test_a_gpu_that_does_not_go_on() -> None:
 def test_one_who_did_not_make_the_call_is_named_with_what_it_does_instead() -> None:
     verdict = verdict_on(seen(LATE))
     assert verdict.sentence == (
-        "rank 2 (node node0) never joined all_gather #1204 of group tp_3 (7 ranks wait since 6.0 s); it is in data.py:88 get"
+        "rank 2 (node node0) never joined all_gather #1204 of group tp_3 (7 ranks have been waiting for 6.0 s); "
+        "it is in data.py:88 get"
     )
     assert (verdict.kind, verdict.ranks, verdict.rule) == ("hang", (2,), "never_joined")
     assert "NCCL: 7 of 8 ranks are in all_gather #1204 of tp_3; rank 2 has not called it" in verdict.evidence[0]

@@ -50,7 +50,8 @@ def test_a_send_and_a_receive_with_other_tags_never_meet() -> None:
     assert found is not None
     assert (found.kind, found.rule, found.ranks, found.proven) == ("mismatch", "tag", (0, 1), True)
     assert found.sentence == (
-        "rank 0 sends to rank 1 with tag 5, and rank 1 receives from it with tag 6: 2 ranks wait since 12.5 s for each other"
+        "rank 0 sends to rank 1 with tag 5, and rank 1 receives from it with tag 6: 2 ranks have been "
+        "waiting for 12.5 s for each other"
     )
 
 
@@ -91,7 +92,8 @@ def test_who_receives_from_any_rank_waits_in_vain_where_all_others_wait_for_it()
     assert found is not None
     assert (found.rule, found.ranks, found.proven) == ("nobody_sends", (0,), False)
     assert found.sentence == (
-        "rank 0 waits in recv_any #1 from any rank since 10.0 s, and no rank is left that could send; ranks 1 and 2 wait for it"
+        "rank 0 has been waiting in recv_any #1 from any rank for 10.0 s, and no rank is left that "
+        "could send; ranks 1 and 2 wait for it"
     )
 
 

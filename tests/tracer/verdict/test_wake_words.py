@@ -44,7 +44,7 @@ def test_the_sentence_ends_with_what_the_culprit_waits_for() -> None:
     )
     assert not found.proven
     assert found.evidence[0] == (
-        "rank 0 is waited for in all_reduce #1 of the world since 10.0 s: "
+        "rank 0 has been waited for in all_reduce #1 of the world for 10.0 s: "
         "ranks 1-2 ← rank 0 (data.py:88 get) ← pid 200 curl sleeps for at most 9.0 s more"
     )
 

@@ -19,7 +19,7 @@ def sentence(layout: str, fault: str, rank: int, at: int) -> str:
 
 def test_a_hang() -> None:
     assert sentence("DP8", "sleep", 5, 1).startswith(
-        "rank 5 (node gpu-01) never joined all_reduce #21 of the world (7 ranks wait since 6."
+        "rank 5 (node gpu-01) never joined all_reduce #21 of the world (7 ranks have been waiting for 6."
     )
     assert sentence("DP8", "sleep", 5, 1).endswith("; it is in data.py:88 get")
 
@@ -33,7 +33,7 @@ def test_a_message_that_never_comes() -> None:
 
 
 def test_a_stopped_rank() -> None:
-    assert "rank 2 is stopped (SIGSTOP); 3 ranks wait since 11." in sentence("DP4", "stop", 2, 1)
+    assert "rank 2 is stopped (SIGSTOP); 3 ranks have been waiting for 11." in sentence("DP4", "stop", 2, 1)
 
 
 def test_a_mismatch() -> None:

@@ -17,7 +17,7 @@ from robust_run.launcher.operator.views.live import LiveIncident, LiveView
 from robust_run.launcher.operator.views.status_types import AttemptView, LiveNode
 
 
-def a_view(nodes: int = 1250, incidents: int = 3, text: str = "rank 5 died of SIGKILL") -> LiveView:
+def a_view(nodes: int = 1250, incidents: int = 3, text: str = "rank 5 was killed by SIGKILL") -> LiveView:
     attempts = tuple(
         AttemptView(
             number=each, began_unix_s=5000.0 + 1000 * each, ranks=8 * nodes, nodes=nodes, startup_s=4.0, why=text

@@ -1,0 +1,228 @@
+"""What saving a checkpoint costs a training loop: seconds that it is blocked, per GiB, against the ways people have today.
+
+    python bench/memory_ckpt.py --rounds 7 --gb 1
+    python bench/memory_ckpt.py --steps 40                # also a loop that saves at every step
+
+One state dict (24 large tensors, 200 small ones; --gb of them in all) is saved by each contender in each round, the order turning
+from round to round; a ratio is the median of the rounds' ratios. Blocked: until the call returns and training may change the
+state. What a contender does afterwards in the background is waited for, and shown beside it (`until_done`), not counted.
+
+    memcpy          a copy into tensors that are there and warm: the limit
+    robust_run      `robust_run.checkpoint.save` into the memory of this node's keeper, a real process
+    dcp_stager      `dcp.async_save` with torch's DefaultStager in shared memory, reused
+    dcp_async       `dcp.async_save` as it is
+    torch_save      `torch.save` to the same disk
+
+The loop: a model that computes for --step-s a step, alone and saving at every step; CPU seconds and blocked seconds a step are
+compared, since wall times of this machine differ by more from run to run. The last line of standard output is one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import os
+import shutil
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from sidebyside import print_result, spread
+
+OURS, LIMIT = "robust_run", "memcpy"
+PEERS = ("dcp_stager", "dcp_async", "torch_save")
+State = dict[str, torch.Tensor]
+Save = Callable[[State, int], Callable[[], object]]
+"""Saves; returns what waits until the rest of it is done."""
+
+
+def state_of(size_bytes: int) -> State:
+    """Return a state of that size."""
+    generator = torch.Generator().manual_seed(1)
+    rows = max(1, (size_bytes - 200 * 4096 * 4) // 24 // (4096 * 4))
+    large = torch.randn(rows, 4096, generator=generator)
+    state = {f"layers.{i}.weight": large.roll(i, 0) for i in range(24)}
+    return state | {f"layers.{i}.bias": large[0].roll(i) for i in range(200)}
+
+
+@contextlib.contextmanager
+def keeper(folder: str) -> Iterator[None]:
+    """Run a node's keeper, as an agent does, and name it to this process as a worker's environment does."""
+    from robust_run.ckpt_io.memory.frames import frame
+    from robust_run.ckpt_io.memory.protocol import AttemptBegins, KeeperSetup
+
+    ours, theirs = socket.socketpair()
+    argv = [sys.executable, "-m", "robust_run.ckpt_io.memory.process", str(theirs.fileno())]
+    child = subprocess.Popen(argv, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL)
+    theirs.close()
+    try:
+        ours.sendall(frame(KeeperSetup(folder=folder)))
+        ours.sendall(frame(AttemptBegins(attempt=0, ranks=(0,), world_size=1)))
+        os.environ.update(
+            ROBUST_CKPT_MEMORY=folder, RANK="0", WORLD_SIZE="1", TORCHELASTIC_RESTART_COUNT="0", ROBUST_JOB="bench"
+        )
+        yield
+    finally:
+        ours.close()
+        child.wait(30)
+
+
+def memcpy(state: State) -> Save:
+    """The limit."""
+    room = {name: tensor.clone() for name, tensor in state.items()}
+
+    def save(state: State, step: int) -> Callable[[], object]:  # noqa: ARG001 - as all of them
+        for name, tensor in state.items():
+            room[name].copy_(tensor)
+        return lambda: None
+
+    return save
+
+
+def robust_run(state: State) -> Save:  # noqa: ARG001 - as all of them
+    """Ours, into memory alone."""
+    from robust_run import checkpoint
+
+    def save(state: State, step: int) -> Callable[[], object]:
+        checkpoint.save(state, step=step)
+        return lambda: None
+
+    return save
+
+
+def dcp(folder: str, *, staged: bool) -> Save:
+    """torch's, which writes to disk in the background."""
+    import torch.distributed.checkpoint as torch_dcp
+    from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+
+    options = StagingOptions(
+        use_pinned_memory=False, use_shared_memory=True, use_async_staging=False, use_non_blocking_copy=False
+    )
+    stager = DefaultStager(options) if staged else None
+
+    def save(state: State, step: int) -> Callable[[], object]:
+        place = os.path.join(folder, f"{'staged' if staged else 'plain'}-{step}")
+        more = {"async_stager": stager} if stager is not None else {}
+        answer: Any = torch_dcp.async_save(state, checkpoint_id=place, no_dist=True, **more)
+        future = getattr(answer, "upload_completion", answer)
+
+        def wait() -> None:
+            future.result()
+            shutil.rmtree(place)
+
+        return wait
+
+    return save
+
+
+def torch_save(folder: str) -> Save:
+    """What most scripts do."""
+
+    def save(state: State, step: int) -> Callable[[], object]:
+        path = os.path.join(folder, f"{step}.pt")
+        torch.save(state, path)
+        return lambda: os.remove(path)
+
+    return save
+
+
+def blocked(saves: dict[str, Save], state: State, rounds: int) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Return seconds until each call returned, and until all of it was done, round by round; the first two warm up."""
+    returned: dict[str, list[float]] = {name: [] for name in saves}
+    done: dict[str, list[float]] = {name: [] for name in saves}
+    names = list(saves)
+    for number in range(rounds + 2):
+        cut = number % len(names)
+        for name in names[cut:] + names[:cut]:
+            begun_s = time.perf_counter()
+            wait = saves[name](state, number + 1)
+            returned_s = time.perf_counter() - begun_s
+            wait()
+            if number >= 2:
+                returned[name].append(returned_s)
+                done[name].append(time.perf_counter() - begun_s)
+    return returned, done
+
+
+def ratio(times: dict[str, list[float]], one: str, other: str) -> list[float]:
+    """Per round: how many times as long `one` took."""
+    return [a / b for a, b in zip(times[one], times[other], strict=True)]
+
+
+def loop(save: Save | None, state: State, steps: int, step_s: float, first: int) -> tuple[float, float]:
+    """Return CPU seconds and blocked seconds of a step of a loop that computes so long and saves after it."""
+    small = torch.randn(256, 256)
+    cpu_s, blocked_s = time.process_time(), 0.0
+    for step in range(first, first + steps):
+        end_s = time.perf_counter() + step_s
+        while time.perf_counter() < end_s:
+            small = torch.tanh(small @ small)
+        if save is not None:
+            begun_s = time.perf_counter()
+            save(state, step)
+            blocked_s += time.perf_counter() - begun_s
+    return (time.process_time() - cpu_s) / steps, blocked_s / steps
+
+
+def main() -> int:
+    """Run the bench."""
+    parser = argparse.ArgumentParser(description="What saving a checkpoint costs a training loop.")
+    parser.add_argument("--gb", type=float, default=0.5, help="GiB of the state (default 0.5)")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=0, help="of a loop that saves every step; 0: none")
+    parser.add_argument("--step-s", type=float, default=1.0, help="what a step of it computes for")
+    parser.add_argument("--folder", help="where files are written (default: a temporary one)")
+    args = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    logging.disable(logging.WARNING)
+    os.environ.pop("ROBUST_CKPT_DIR", None)
+    state = state_of(int(args.gb * (1 << 30)))
+    gib = sum(tensor.nbytes for tensor in state.values()) / (1 << 30)
+    with (
+        tempfile.TemporaryDirectory(prefix="memory-ckpt-", dir=args.folder) as folder,
+        tempfile.TemporaryDirectory(prefix="memory-ckpt-", dir="/dev/shm") as memory,
+        keeper(memory),
+    ):
+        saves = {
+            LIMIT: memcpy(state), OURS: robust_run(state), "dcp_stager": dcp(folder, staged=True),
+            "dcp_async": dcp(folder, staged=False), "torch_save": torch_save(folder),
+        }  # fmt: skip
+        returned, done = blocked(saves, state, args.rounds)
+        looped: dict[str, Any] = {}
+        if args.steps:
+            alone = loop(None, state, args.steps, args.step_s, 1000)
+            saving = loop(saves[OURS], state, args.steps, args.step_s, 2000)
+            looped = {
+                "steps": args.steps, "step_s": args.step_s, "blocked_s_a_step": round(saving[1], 5),
+                "cpu_s_a_step": round(saving[0], 5), "cpu_s_a_step_alone": round(alone[0], 5),
+            }  # fmt: skip
+    cases = []
+    print(f"\n{gib:.2f} GiB{'':<12}{'blocked, s/GiB':>16}{'until done':>14}")
+    for name in saves:
+        case = {"name": name, "blocked_s_per_gib": spread([round(each / gib, 5) for each in returned[name]])}
+        case["until_done_s_per_gib"] = round(statistics.median(done[name]) / gib, 4)
+        cases.append(case)
+        print(f"{name:<20}{case['blocked_s_per_gib']['median']:>16.4f}{case['until_done_s_per_gib']:>14.3f}")
+    ratios = [
+        {"ratio": f"blocked: {OURS} over {other}", "median": round(statistics.median(ratio(returned, OURS, other)), 3),
+         "rounds": [round(each, 3) for each in ratio(returned, OURS, other)], "aim": aim}
+        for other, aim in ((LIMIT, "<= 1.3"), *((peer, "<= 1") for peer in PEERS))
+    ]  # fmt: skip
+    for each in ratios:
+        print(f"{each['ratio']:<40}{each['median']:>8.3f}   aim {each['aim']}")
+    if looped:
+        print(f"a step of {args.step_s:g} s that saves: {looped}")
+    print_result("memory_ckpt", cases, ratios=ratios, loop=looped)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

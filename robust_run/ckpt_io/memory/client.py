@@ -1,0 +1,246 @@
+"""A worker's connection to the memory keeper of its node. Blocking, with timeouts; knows nothing of torch."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import socket
+import threading
+import time
+from typing import Any, TypeVar
+
+import msgspec
+
+from robust_run.ckpt_io.errors import MemoryUnavailable
+from robust_run.ckpt_io.memory import place
+from robust_run.ckpt_io.memory.frames import FrameRefused, frame, take
+from robust_run.ckpt_io.memory.protocol import (
+    Absent,
+    Attach,
+    Attached,
+    Begin,
+    Copied,
+    Fetch,
+    FromKeeper,
+    Held,
+    Place,
+    Read,
+    Refused,
+    Reserve,
+    Reserved,
+    Skip,
+)
+from robust_run.ckpt_io.memory.types import BUFFERS
+
+#: To reserve takes 0.07 s per GiB and thread; all ranks of a node do so at the same time.
+RESERVE_TIMEOUT_S = 120.0
+_decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(FromKeeper)
+_Answer = TypeVar("_Answer")
+_Other = TypeVar("_Other")
+
+
+class Buffer(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a part goes."""
+
+    view: memoryview
+    """The whole buffer, writable. Each time the same one for the same id: what was made of it may be kept."""
+    id: int
+    step: int
+
+
+class Skipped(msgspec.Struct, frozen=True, kw_only=True):
+    """The step is not kept. Nothing is wrong."""
+
+    reason: str
+
+
+class HeldPart:
+    """A part that is held, mapped so that it cannot be written. Its buffer is not used again until it is closed."""
+
+    def __init__(self, client: MemoryClient, attempt: int, step: int, held: Held, memory: mmap.mmap) -> None:
+        self.attempt, self.step = attempt, step
+        self.used_bytes, self.digest, self.created_s = held.used_bytes, held.digest, held.created_s
+        self.view = memoryview(memory)
+        """The whole buffer; for `segment.read`."""
+        self._client, self._memory = client, memory
+
+    def close(self) -> None:
+        """Say that it was read. Views that others made of it stay mapped, but what is there may change from now on."""
+        self.view.release()
+        with contextlib.suppress(BufferError):
+            self._memory.close()
+        self._client.have_read(self.attempt, self.step)
+
+    def __enter__(self) -> HeldPart:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class MemoryClient:
+    """One connection. For one thread at a time; others wait."""
+
+    def __init__(self, connection: socket.socket, timeout_s: float) -> None:
+        self._socket: socket.socket | None = connection
+        self._timeout_s = timeout_s
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._came = bytearray()
+        self._descriptors: list[int] = []
+        self._views: dict[int, memoryview] = {}
+        self._size_bytes = 0
+
+    @classmethod
+    def connect(cls, folder: str, *, rank: int, world_size: int, attempt: int, timeout_s: float = 5.0) -> MemoryClient:
+        """Return a connection to the keeper in a folder.
+
+        Raises:
+            MemoryUnavailable: There is none, it does not answer, or serves another attempt.
+        """
+        try:
+            connection = place.connect(folder, timeout_s)
+        except OSError as error:
+            raise MemoryUnavailable(f"the memory keeper in {folder} cannot be reached: {_why(error)}") from error
+        client = cls(connection, timeout_s)
+        client._ask(Attach(rank=rank, world_size=world_size, attempt=attempt), Attached, Attached)
+        return client
+
+    def begin(self, step: int, size_bytes: int) -> Buffer | Skipped:
+        """Return the buffer for a part of at most `size_bytes`, or why this step is not kept.
+
+        Raises:
+            MemoryUnavailable: There is too little memory, or the keeper does not answer.
+        """
+        with self._lock:
+            if size_bytes > self._size_bytes or len(self._views) < BUFFERS:
+                self._reserve(size_bytes)
+            answer = self._ask(Begin(step=step), Place, Skip)
+            if isinstance(answer, Skip):
+                return Skipped(reason=answer.reason)
+            view = self._views.get(answer.buffer)
+            if view is None:
+                raise self._lost(f"named buffer {answer.buffer}, which it never handed out")
+            return Buffer(view=view, id=answer.buffer, step=step)
+
+    def copied(self, buffer: Buffer, used_bytes: int) -> None:
+        """Say that a part was copied. Returns at once. Raises MemoryUnavailable."""
+        with self._lock:
+            self._send(Copied(step=buffer.step, buffer=buffer.id, used_bytes=used_bytes))
+
+    def fetch(self, attempt: int, step: int) -> HeldPart | None:
+        """Return this rank's part of a generation; None: it is not held. Raises MemoryUnavailable."""
+        with self._lock:
+            answer = self._ask(Fetch(attempt=attempt, step=step), Held, Absent)
+            descriptors = self._take_descriptors(1 if isinstance(answer, Held) else 0)
+            if isinstance(answer, Absent):
+                return None
+            memory = self._mapped(descriptors[0], mmap.PROT_READ)
+            return HeldPart(self, attempt, step, answer, memory)
+
+    def have_read(self, attempt: int, step: int) -> None:
+        """Say that what was fetched has been read. One who cannot say so any more need not."""
+        with self._lock, contextlib.suppress(MemoryUnavailable):
+            self._send(Read(attempt=attempt, step=step))
+
+    def close(self) -> None:
+        """Hang up. Buffers that were handed out stay mapped as long as something looks at them."""
+        with self._lock:
+            self._hang_up()
+
+    def _reserve(self, size_bytes: int) -> None:
+        answer = self._ask(Reserve(size_bytes=size_bytes), Reserved, Reserved, RESERVE_TIMEOUT_S)
+        descriptors = self._take_descriptors(len(answer.buffers))
+        views: dict[int, memoryview] = {}
+        for number, descriptor in zip(answer.buffers, descriptors, strict=True):
+            if number in self._views:
+                views[number] = self._views[number]
+                os.close(descriptor)
+            else:
+                views[number] = memoryview(self._mapped(descriptor, mmap.PROT_READ | mmap.PROT_WRITE))
+        self._views, self._size_bytes = views, answer.size_bytes
+
+    def _mapped(self, descriptor: int, protection: int) -> mmap.mmap:
+        try:
+            # All of it at once: a copy into memory that is not mapped yet takes several times as long.
+            flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
+            return mmap.mmap(descriptor, os.fstat(descriptor).st_size, flags, protection)
+        except (OSError, ValueError) as error:
+            raise self._lost(f"handed out a buffer that cannot be mapped: {error}") from error
+        finally:
+            os.close(descriptor)
+
+    # --- messages
+
+    def _ask(
+        self, question: msgspec.Struct, kind: type[_Answer], or_kind: type[_Other], timeout_s: float | None = None
+    ) -> _Answer | _Other:
+        self._send(question)
+        answer = self._answer(self._timeout_s if timeout_s is None else timeout_s)
+        if isinstance(answer, (kind, or_kind)):
+            return answer
+        self._take_descriptors(0)
+        if isinstance(answer, Refused):
+            if isinstance(question, Attach):
+                self._hang_up()
+            raise MemoryUnavailable(answer.reason)
+        raise self._lost(f"answered {type(question).__name__} with {type(answer).__name__}")
+
+    def _send(self, message: msgspec.Struct) -> None:
+        connection = self._connection()
+        try:
+            connection.settimeout(self._timeout_s)
+            connection.sendall(frame(message))
+        except OSError as error:
+            raise self._lost(f"does not listen any more: {_why(error)}") from error
+
+    def _answer(self, timeout_s: float) -> Any:
+        connection, until_s = self._connection(), time.monotonic() + timeout_s
+        try:
+            while (body := take(self._came)) is None:
+                connection.settimeout(max(0.001, until_s - time.monotonic()))
+                content, descriptors, _, _ = socket.recv_fds(connection, 1 << 16, BUFFERS, socket.MSG_CMSG_CLOEXEC)
+                self._descriptors += descriptors
+                if not content:
+                    raise self._lost("has gone")
+                self._came += content
+            return _decoder.decode(body)
+        except OSError as error:
+            raise self._lost(f"does not answer: {_why(error)}") from error
+        except (FrameRefused, msgspec.MsgspecError) as error:
+            raise self._lost(f"sent no message of its own: {error}") from error
+
+    def _connection(self) -> socket.socket:
+        if self._socket is None:
+            raise MemoryUnavailable("the connection to the memory keeper was closed")
+        if self._pid != os.getpid():
+            raise MemoryUnavailable(f"the connection to the memory keeper belongs to process {self._pid}")
+        return self._socket
+
+    def _take_descriptors(self, wanted: int) -> list[int]:
+        """Return as many as belong to the answer. Raises MemoryUnavailable where they are others."""
+        came, self._descriptors = self._descriptors, []
+        if len(came) == wanted:
+            return came
+        for each in came:
+            os.close(each)
+        raise self._lost(f"sent {len(came)} descriptors in place of {wanted}")
+
+    def _lost(self, what: str) -> MemoryUnavailable:
+        """Hang up: an answer that comes later would be taken for another one's."""
+        self._hang_up()
+        return MemoryUnavailable(f"the memory keeper {what}")
+
+    def _hang_up(self) -> None:
+        for each in self._descriptors:
+            os.close(each)
+        self._descriptors = []
+        self._views = {}
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+def _why(error: OSError) -> str:
+    return error.strerror or str(error) or type(error).__name__

@@ -1,0 +1,301 @@
+"""The keeper: does what workers and the agent ask for. One thread; what takes long (reserving, hashing) goes to `run`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+import msgspec
+
+from robust_run.ckpt_io.memory import buffers, generations
+from robust_run.ckpt_io.memory.budget import rounded
+from robust_run.ckpt_io.memory.generations import Holdings, Part
+from robust_run.ckpt_io.memory.peers import Peer
+from robust_run.ckpt_io.memory.protocol import (
+    SCHEMA,
+    Absent,
+    Attach,
+    Attached,
+    AttemptBegins,
+    Begin,
+    Copied,
+    Fetch,
+    FromWorker,
+    Held,
+    KeeperNote,
+    LookInMemory,
+    MemoryLook,
+    Place,
+    Read,
+    Refused,
+    Reserve,
+    Reserved,
+    Skip,
+)
+from robust_run.ckpt_io.memory.types import BUFFERS
+
+#: How long a look waits for parts that are copied and not hashed yet.
+LOOK_S = 5.0
+_LEAST_BUFFERS = 2
+"""While a rank moves to larger buffers and holds parts in smaller ones: one that is whole, one that is written."""
+_MOST_BYTES = 1 << 46
+_Result = TypeVar("_Result")
+
+
+class Runs(Protocol):
+    """Runs a job in a thread, then `then` with what it returned, or raised, in the keeper's."""
+
+    def __call__(
+        self, job: Callable[[], _Result], then: Callable[[_Result | Exception], None], *, is_long: bool
+    ) -> None:
+        """Return at once."""
+        ...
+
+
+class _Look(msgspec.Struct, kw_only=True):
+    number: int
+    until_s: float
+    awaited: set[int]
+    """Buffers that were being hashed when it was asked for."""
+
+
+class Keeper:
+    """Holds the buffers of one node."""
+
+    def __init__(
+        self,
+        ledger: buffers.Ledger,
+        tell: Callable[[MemoryLook | KeeperNote], None],
+        run: Runs,
+        unix_s: Callable[[], float],
+        now_s: Callable[[], float],
+    ) -> None:
+        self._ledger, self._tell, self._run, self._unix_s, self._now_s = ledger, tell, run, unix_s, now_s
+        self.holdings = Holdings()
+        self._peers: dict[int, Peer] = {}
+        self._descriptors: dict[int, int] = {}
+        self._next_id = 1
+        self._needed_bytes: dict[int, int] = {}
+        self._reserving: set[int] = set()
+        self._hashing: dict[int, Part] = {}
+        self._fetches: list[tuple[Peer, Fetch]] = []
+        """Of parts that are being hashed."""
+        self._looks: list[_Look] = []
+        self._skips, self._told_refusal = 0, False
+
+    # --- the agent
+
+    def begin_attempt(self, message: AttemptBegins) -> None:
+        """Drop what does not belong to the attempt's past, and hang up on workers of the attempt before."""
+        for peer in self._peers.values():
+            peer.is_open = peer.is_open and peer.attempt == message.attempt
+        if self._skips:
+            self._tell(KeeperNote(text=f"attempt {self.holdings.attempt}: {self._skips} saves were not kept in memory"))
+        self._skips, self._told_refusal = 0, False
+        self._needed_bytes.clear()
+        self.holdings = generations.begin_attempt(
+            self.holdings, message.attempt, message.ranks, message.world_size, message.resumed_step
+        )
+
+    def look(self, message: LookInMemory) -> None:
+        """Say what is whole, once what was copied so far is hashed."""
+        self._looks.append(_Look(number=message.number, until_s=self._now_s() + LOOK_S, awaited=set(self._hashing)))
+        self.answer_looks()
+
+    def answer_looks(self) -> float | None:
+        """Answer those that have waited enough; return how long until the next has, None: there is none."""
+        now_s, waiting = self._now_s(), []
+        for look in self._looks:
+            if look.awaited and look.until_s > now_s:
+                waiting.append(look)
+            else:
+                self._tell(MemoryLook(number=look.number, generations=generations.held(self.holdings)))
+        self._looks = waiting
+        return min((look.until_s - now_s for look in waiting), default=None)
+
+    # --- workers
+
+    def says(self, peer: Peer, message: FromWorker) -> None:
+        """Do what a worker asks for. One who has not said who it is, or is of another attempt by now, is hung up on."""
+        if isinstance(message, Attach):
+            self._attach(peer, message)
+        elif peer.rank is None or peer.attempt != self.holdings.attempt:
+            peer.is_open = False
+        elif isinstance(message, Reserve):
+            self._reserve(peer, peer.rank, message.size_bytes)
+        elif isinstance(message, Begin):
+            self._begin(peer, peer.rank, message.step)
+        elif isinstance(message, Copied):
+            self._copied(peer, message)
+        elif isinstance(message, Fetch):
+            self._fetch(peer, peer.rank, message)
+        else:
+            self._read(peer, peer.rank, message)
+
+    def gone(self, peer: Peer) -> None:
+        """Note that a worker has hung up, or was hung up on."""
+        self._peers.pop(peer.number, None)
+        peer.reading.clear()
+        self._fetches = [each for each in self._fetches if each[0] is not peer]
+        self.holdings = generations.forget(self.holdings, peer.number)
+        self._free(self._superseded())
+
+    def _attach(self, peer: Peer, message: Attach) -> None:
+        here = self.holdings
+        if message.schema != SCHEMA:
+            peer.send(Refused(reason=f"the memory keeper speaks version {SCHEMA}, this worker {message.schema}"))
+        elif message.attempt != here.attempt or message.world_size != here.world_size:
+            wanted = f"attempt {message.attempt} of {message.world_size} ranks"
+            now = f"attempt {here.attempt} of {here.world_size} ranks" if here.attempt >= 0 else "no attempt"
+            peer.send(Refused(reason=f"the memory keeper serves {now}, this worker is of {wanted}"))
+        elif message.rank not in here.ranks:
+            peer.send(Refused(reason=f"rank {message.rank} is not one of this node's"))
+        else:
+            peer.rank, peer.attempt = message.rank, message.attempt
+            self._peers[peer.number] = peer
+            peer.send(Attached())
+
+    def _reserve(self, peer: Peer, rank: int, size_bytes: int) -> None:
+        if not 0 < size_bytes <= _MOST_BYTES:
+            self._refuse(peer, f"a part of {size_bytes} bytes cannot be; at most {_MOST_BYTES} are kept")
+            return
+        self._needed_bytes[rank] = size_bytes
+        self._free(self._superseded())
+        large = len(self._large(rank, size_bytes))
+        missing = BUFFERS - large
+        if missing <= 0:
+            self._reserved(peer, rank, size_bytes)
+            return
+        if rank in self._reserving:
+            self._refuse(peer, f"buffers of rank {rank} are being reserved for another process that has this rank")
+            return
+        has_some = any(each.rank == rank for each in self.holdings.buffers)
+        self._start_reserving(peer, rank, size_bytes, missing, max(0, _LEAST_BUFFERS - large) if has_some else missing)
+
+    def _start_reserving(
+        self, peer: Peer, rank: int, size_bytes: int, wanted: int, least: int, *, is_last: bool = False
+    ) -> None:
+        room_bytes = rounded(size_bytes)
+
+        def job() -> list[int]:
+            return buffers.reserve(self._ledger, rank, room_bytes, wanted, least)
+
+        def then(made: list[int] | Exception) -> None:
+            self._reserving.discard(rank)
+            if isinstance(made, Exception):
+                left = () if is_last else generations.left_behind(self.holdings, self._busy())
+                if left and isinstance(made, buffers.NoRoom):
+                    self._free(left)
+                    self._start_reserving(peer, rank, size_bytes, wanted, least, is_last=True)
+                    return
+                self._refuse(peer, str(made))
+                return
+            ids = range(self._next_id, self._next_id + len(made))
+            self._next_id += len(made)
+            self._descriptors.update(zip(ids, made, strict=True))
+            self.holdings = generations.add(self.holdings, rank, room_bytes, ids)
+            self._reserved(peer, rank, size_bytes)
+
+        self._reserving.add(rank)
+        self._run(job, then, is_long=True)
+
+    def _reserved(self, peer: Peer, rank: int, size_bytes: int) -> None:
+        ids = self._large(rank, size_bytes)
+        peer.known = frozenset(ids)
+        least_bytes = min((each.size_bytes for each in self.holdings.buffers if each.id in peer.known), default=0)
+        if peer.is_open:
+            peer.send(Reserved(buffers=ids, size_bytes=least_bytes), [self._descriptors[each] for each in ids])
+
+    def _large(self, rank: int, size_bytes: int) -> tuple[int, ...]:
+        mine = [each for each in self.holdings.buffers if each.rank == rank and each.size_bytes >= size_bytes]
+        return tuple(each.id for each in mine)[:BUFFERS]
+
+    def _refuse(self, peer: Peer, reason: str) -> None:
+        if peer.is_open:
+            peer.send(Refused(reason=reason))
+        if not self._told_refusal:
+            self._told_refusal = True
+            self._tell(KeeperNote(text=reason))
+
+    def _begin(self, peer: Peer, rank: int, step: int) -> None:
+        free = peer.known - self._busy()
+        self.holdings, chosen = generations.make(self.holdings, rank, step, maker=peer.number, free=free)
+        if isinstance(chosen, int):
+            peer.send(Place(buffer=chosen))
+        else:
+            self._skips += 1
+            peer.send(Skip(reason=chosen))
+
+    def _copied(self, peer: Peer, message: Copied) -> None:
+        noted = generations.copied(
+            self.holdings, message.buffer, peer.number, message.step, message.used_bytes, self._unix_s()
+        )
+        if noted is None:  # it says what cannot be: nothing of it counts
+            peer.is_open = False
+            return
+        self.holdings = noted
+        part = next(each.part for each in noted.buffers if each.id == message.buffer)
+        assert part is not None, "it was just noted"
+        self._hash(message.buffer, part)
+
+    def _hash(self, buffer: int, part: Part) -> None:
+        descriptor = self._descriptors[buffer]
+
+        def then(digest: bytes | Exception) -> None:
+            del self._hashing[buffer]
+            if isinstance(digest, Exception):
+                self._tell(KeeperNote(text=f"a part of step {part.step} in memory cannot be read: {digest}"))
+            self.holdings = generations.hashed(
+                self.holdings, buffer, part, None if isinstance(digest, Exception) else digest
+            )
+            for look in self._looks:
+                look.awaited.discard(buffer)
+            self.answer_looks()
+            waiting, self._fetches = self._fetches, []
+            for peer, fetch in waiting:
+                if peer.rank is not None:
+                    self._fetch(peer, peer.rank, fetch)
+            self._free(self._superseded())
+
+        self._hashing[buffer] = part
+        self._run(lambda: buffers.digest_of(descriptor, part.used_bytes), then, is_long=False)
+
+    def _fetch(self, peer: Peer, rank: int, message: Fetch) -> None:
+        found = generations.find(self.holdings, rank, (message.attempt, message.step))
+        if found is None or found.part is None:
+            peer.send(Absent(reason=f"step {message.step} of attempt {message.attempt} is not held for rank {rank}"))
+            return
+        if found.part.state != "whole":
+            self._fetches.append((peer, message))
+            return
+        try:
+            descriptor = buffers.read_only(self._descriptors[found.id])
+        except OSError as error:
+            peer.send(Absent(reason=f"step {message.step} cannot be handed out: {error.strerror or error}"))
+            return
+        peer.reading.add(found.id)
+        part = found.part
+        peer.send(Held(used_bytes=part.used_bytes, digest=part.digest, created_s=part.created_s), [descriptor])
+        os.close(descriptor)
+
+    def _read(self, peer: Peer, rank: int, message: Read) -> None:
+        found = generations.find(self.holdings, rank, (message.attempt, message.step))
+        if found is not None:
+            peer.reading.discard(found.id)
+
+    # --- buffers
+
+    def _busy(self) -> set[int]:
+        return set(self._hashing).union(*(peer.reading for peer in self._peers.values()))
+
+    def _superseded(self) -> tuple[int, ...]:
+        return generations.superseded(self.holdings, self._needed_bytes, self._busy())
+
+    def _free(self, ids: tuple[int, ...]) -> None:
+        gone = set(ids)
+        for each in self.holdings.buffers:
+            if each.id in gone:
+                os.close(self._descriptors.pop(each.id))
+                self._ledger.give_back(each.size_bytes)
+        self.holdings = generations.without(self.holdings, gone)

@@ -1,0 +1,74 @@
+"""The socket of a keeper: in a folder whose path may be longer than a socket's address can be."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import stat
+import struct
+from collections.abc import Iterator
+
+from robust_run.ckpt_io.memory.protocol import SOCKET
+
+
+@contextlib.contextmanager
+def _address(folder: str) -> Iterator[str]:
+    descriptor = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{descriptor}/{SOCKET}"
+    finally:
+        os.close(descriptor)
+
+
+def listen(folder: str) -> socket.socket:
+    """Return a socket that listens in a folder; one that a dead keeper left there is replaced.
+
+    Raises:
+        OSError: The folder is not there, or others than our user may look into it.
+    """
+    found = os.stat(folder)
+    if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o077:
+        raise PermissionError(
+            f"{folder} has mode {stat.S_IMODE(found.st_mode):o}, user {found.st_uid}: only we may use it"
+        )
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with _address(folder) as address:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(address)
+            listening.bind(address)
+        listening.listen(512)
+        listening.setblocking(False)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
+def connect(folder: str, timeout_s: float) -> socket.socket:
+    """Return a connection to the keeper in a folder. Raises OSError."""
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connection.settimeout(timeout_s)
+        with _address(folder) as address:
+            connection.connect(address)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def remove(folder: str) -> None:
+    """Remove the socket."""
+    with contextlib.suppress(OSError):
+        os.unlink(os.path.join(folder, SOCKET))
+
+
+def is_ours(connection: socket.socket) -> bool:
+    """Whether our user is at the other end."""
+    try:
+        _, user, _ = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    except OSError:
+        return False
+    return int(user) == os.geteuid()

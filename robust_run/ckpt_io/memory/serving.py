@@ -1,0 +1,204 @@
+"""The keeper's loop: one thread that waits for its agent, its workers and its own threads, and never for one of them alone."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import selectors
+import socket
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+import msgspec
+
+from robust_run.ckpt_io.memory import node_memory, place
+from robust_run.ckpt_io.memory.buffers import Ledger
+from robust_run.ckpt_io.memory.frames import FrameRefused
+from robust_run.ckpt_io.memory.keeper import Keeper
+from robust_run.ckpt_io.memory.peers import Peer
+from robust_run.ckpt_io.memory.protocol import (
+    SCHEMA,
+    AttemptBegins,
+    FromAgent,
+    FromWorker,
+    KeeperNote,
+    KeeperReady,
+    KeeperSetup,
+    LookInMemory,
+)
+
+#: Connections of workers at a time.
+MOST_PEERS = 512
+_THREADS = 4
+_Result = TypeVar("_Result")
+_from_agent: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(FromAgent)
+_from_worker: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(FromWorker)
+
+
+class Loop:
+    """Serves until the agent hangs up."""
+
+    def __init__(self, agent: socket.socket) -> None:
+        self._agent = Peer(agent, 0)
+        self._selector = selectors.DefaultSelector()
+        self._listening: socket.socket | None = None
+        self._folder = ""
+        self._is_accepting = False
+        self._peers: dict[int, Peer] = {}
+        self._next_number = 1
+        self._keeper: Keeper | None = None
+        self._long, self._short = ThreadPoolExecutor(_THREADS), ThreadPoolExecutor(_THREADS)
+        self._done: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._wake_in, self._wake_out = socket.socketpair()
+        self._wake_in.setblocking(False)
+        self._wake_out.setblocking(False)
+
+    def serve(self) -> None:
+        """Serve. Raises OSError where the socket cannot be made."""
+        self._selector.register(self._agent.socket, selectors.EVENT_READ)
+        self._selector.register(self._wake_in, selectors.EVENT_READ)
+        try:
+            while self._agent.is_open:
+                self._turn(self._keeper.answer_looks() if self._keeper is not None else None)
+        finally:
+            if self._folder:
+                place.remove(self._folder)
+
+    def tell(self, note: KeeperNote) -> None:
+        """Tell people something."""
+        self._agent.send(note)
+
+    def _turn(self, timeout_s: float | None) -> None:
+        ready = {key.fileobj for key, _ in self._selector.select(timeout_s)}
+        if self._agent.socket in ready:  # first: what it says of an attempt was sent before workers of that could start
+            self._hear_agent()
+        if self._wake_in in ready:
+            self._finish_jobs()
+        for peer in [each for each in self._peers.values() if each.socket in ready]:
+            self._hear(peer)
+        if self._listening in ready:
+            self._accept()
+        self._tidy()
+
+    # --- the agent
+
+    def _hear_agent(self) -> None:
+        self._agent.flush()
+        for message in self._messages(self._agent, _from_agent):
+            if isinstance(message, KeeperSetup):
+                self._set_up(message)
+            elif self._keeper is not None:
+                for peer in list(self._peers.values()):  # what workers said before they died counts
+                    self._hear(peer)
+                if isinstance(message, AttemptBegins):
+                    self._keeper.begin_attempt(message)
+                elif isinstance(message, LookInMemory):
+                    self._keeper.look(message)
+
+    def _set_up(self, setup: KeeperSetup) -> None:
+        if self._keeper is not None:
+            return
+        if setup.schema != SCHEMA:
+            raise OSError(f"the memory keeper speaks version {SCHEMA}, its agent {setup.schema}")
+        self._listening = place.listen(setup.folder)
+        self._folder = setup.folder
+        ledger = Ledger(node_memory.read, setup.limit_bytes)
+        self._keeper = Keeper(ledger, self._agent.send, self._run, time.time, time.monotonic)
+        self._accept_on(True)
+        self._agent.send(KeeperReady())
+
+    # --- workers
+
+    def _accept(self) -> None:
+        while self._listening is not None:
+            try:
+                connection, _ = self._listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionError):
+                return
+            except OSError:  # no descriptors left: on when someone hangs up
+                self._accept_on(False)
+                return
+            if not place.is_ours(connection) or not self._has_place():
+                connection.close()
+                continue
+            peer = Peer(connection, self._next_number)
+            self._next_number += 1
+            self._peers[peer.number] = peer
+            self._selector.register(connection, selectors.EVENT_READ)
+
+    def _has_place(self) -> bool:
+        """Whether one more may come; the first that has not said who it is makes room."""
+        if len(self._peers) < MOST_PEERS:
+            return True
+        strangers = [peer for peer in self._peers.values() if peer.rank is None]
+        if strangers:
+            self._hang_up(strangers[0])
+        return bool(strangers)
+
+    def _hear(self, peer: Peer) -> None:
+        if self._keeper is None or not peer.is_open:
+            return
+        peer.flush()
+        for message in self._messages(peer, _from_worker):
+            self._keeper.says(peer, message)
+
+    def _messages(self, peer: Peer, decoder: msgspec.msgpack.Decoder[Any]) -> Iterator[Any]:
+        """Yield what came. One who sends what is no message is hung up on; what it said before counts."""
+        try:
+            for body in peer.receive():
+                yield decoder.decode(body)
+        except (FrameRefused, msgspec.MsgspecError, RecursionError, ValueError) as error:
+            peer.is_open = False
+            if peer is not self._agent:
+                who = "a process" if peer.rank is None else f"rank {peer.rank}"
+                self._agent.send(KeeperNote(text=f"{who} sent the memory keeper no message of its own: {error}"))
+
+    def _tidy(self) -> None:
+        """Hang up on those that are done with, and wait for those that do not read yet."""
+        for peer in [each for each in self._peers.values() if not each.is_open]:
+            self._hang_up(peer)
+        for peer in (self._agent, *self._peers.values()):
+            if peer.is_open:
+                wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if peer.has_unsent else 0)
+                if self._selector.get_key(peer.socket).events != wanted:
+                    self._selector.modify(peer.socket, wanted)
+
+    def _hang_up(self, peer: Peer) -> None:
+        del self._peers[peer.number]
+        self._selector.unregister(peer.socket)
+        peer.close()
+        if self._keeper is not None:
+            self._keeper.gone(peer)
+        self._accept_on(True)
+
+    def _accept_on(self, is_wanted: bool) -> None:
+        if self._listening is not None and is_wanted != self._is_accepting:
+            self._is_accepting = is_wanted
+            if is_wanted:
+                self._selector.register(self._listening, selectors.EVENT_READ)
+            else:
+                self._selector.unregister(self._listening)
+
+    # --- threads
+
+    def _run(self, job: Callable[[], _Result], then: Callable[[_Result | Exception], None], *, is_long: bool) -> None:
+        def work() -> None:
+            result: _Result | Exception
+            try:
+                result = job()
+            except Exception as error:
+                result = error
+            self._done.put(lambda: then(result))
+            with contextlib.suppress(BlockingIOError):  # it is awake enough
+                self._wake_out.send(b"\0")
+
+        (self._long if is_long else self._short).submit(work)
+
+    def _finish_jobs(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            self._wake_in.recv(4096)
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._done.get_nowait()()
