@@ -107,6 +107,8 @@ def test_our_own_options_read_variables_of_ours() -> None:
         "slow-round": "ROBUST_SLOW_ROUND",
         "trace-nccl": "ROBUST_TRACE_NCCL",
         "ckpt-dir": "ROBUST_CKPT_DIR",
+        "ckpt-memory": None,  # ROBUST_CKPT_MEMORY is where workers find the keeper
+        "ckpt-every": "ROBUST_CKPT_EVERY",
         "http-port": "ROBUST_HTTP_PORT",
         "http-host": "ROBUST_HTTP_HOST",
         "resume": None,  # a variable of an old job must not turn a new one into it

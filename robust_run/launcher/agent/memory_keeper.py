@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -16,9 +15,9 @@ from typing import Protocol
 
 import msgspec
 
+from robust_run.ckpt_io.memory.frames import FrameRefused, frame, take
+from robust_run.ckpt_io.memory.process import command
 from robust_run.ckpt_io.memory.protocol import (
-    HEADER_BYTES,
-    LARGEST_FRAME_BYTES,
     AttemptBegins,
     FromAgent,
     KeeperNote,
@@ -31,13 +30,12 @@ from robust_run.ckpt_io.seen import MemoryGeneration
 from robust_run.errors import RobustRunError
 from robust_run.launcher.model.actions import StartAttempt
 
-#: A keeper that does not say what it holds within this time is not waited for: the attempt starts without.
-ANSWER_S = 3.0
-_MODULE = "robust_run.ckpt_io.memory.process"
+#: A keeper that does not say what it holds within this time is not waited for: the attempt starts without. It hashes what was
+#: copied last before it says so (`ckpt_io.memory.keeper.LOOK_S`), and the controller waits for longer (`core.resume.looks`).
+ANSWER_S = 7.0
 _MOST_READ_BYTES = 1 << 16
 _NOTE_CHARACTERS = 500
 
-_ENCODER = msgspec.msgpack.Encoder()
 _DECODER: msgspec.msgpack.Decoder[ToAgent] = msgspec.msgpack.Decoder(ToAgent)
 
 Listen = Callable[[socket.socket, Callable[[], None] | None], None]
@@ -71,7 +69,7 @@ class MemoryKeeper:
         self._socket: socket.socket | None = None
         """None: no keeper runs."""
         self._listen: Listen | None = None
-        self._rest = b""
+        self._came = bytearray()
         self._answered = threading.Condition()
         self._number = 0
         self._look: MemoryLook | None = None
@@ -119,10 +117,7 @@ class MemoryKeeper:
         try:
             _make_folder(self._folder)
             env = {name: value for name, value in self._env.items() if name not in _NOT_ITS_BUSINESS}
-            argv = (sys.executable, "-P", "-m", _MODULE, str(theirs.fileno()))
-            self.pid = self._start(
-                argv if sys.version_info >= (3, 11) else argv[:1] + argv[2:], env, (theirs.fileno(),)
-            )
+            self.pid = self._start(command(theirs.fileno()), env, (theirs.fileno(),))
         except (OSError, RobustRunError) as error:
             ours.close()
             self._say(f"checkpoints are not kept in memory in this attempt: the keeper cannot be started: {error}")
@@ -130,19 +125,18 @@ class MemoryKeeper:
         finally:
             theirs.close()
         ours.setblocking(False)
-        self._socket, self._rest = ours, b""
+        self._socket, self._came = ours, bytearray()
         self._send(KeeperSetup(folder=self._folder, limit_bytes=self._limit_bytes))
         if self._listen is not None:
             self._listen(ours, self._read)
 
     def _send(self, message: FromAgent) -> bool:
         """Messages are few and short: one that does not fit into the socket is for a keeper that stands still."""
-        content = _ENCODER.encode(message)
         sock = self._socket
         if sock is None:
             return False
         try:
-            sock.sendall(len(content).to_bytes(HEADER_BYTES, "big") + content)
+            sock.sendall(frame(message))
         except OSError:  # if it is gone, reading says so
             return False
         return True
@@ -159,24 +153,18 @@ class MemoryKeeper:
             if not content:
                 self._lost("has ended")
                 return
-            self._rest += content
+            self._came += content
             if not self._take_all():
                 self._lost("says what is not understood")
                 return
 
     def _take_all(self) -> bool:
         """Take in the messages that are complete; whether all of it made sense."""
-        while len(self._rest) >= HEADER_BYTES:
-            size = int.from_bytes(self._rest[:HEADER_BYTES], "big")
-            if size > LARGEST_FRAME_BYTES:
-                return False
-            if len(self._rest) < HEADER_BYTES + size:
-                return True
-            frame, self._rest = self._rest[HEADER_BYTES : HEADER_BYTES + size], self._rest[HEADER_BYTES + size :]
-            try:
-                self._take(_DECODER.decode(frame))
-            except msgspec.MsgspecError:
-                return False
+        try:
+            while (body := take(self._came)) is not None:
+                self._take(_DECODER.decode(body))
+        except (FrameRefused, msgspec.MsgspecError):
+            return False
         return True
 
     def _take(self, message: ToAgent) -> None:

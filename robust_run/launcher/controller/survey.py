@@ -98,10 +98,10 @@ class CheckpointSurvey:
                 own=self._own,
                 last=state.last_point,
             )
-            if state.asks_memory and attempt == state.attempt and state.phase == "opening":
+            if state.asks_memory:
                 from robust_run.launcher.core.resume import memory
 
-                now.memory = memory.world_of(state, self._job)
+                now.memory = memory.world_of(state, self._job, attempt)
             self._rounds[attempt] = _Round(order=order, choosing=now)
         self._ask(attempt, order.nodes)
 

@@ -237,8 +237,9 @@ class JobSpec(JobPolicy, frozen=True, kw_only=True):
     """on, off, or auto: where it can be done without compiling, and NCCL is used (see `agent.nccl.arming`)."""
     ckpt_dir: str | None = None
     """Absolute folder of checkpoints: the newest in it is named to the workers of each attempt. None: none is looked for."""
-    ckpt_memory: bool = False
-    """Whether a keeper on each node holds what `robust_run.checkpoint.save` copies."""
+    ckpt_memory: bool | None = None
+    """Whether a keeper on each node holds what `robust_run.checkpoint.save` copies. None: nothing asks for it; False: it was
+    switched off, so what is not saved at all is no mistake."""
     ckpt_memory_bytes: int | None = None
     """So much it may hold; None: as much as the node has room for."""
     ckpt_every: str = ""

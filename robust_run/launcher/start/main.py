@@ -216,7 +216,7 @@ class _Job:
             name=self._host,
             nproc=spec.nproc,
             ckpt_dir=as_text(spec.ckpt_dir or ""),
-            has_memory=spec.ckpt_memory,
+            has_memory=spec.ckpt_memory is True,
             version=__version__,
         )
         controller.tell(NodeJoined(node=info))

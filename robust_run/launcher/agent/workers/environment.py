@@ -117,8 +117,8 @@ def worker_environment(
 def _tell_of_checkpoints(env: dict[str, str], spec: JobSpec, place: RankPlace) -> None:
     """Set where a worker starts from, and where it saves."""
     env.pop("ROBUST_CKPT_MEMORY", None)  # another job's
-    if place.memory_folder:
-        env["ROBUST_CKPT_MEMORY"] = place.memory_folder
+    if spec.ckpt_memory is not None:
+        env["ROBUST_CKPT_MEMORY"] = place.memory_folder or "off"
     if spec.ckpt_dir is not None:
         env["ROBUST_CKPT_DIR"] = spec.ckpt_dir
     if spec.ckpt_every:

@@ -24,8 +24,10 @@ from robust_run.launcher.core.state import JobState
 from robust_run.launcher.model.resume_events import PassedOver, ResumePoint
 
 
-def world_of(state: JobState, job: str) -> MemoryWorld:
-    """Return what is to be known of the newest attempt, which is about to begin."""
+def world_of(state: JobState, job: str, attempt: int) -> MemoryWorld | None:
+    """Return what is to be known of an attempt that is about to begin; None: it is a replay, which starts from storage."""
+    if state.phase != "opening" or attempt != state.attempt:
+        return None
     fates = {record.version.number: record.fate for record in state.code.records}
     return MemoryWorld(
         job=job,

@@ -254,7 +254,7 @@ class Joining:
             candidate=self._candidate_address(address),
             blocks=spoken(address, self.block_port) if self.block_port else "",
             ckpt_dir=as_text(self._spec.ckpt_dir or ""),
-            has_memory=self._spec.ckpt_memory,
+            has_memory=self._spec.ckpt_memory is True,
             pid=os.getpid(),
             version=__version__,
         )

@@ -25,7 +25,7 @@ def with_memory(spec: JobSpec, options: Options, *, is_mentioned: bool) -> JobSp
     word = options.ckpt_memory.strip()
     return msgspec.structs.replace(
         spec,
-        ckpt_memory=is_mentioned or word not in ("auto", "off"),
+        ckpt_memory=None if word == "auto" and not is_mentioned else word != "off",
         ckpt_memory_bytes=None if word in ("auto", "off") else parse_bytes(word),
         ckpt_every=parse_every(options.ckpt_every),
     )
