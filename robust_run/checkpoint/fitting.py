@@ -41,6 +41,9 @@ class Fitting:
     def __init__(self, values: Values, state: dict[str, Any]) -> None:
         self._values = values
         self._state = state
+        asked = [(key, node) for key, node in pairs(values.tree) if key in state]
+        self._tree: Node = [DICT, *(each for pair in asked for each in pair)]
+        """Of what the state has no key for, nothing is loaded."""
         self._live: dict[int, list[torch.Tensor]] = {}
         self._like: dict[int, torch.Tensor] = {}
         self._spread: list[torch.Tensor] = []
@@ -48,7 +51,7 @@ class Fitting:
         """State dicts of modules, whose tensors are the modules' own."""
         self._wanted: dict[int, None] = {}
         with torch.no_grad():
-            self._look(state, values.tree, ())
+            self._look(state, self._tree, ())
             self._refuse_new_ties()
             self.targets = {number: self._target(number) for number in self._wanted}
 
@@ -59,7 +62,7 @@ class Fitting:
                 for other in places[1:]:
                     if alias_key(other) != alias_key(places[0]):
                         other.copy_(self.targets[number])
-        self._put(self._state, self._values.tree)
+        self._put(self._state, self._tree)
 
     # --- looking
 

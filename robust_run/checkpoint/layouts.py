@@ -56,8 +56,10 @@ def fresh(saved: SavedTensor, like: torch.Tensor | None, known: Sequence[torch.T
     dtype = dtype_of(saved.dtype)
     if saved.layout is None:
         return torch.empty(saved.shape, dtype=dtype)
-    if like is not None and is_spread(like) and tuple(like.shape) == saved.shape:
-        return torch.empty_like(like.detach(), dtype=dtype)
+    if like is not None and tuple(like.shape) == saved.shape:
+        return (
+            torch.empty_like(like.detach(), dtype=dtype) if is_spread(like) else torch.empty(saved.shape, dtype=dtype)
+        )
     for other in known:
         found = layout_of(other)
         if found is not None and (found.mesh, found.names) == (saved.layout.mesh, saved.layout.names):

@@ -84,7 +84,7 @@ def test_a_damaged_one_is_passed_over(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_one_that_was_saved_otherwise_is_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dcp.save({"weight": torch.zeros(3)}, tmp_path / "step-1", step=1)
     monkeypatch.setenv("ROBUST_RESUME", str(tmp_path / "step-1"))
-    with pytest.raises(CheckpointError, match="was not saved by robust_run.checkpoint"):
+    with pytest.raises(CheckpointError, match="was not saved by robust_run"):
         checkpoint.load({"weight": torch.zeros(3)})
 
 
@@ -108,7 +108,12 @@ def test_tensors_that_are_not_contiguous_come_back(tmp_path: Path) -> None:
     grid = torch.arange(24.0).reshape(4, 6)
     state = {"turned": grid.t(), "stepped": grid[::2, ::3], "all": grid, "wide": torch.tensor([7.0]).expand(5)}
     whole = torch.zeros(4, 6)
-    into = {"turned": torch.zeros(4, 6).t(), "stepped": torch.zeros(8, 6)[::4, ::3], "all": whole, "wide": torch.zeros(5)}
+    into = {
+        "turned": torch.zeros(4, 6).t(),
+        "stepped": torch.zeros(8, 6)[::4, ::3],
+        "all": whole,
+        "wide": torch.zeros(5),
+    }
     assert all_of(back(state, into, tmp_path)) == all_of(state)
     assert into["all"] is whole
 

@@ -1,0 +1,164 @@
+"""What ranks do in tests of `checkpoint`: one process imports torch, and forks the ranks of each scenario.
+
+    python ranks_at_work.py FOLDER KEEPER < lines of JSON: scenario, ranks, environment
+
+Each line is answered with one: what each rank answered.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
+
+from robust_run import checkpoint
+
+
+def whole(value: Any) -> Any:
+    """A state whose tensors are whole, whoever has their shares; bit for bit, as text."""
+    if isinstance(value, torch.Tensor):
+        tensor = value.full_tensor() if isinstance(value, DTensor) else value
+        return tensor.detach().double().flatten().tolist()
+    if isinstance(value, dict):
+        return {str(key): whole(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [whole(each) for each in value]
+    return whole(value.state_dict()) if hasattr(value, "state_dict") else repr(value)
+
+
+def made(is_sharded: bool) -> dict[str, Any]:
+    torch.manual_seed(5)
+    model = nn.Sequential(nn.Linear(7, 5), nn.Tanh(), nn.Dropout(0.2), nn.Linear(5, 3))
+    if is_sharded:
+        fully_shard(model, mesh=init_device_mesh("cpu", (dist.get_world_size(),)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05)
+    torch.manual_seed(5 + (dist.get_rank() if dist.is_initialized() else 0))  # each rank draws its own data
+    return {"model": model, "optimizer": optimizer, "drawn": []}
+
+
+def train(state: dict[str, Any], steps: int, is_sharded: bool) -> None:
+    for _ in range(steps):
+        drawn = torch.randn(2, 7)
+        state["drawn"].append(drawn.sum().item())
+        state["optimizer"].zero_grad()
+        state["model"](drawn).square().sum().backward()
+        if not is_sharded and dist.is_initialized():
+            for parameter in state["model"].parameters():
+                dist.all_reduce(parameter.grad)
+        state["optimizer"].step()
+
+
+def straight(is_sharded: bool) -> Callable[[int], Any]:
+    def scenario(rank: int) -> Any:
+        state = made(is_sharded)
+        train(state, 6, is_sharded)
+        return whole(state)
+
+    return scenario
+
+
+def first_half(is_sharded: bool) -> Callable[[int], Any]:
+    def scenario(rank: int) -> Any:
+        state = made(is_sharded)
+        for step in range(1, 4):
+            train(state, 1, is_sharded)
+            checkpoint.save(state, step=step)
+
+    return scenario
+
+
+def second_half(is_sharded: bool) -> Callable[[int], Any]:
+    def scenario(rank: int) -> Any:
+        state = made(is_sharded)
+        state["drawn"] = ["before"]
+        step = checkpoint.load(state)
+        assert step == 3, step
+        train(state, 6 - step, is_sharded)
+        return whole(state)
+
+    return scenario
+
+
+def load_alone(rank: int) -> Any:
+    """One rank, no group, nothing sharded."""
+    state = made(is_sharded=False)
+    return [checkpoint.load(state), whole(state)]
+
+
+def look_at_sharded(rank: int) -> Any:
+    state = made(is_sharded=True)
+    return [checkpoint.load(state), whole(state)]
+
+
+def save_own(rank: int) -> Any:
+    """A tensor that is another one on each rank, as those of stages of a pipeline, beside one that is not."""
+    checkpoint.save({"stage": torch.full((3,), rank), "same": torch.ones(2), "rank": rank}, step=1)
+
+
+def load_own(rank: int) -> Any:
+    state = {"stage": torch.zeros(3, dtype=torch.int64), "same": torch.zeros(2), "rank": -1}
+    return [checkpoint.load(state), whole(state)]
+
+
+SCENARIOS: dict[str, Callable[[int], Any]] = {
+    "straight": straight(is_sharded=False),
+    "first_half": first_half(is_sharded=False),
+    "second_half": second_half(is_sharded=False),
+    "straight_sharded": straight(is_sharded=True),
+    "first_half_sharded": first_half(is_sharded=True),
+    "second_half_sharded": second_half(is_sharded=True),
+    "look_at_sharded": look_at_sharded,
+    "load_alone": load_alone,
+    "save_own": save_own,
+    "load_own": load_own,
+}
+
+
+def be_rank(scenario: str, rank: int, ranks: int, meeting: Path, env: dict[str, str]) -> Any:
+    torch.set_num_threads(1)
+    os.environ.update(env, RANK=str(rank), WORLD_SIZE=str(ranks))
+    if ranks > 1:
+        dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=ranks)
+    try:
+        answer = {"value": SCENARIOS[scenario](rank)}
+    except Exception as error:
+        traceback.print_exc()
+        answer = {"error": type(error).__name__, "text": str(error)}
+    if ranks > 1:
+        dist.barrier()
+        dist.destroy_process_group()
+    return answer
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    for number, line in enumerate(sys.stdin):
+        scenario, ranks, env = json.loads(line)
+        pids = []
+        for rank in range(ranks):
+            pids.append(os.fork())
+            if pids[-1] == 0:
+                try:
+                    answer = be_rank(scenario, rank, ranks, folder / f"meeting-{number}", env)
+                    (folder / f"answer-{number}-{rank}").write_text(json.dumps(answer))
+                finally:
+                    os._exit(0)
+        for pid in pids:
+            os.waitpid(pid, 0)
+        files = [folder / f"answer-{number}-{rank}" for rank in range(ranks)]
+        print(json.dumps([json.loads(file.read_text()) if file.exists() else None for file in files]), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""A part in a buffer: what is copied, what is made once, what is found damaged. Without a keeper; `test_ranks` has a real one."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from saved_states import a_new_process, all_of, made, train
+
+from robust_run import checkpoint
+from robust_run.checkpoint import memory, session
+from robust_run.checkpoint.gathering import gather
+from robust_run.checkpoint.settings import Generation
+from robust_run.ckpt_io.errors import CheckpointError, MemoryUnavailable
+from robust_run.ckpt_io.memory.client import Buffer, MemoryClient, Skipped
+from robust_run.ckpt_io.rules.boxes import BYTES_OF
+from robust_run.store.digests import digest
+
+
+class FakeKeeper:
+    """Three buffers in this process, used in turn."""
+
+    def __init__(self) -> None:
+        self.reserved: list[int] = []
+        self.views: list[memoryview] = []
+        self.parts: dict[int, Any] = {}
+        self.calls = 0
+        self.is_skipping = False
+
+    def begin(self, step: int, size_bytes: int) -> Buffer | Skipped:
+        if self.is_skipping:
+            return Skipped(reason="wait")
+        if not self.reserved or size_bytes > self.reserved[-1]:
+            self.reserved.append(size_bytes)
+            self.views = [memoryview(bytearray(size_bytes)) for _ in range(3)]
+        self.calls += 1
+        return Buffer(view=self.views[self.calls % 3], id=self.calls % 3, step=step)
+
+    def copied(self, buffer: Buffer, used_bytes: int) -> None:
+        self.parts[buffer.step] = SimpleNamespace(
+            view=buffer.view, used_bytes=used_bytes, digest=digest(buffer.view[:used_bytes]), close=lambda: None
+        )
+
+    def fetch(self, attempt: int, step: int) -> Any:
+        return self.parts.get(step)
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeKeeper:
+    a_new_process()
+    found = FakeKeeper()
+    monkeypatch.setattr(MemoryClient, "connect", lambda *_, **__: found)
+    monkeypatch.setenv("ROBUST_CKPT_MEMORY", "/somewhere")
+    return found
+
+
+def tensors_over(fake: FakeKeeper) -> list[int]:
+    found = session._session
+    assert found is not None and found.memory is not None
+    return [id(each) for over in found.memory._over.values() for each in over.tensors]
+
+
+def test_a_training_goes_on_from_memory(fake: FakeKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    straight = made()
+    for step in range(1, 5):
+        train(straight, 1)
+        checkpoint.save(straight, step=step)
+    train(straight, 3)
+
+    monkeypatch.setenv("ROBUST_RESUME", "rrck+memory://0/4")
+    a_new_process()
+    resumed = made(seed=2)
+    assert checkpoint.load(resumed) == 4
+    train(resumed, 3)
+    assert all_of(resumed) == all_of(straight)
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf")
+def test_every_dtype_and_shape_comes_back_bit_for_bit(fake: FakeKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    dtypes = {name: getattr(torch, name) for name in BYTES_OF if hasattr(torch, name) and name != "bool"}
+    bits = torch.arange(3 * 5 * 16, dtype=torch.uint8)
+    state: dict[str, Any] = {name: bits.clone().view(dtype).reshape(3, -1) for name, dtype in dtypes.items()}
+    state |= {"bool": torch.tensor([True, False]), "number": torch.tensor(2.5), "empty": torch.empty(0, 4)}
+    state |= {"turned": torch.arange(6.0).reshape(2, 3).t(), "conjugate": torch.tensor([1 + 2j]).conj()}
+    checkpoint.save(state, step=9)
+    into = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
+    monkeypatch.setenv("ROBUST_RESUME", "rrck+memory://0/9")
+    assert checkpoint.load(into) == 9
+    assert all_of(into) == all_of({**state, "conjugate": state["conjugate"].resolve_conj()})
+
+
+def test_tensors_over_a_buffer_are_made_once_while_values_grow(fake: FakeKeeper) -> None:
+    state: dict[str, Any] = {"weight": torch.zeros(1000), "losses": []}
+    for step in range(3):
+        checkpoint.save(state, step=step)
+    before = tensors_over(fake)
+    state["losses"] += [0.5] * 100
+    for step in range(3, 6):
+        checkpoint.save(state, step=step)
+    assert tensors_over(fake) == before
+    state["losses"] += [0.5] * 1000  # the index has no room in front of the tensors any more
+    checkpoint.save(state, step=6)
+    assert tensors_over(fake) != before and len(fake.reserved) == 1
+    state["more"] = torch.zeros(1 << 20)
+    checkpoint.save(state, step=7)
+    assert len(fake.reserved) == 2
+    values = memory.load(fake, Generation(0, 7), {"losses": state["losses"], "more": torch.ones(1 << 20)})  # type: ignore[arg-type]
+    assert values.step == 7
+
+
+def test_a_step_without_a_buffer_is_left_out(fake: FakeKeeper, capsys: pytest.CaptureFixture[str]) -> None:
+    fake.is_skipping = True
+    checkpoint.save({"weight": torch.zeros(3)}, step=1)
+    assert fake.parts == {} and capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("byte", [0, 30, 4100, -8])
+def test_a_part_that_was_damaged_is_refused_and_nothing_is_touched(
+    fake: FakeKeeper, monkeypatch: pytest.MonkeyPatch, byte: int
+) -> None:
+    checkpoint.save({"weight": torch.ones(3000)}, step=1)
+    part = fake.parts[1]
+    part.view[byte % part.used_bytes] ^= 1
+    monkeypatch.setenv("ROBUST_RESUME", "rrck+memory://0/1")
+    into = {"weight": torch.zeros(3000)}
+    with pytest.raises(CheckpointError, match="step 1 cannot be loaded from memory"):
+        checkpoint.load(into)
+    assert not into["weight"].any()
+
+
+@pytest.mark.parametrize("error", [MemoryUnavailable("it is gone"), OSError(28, "no space"), RuntimeError("whatever")])
+def test_memory_that_fails_is_said_once_and_ends_nothing(
+    fake: FakeKeeper, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], error: Exception
+) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(fake, "begin", fail)
+    for step in range(3):
+        checkpoint.save({"weight": torch.zeros(3)}, step=step)
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert (
+        f"rank 0 keeps no checkpoints in memory from step 0 on, they go nowhere: give robust-run --ckpt-dir: {error}"
+        in said
+    )
+
+
+def test_an_error_of_use_is_raised_with_memory_too(fake: FakeKeeper) -> None:
+    with pytest.raises(checkpoint.StateRefused):
+        checkpoint.save({"hook": object()}, step=1)
+
+
+def test_what_is_gathered_shares_the_memory_of_the_program() -> None:
+    weight = torch.zeros(3, requires_grad=True)
+    assert gather({"weight": weight}).tensors[0].data_ptr() == weight.data_ptr()

@@ -1,0 +1,136 @@
+"""Several ranks that save and load together, by way of storage and of a real keeper."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from keepers import KeeperGround
+
+from robust_run.ckpt_io.memory.types import generation_uuid
+from robust_run.ckpt_io.notes import read_damage
+
+pytestmark = pytest.mark.timeout(600)
+
+
+class Ranks:
+    """The process that forks them."""
+
+    def __init__(self, folder: Path) -> None:
+        program = Path(__file__).with_name("ranks_at_work.py")
+        self.said = folder / "stderr"
+        command = [sys.executable, str(program), str(folder)]
+        with self.said.open("w") as said:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True
+            )
+
+    def do(self, scenario: str, ranks: int = 2, **env: str) -> list[Any]:
+        """What each rank answers."""
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write(json.dumps([scenario, ranks, env]) + "\n")
+        self.process.stdin.flush()
+        return json.loads(self.process.stdout.readline())  # type: ignore[no-any-return]
+
+    def values(self, scenario: str, ranks: int = 2, **env: str) -> list[Any]:
+        """The same, of ranks none of which fails."""
+        answers = self.do(scenario, ranks, **env)
+        assert all(answer and "value" in answer for answer in answers), (answers, self.said.read_text()[-3000:])
+        return [answer["value"] for answer in answers]
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
+    found = Ranks(tmp_path_factory.mktemp("ranks"))
+    with found.process:  # closes its stdin, upon which it ends
+        yield found
+
+
+@pytest.fixture
+def keeper(tmp_path: Path) -> Iterator[KeeperGround]:
+    folder = tmp_path / "memory"
+    folder.mkdir(mode=0o700)
+    ground = KeeperGround(str(folder)).ready()
+    yield ground
+    ground.end()
+
+
+def in_attempt(keeper: KeeperGround, attempt: int, resumed_step: int | None = None, ranks: int = 2) -> dict[str, str]:
+    """The environment of its ranks."""
+    keeper.begin_attempt(attempt, tuple(range(ranks)), resumed_step)
+    env = {"ROBUST_CKPT_MEMORY": keeper.folder, "TORCHELASTIC_RESTART_COUNT": str(attempt), "ROBUST_JOB": "job"}
+    return env if resumed_step is None else {**env, "ROBUST_RESUME": f"rrck+memory://0/{resumed_step}"}
+
+
+@pytest.mark.parametrize("sharded", ["", "_sharded"])
+def test_storage_a_training_that_was_interrupted_ends_like_one_that_was_not(
+    ranks: Ranks, tmp_path: Path, sharded: str
+) -> None:
+    straight = ranks.values(f"straight{sharded}")
+    assert straight[0]["drawn"] != straight[1]["drawn"]
+    ranks.values(f"first_half{sharded}", ROBUST_CKPT_DIR=str(tmp_path / "ckpt"))
+    assert ranks.values(f"second_half{sharded}", ROBUST_CKPT_DIR=str(tmp_path / "ckpt")) == straight
+
+
+@pytest.mark.parametrize("sharded", ["", "_sharded"])
+def test_memory_a_training_that_was_interrupted_ends_like_one_that_was_not(
+    ranks: Ranks, keeper: KeeperGround, sharded: str
+) -> None:
+    straight = ranks.values(f"straight{sharded}")
+    ranks.values(f"first_half{sharded}", **in_attempt(keeper, 0))
+    keeper.look_until(lambda found: (0, 3, (0, 1)) in found)
+    assert ranks.values(f"second_half{sharded}", **in_attempt(keeper, 1, 3)) == straight
+
+
+def test_storage_is_spread_anew_over_another_number_of_ranks(ranks: Ranks, tmp_path: Path) -> None:
+    where = {"ROBUST_CKPT_DIR": str(tmp_path / "ckpt")}
+    ranks.values("first_half_sharded", **where)
+    saved = ranks.values("look_at_sharded", **where)
+    assert ranks.values("load_alone", 1, **where) == [saved[0]]
+    assert [each[0] for each in ranks.values("look_at_sharded", 3, **where)] == [3, 3, 3]
+
+
+def test_storage_keeps_what_is_not_the_same_on_all_ranks_for_each(ranks: Ranks, tmp_path: Path) -> None:
+    where = {"ROBUST_CKPT_DIR": str(tmp_path / "ckpt")}
+    ranks.values("save_own", **where)
+    assert ranks.values("load_own", **where) == [
+        [1, {"stage": [float(rank)] * 3, "same": [1.0, 1.0], "rank": str(rank)}] for rank in range(2)
+    ]
+
+
+def test_a_part_that_is_absent_is_an_error_on_all_ranks_and_noted(
+    ranks: Ranks, keeper: KeeperGround, tmp_path: Path
+) -> None:
+    for rank in range(2):
+        (tmp_path / "run" / "attempt_1" / str(rank)).mkdir(parents=True)
+    ranks.values("first_half", **in_attempt(keeper, 0))
+    keeper.look_until(lambda found: (0, 3, (0, 1)) in found)
+    env = in_attempt(keeper, 1, 3) | {"ROBUST_RESUME": "rrck+memory://0/7", "ROBUST_RUN_DIR": str(tmp_path / "run")}
+    answers = ranks.do("second_half", **env)
+    assert [answer["error"] for answer in answers] == ["CheckpointError"] * 2
+    assert all("step 7 cannot be loaded from memory" in answer["text"] for answer in answers)
+    (note,) = read_damage(str(tmp_path / "run" / "attempt_1" / "0"))
+    assert (note.uuid, note.url) == (generation_uuid("job", 0, 7), "rrck+memory://0/7")
+
+
+def test_memory_is_refused_in_another_layout(ranks: Ranks, keeper: KeeperGround) -> None:
+    ranks.values("first_half_sharded", **in_attempt(keeper, 0))
+    keeper.look_until(lambda found: (0, 3, (0, 1)) in found)
+    answers = ranks.do("second_half", **in_attempt(keeper, 1, 3))
+    assert all("memory holds it in that layout only" in answer["text"] for answer in answers)
+
+
+def test_a_job_without_its_keeper_goes_on_with_storage(ranks: Ranks, keeper: KeeperGround, tmp_path: Path) -> None:
+    began = len(ranks.said.read_text())
+    env = in_attempt(keeper, 0) | {"ROBUST_CKPT_DIR": str(tmp_path / "ckpt"), "ROBUST_CKPT_EVERY": "1"}
+    keeper.kill()
+    ranks.values("first_half", **env)
+    assert sorted(os.listdir(tmp_path / "ckpt")) == ["step-1", "step-2", "step-3"]
+    said = [line for line in ranks.said.read_text()[began:].splitlines() if "keeps no checkpoints in memory" in line]
+    assert len(said) == 2, said
