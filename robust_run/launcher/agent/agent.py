@@ -300,6 +300,11 @@ class Agent:
                 self._checkpoints.attach(self._loop.call_soon)
         return self._checkpoints
 
+    def let_memory_go(self) -> None:
+        """Let the keeper end: no attempt follows here."""
+        if self._memory is not None:
+            self._memory.end()
+
     def _held_in_memory(self) -> tuple[MemoryGeneration, ...]:
         """Return what the keeper holds whole. Called by another thread, which may wait."""
         return self._memory.held() if self._memory is not None else ()

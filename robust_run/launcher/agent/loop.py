@@ -83,6 +83,7 @@ class AgentLoop:
         await self._done.wait()
         if self._health is not None:
             self._health.end()
+        self._agent.let_memory_go()
         self._housekeeping.look_for_first_step()
         await self._link.close()
         if self._bug is not None:

@@ -18,6 +18,7 @@ import msgspec
 from robust_run.ckpt_io.memory.frames import FrameRefused, frame, take
 from robust_run.ckpt_io.memory.process import command
 from robust_run.ckpt_io.memory.protocol import (
+    SOCKET,
     AttemptBegins,
     FromAgent,
     KeeperNote,
@@ -107,6 +108,14 @@ class MemoryKeeper:
             look = self._look
             return look.generations if look is not None and look.number == number else ()
 
+    def end(self) -> None:
+        """Let the process end, with all it holds; what it says from now on is not heard. The agent reaps it."""
+        self._hang_up()
+        with suppress(OSError):
+            os.unlink(os.path.join(self._folder, SOCKET))
+        with suppress(OSError):
+            os.rmdir(self._folder)
+
     def _has_answered(self, number: int) -> bool:
         return self._look is not None and self._look.number >= number
 
@@ -177,6 +186,12 @@ class MemoryKeeper:
                 self._answered.notify_all()
 
     def _lost(self, what: str) -> None:
+        self._hang_up()
+        self._say(
+            f"the keeper, process {self.pid}, {what}: the checkpoints it held in memory are lost; the next attempt gets another"
+        )
+
+    def _hang_up(self) -> None:
         sock = self._socket
         if sock is None:
             return
@@ -186,9 +201,6 @@ class MemoryKeeper:
             self._socket = None
             self._answered.notify_all()
         sock.close()
-        self._say(
-            f"the keeper, process {self.pid}, {what}: the checkpoints it held in memory are lost; the next attempt gets another"
-        )
 
 
 #: The job's secret, and what would have the keeper be traced or start from somewhere, as a worker is.
@@ -208,8 +220,6 @@ def attempt_of(order: StartAttempt) -> AttemptBegins:
 
 def _make_folder(path: str) -> None:
     """Make the folder of the socket, for us alone; one of a keeper that died is used again, without its socket."""
-    from robust_run.ckpt_io.memory.protocol import SOCKET
-
     with suppress(FileExistsError):
         os.mkdir(path, 0o700)
     with suppress(FileNotFoundError):

@@ -111,7 +111,7 @@ def sentence(event: ResumeChosen, news: Sequence[PassedOver], unsure: Sequence[s
     if not event.source and event.passed_over:
         first = event.passed_over[0]
         over = [f"{called(each.step, each.name)} is passed over: {each.why}" for each in news if each != first]
-        place = f"at step 0: {called(first.step, first.name)} cannot be used, {first.why}"
+        place = f"at step 0, as {called(first.step, first.name)} cannot be used: {first.why}"
     elif not event.source:
         place = "from the beginning: there is no checkpoint yet"
     elif event.source == "memory":

@@ -16,7 +16,8 @@ from robust_run.launcher.start.options.options import Options
 
 LEAST_BYTES = 1 << 20
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE | re.ASCII)
-_EVERY = re.compile(r"[1-9]\d{0,17}|\d{1,9}(?:\.\d{1,9})?[ms]", re.ASCII)
+#: As `robust_run.checkpoint.cadence` reads it.
+_EVERY = re.compile(r"[1-9]\d{0,8}[smh]?", re.ASCII)
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
@@ -45,6 +46,6 @@ def parse_bytes(text: str) -> int:
 def parse_every(text: str) -> str:
     """Return the words of `--ckpt-every` as workers are told them: `100`, `10m`, `30s`; empty: not given. Raises UserError."""
     word = text.strip().lower()
-    if word and (_EVERY.fullmatch(word) is None or not float(word.rstrip("ms"))):
-        raise UserError(f"--ckpt-every {text!r}: write a number of steps (100), minutes (10m) or seconds (30s)")
+    if word and _EVERY.fullmatch(word) is None:
+        raise UserError(f"--ckpt-every {text!r}: write a number of steps (100) or a time (30s, 10m, 2h)")
     return word

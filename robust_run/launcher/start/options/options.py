@@ -249,8 +249,8 @@ OPTIONS: tuple[OptionDescription, ...] = (
     describe(
         OWN,
         "ckpt-every",
-        "N|Nm|Ns",
-        "How often robust_run.checkpoint saves: every N steps, minutes or seconds; unless given, as SCRIPT says.",
+        "N|TIME",
+        "How often robust_run.checkpoint saves to --ckpt-dir: every N steps, or 30s, 10m, 2h; unless given, as SCRIPT says.",
     ),
     describe(
         OWN,

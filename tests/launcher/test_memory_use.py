@@ -1,0 +1,106 @@
+"""`--ckpt-memory` and `--ckpt-every`: when a keeper holds what ranks save, and what workers are told of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from worlds import Machine
+
+from robust_run.errors import UserError
+from robust_run.launcher.agent.workers.environment import RankPlace, worker_environment
+from robust_run.launcher.model.job import JobSpec
+from robust_run.launcher.start.options.command import parse
+from robust_run.launcher.start.options.memory_use import parse_bytes, parse_every
+from robust_run.launcher.start.options.validate import resolve
+
+SAVES = "from robust_run import checkpoint\n"
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def job(machine: Machine, *options: str, text: str = "") -> JobSpec:
+    machine.write("/job/train.py", text)
+    return resolve(parse([*options, "train.py"], {}), machine.world())
+
+
+def environment(spec: JobSpec, *, base: dict[str, str] | None = None, folder: str = "") -> dict[str, str]:
+    place = RankPlace(attempt=0, address="127.0.0.1", port=1, world_size=1, memory_folder=folder)
+    return worker_environment(
+        spec, base or {}, local_rank=0, place=place, agent_hosts_store=True, error_file="e", run_dir="r"
+    )
+
+
+@pytest.mark.parametrize("text", ["", "import torch\n", "import robust_run\n", "checkpoint = 1\n"])
+def test_a_script_that_does_not_mention_it_gets_no_keeper(machine: Machine, text: str) -> None:
+    spec = job(machine, text=text)
+    assert spec.ckpt_memory is None
+    assert "ROBUST_CKPT_MEMORY" not in environment(spec)
+
+
+def test_a_script_that_mentions_it_gets_one_without_a_limit(machine: Machine) -> None:
+    spec = job(machine, text=SAVES)
+    assert (spec.ckpt_memory, spec.ckpt_memory_bytes) == (True, None)
+    assert environment(spec, folder="/dev/shm/x")["ROBUST_CKPT_MEMORY"] == "/dev/shm/x"
+
+
+def test_a_size_starts_one_for_any_program(machine: Machine) -> None:
+    spec = job(machine, "--ckpt-memory", "64G")
+    assert (spec.ckpt_memory, spec.ckpt_memory_bytes) == (True, 64 << 30)
+
+
+def test_off_starts_none_and_the_program_knows_that_it_is_no_mistake(machine: Machine) -> None:
+    spec = job(machine, "--ckpt-memory", "off", text=SAVES)
+    assert spec.ckpt_memory is False
+    assert environment(spec)["ROBUST_CKPT_MEMORY"] == "off"
+
+
+def test_a_module_is_not_read(machine: Machine) -> None:
+    machine.write("/job/train.py", SAVES)
+    assert resolve(parse(["-m", "train.py"], {}), machine.world()).ckpt_memory is None
+
+
+def test_how_often_it_saves_starts_no_keeper(machine: Machine) -> None:
+    spec = job(machine, "--ckpt-every", "10m", "--ckpt-dir", "ckpt")
+    assert (spec.ckpt_every, spec.ckpt_memory) == ("10m", None)
+    told = environment(spec)
+    assert (told["ROBUST_CKPT_EVERY"], told["ROBUST_CKPT_DIR"]) == ("10m", "/job/ckpt")
+
+
+def test_a_job_inside_another_s_worker_does_not_find_the_outer_keeper(machine: Machine) -> None:
+    outer = {"ROBUST_CKPT_MEMORY": "/outer", "ROBUST_RESUME": "rrck+memory://0/5", "ROBUST_RESUME_STEP": "5"}
+    assert "ROBUST_CKPT_MEMORY" not in environment(job(machine), base=outer)
+    told = environment(job(machine, text=SAVES), base=outer, folder="/inner")
+    assert told["ROBUST_CKPT_MEMORY"] == "/inner"
+    assert not {"ROBUST_RESUME", "ROBUST_RESUME_STEP"} & told.keys()
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("1M", 1 << 20), ("1.5g", 3 << 29), ("512MiB", 512 << 20), ("2TB", 2 << 40), ("1048576", 1 << 20)],
+)
+def test_sizes_are_powers_of_1024(text: str, size: int) -> None:
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "x", "-1G", "1P", "64 G B", "1e9", "/dev/shm/x", "nan", "9" * 400, "1K", "0"])
+def test_what_is_no_size_is_refused_with_what_to_write(text: str) -> None:
+    with pytest.raises(UserError, match=r"--ckpt-memory .*(64G|1M)"):
+        parse_bytes(text)
+
+
+@pytest.mark.parametrize("text", ["100", "10m", "30s", "2h", " 5M ", ""])
+def test_what_workers_are_told_is_what_the_program_reads(text: str) -> None:
+    from robust_run.checkpoint.cadence import parse_every as read
+
+    word = parse_every(text)
+    assert not word or read(word)
+
+
+@pytest.mark.parametrize("text", ["0", "0s", "-1", "1.5m", "often", "5d", "1" * 30])
+def test_what_says_no_frequency_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match="--ckpt-every"):
+        parse_every(text)
