@@ -17,6 +17,7 @@ from robust_run.checkpoint.settings import (
     MEMORY,
     REPLAY,
     RESUME,
+    WARNING,
     Generation,
     Settings,
     attempt_of,
@@ -47,6 +48,8 @@ class _Session:
         self.memory: Memory | None = None
         self.is_memory_off = False
         """It failed, which was said."""
+        self.is_warned = False
+        """The job is about to be ended, and storage has what was saved then."""
 
 
 _session: _Session | None = None
@@ -70,6 +73,7 @@ def save(state: dict[str, Any], *, step: int, folder: str | None, every: int | s
     values = _values_of(gathered, step)
     if settings.memory and not session.is_memory_off:
         _save_in_memory(session, settings, values, gathered)
+        _say_what_is_missing(session, settings, values)
     if settings.folder and _is_due(session, settings, step):
         storage.save(settings.folder, values, gathered.tensors)
         session.stored_at_s = time.monotonic()
@@ -147,6 +151,14 @@ def _save_in_memory(session: _Session, settings: Settings, values: Values, gathe
         say(f"rank {values.rank} keeps no checkpoints in memory from step {values.step} on, they go {goes_on}: {error}")
 
 
+def _say_what_is_missing(session: _Session, settings: Settings, values: Values) -> None:
+    if not settings.folder and not session.last_step and values.rank == 0 and not session.is_memory_off:
+        say(
+            "checkpoints are kept in the memory of this node alone, and a node that is lost takes its own along; "
+            "robust-run --ckpt-dir DIR keeps one in a folder every 10 minutes, too"
+        )
+
+
 def _load_from_memory(session: _Session, generation: Generation, url: str, state: dict[str, Any]) -> Values:
     """Load from memory. What cannot be is noted, so that the next attempt starts elsewhere."""
     from robust_run.checkpoint import memory
@@ -179,6 +191,10 @@ def _is_due(session: _Session, settings: Settings, step: int) -> bool:
                 )
         session.agreed = said[0][1]
     every = session.agreed
+    warning = "" if session.is_warned else os.environ.get(WARNING, "")
+    if warning and together.first_says_yes(os.path.exists(warning)):
+        session.is_warned = True
+        return True
     if every.steps:
         return is_step_due(every, session.last_step, step)
     return together.first_says_yes(is_time_due(every, time.monotonic() - session.stored_at_s))

@@ -11,7 +11,7 @@ from robust_run.ckpt_io.memory.types import MOST_STEP
 from robust_run.errors import UserError
 
 FOLDER, EVERY, MEMORY = "ROBUST_CKPT_DIR", "ROBUST_CKPT_EVERY", "ROBUST_CKPT_MEMORY"
-RESUME, REPLAY = "ROBUST_RESUME", "ROBUST_REPLAY"
+RESUME, REPLAY, WARNING = "ROBUST_RESUME", "ROBUST_REPLAY", "ROBUST_WARNING_FILE"
 _IN_MEMORY = re.compile(r"rrck\+memory://([0-9]{1,9})/([0-9]{1,19})")
 
 

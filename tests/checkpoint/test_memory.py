@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -116,7 +117,25 @@ def test_tensors_over_a_buffer_are_made_once_while_values_grow(fake: FakeKeeper)
 def test_a_step_without_a_buffer_is_left_out(fake: FakeKeeper, capsys: pytest.CaptureFixture[str]) -> None:
     fake.is_skipping = True
     checkpoint.save({"weight": torch.zeros(3)}, step=1)
-    assert fake.parts == {} and capsys.readouterr().err == ""
+    assert fake.parts == {} and "keeps no checkpoints" not in capsys.readouterr().err
+
+
+def test_that_memory_is_all_there_is_is_said_once(fake: FakeKeeper, capsys: pytest.CaptureFixture[str]) -> None:
+    for step in (1, 2):
+        checkpoint.save({"weight": torch.zeros(3)}, step=step)
+    assert capsys.readouterr().err.count("in the memory of this node alone") == 1
+
+
+def test_a_warning_that_the_job_will_be_ended_brings_one_step_to_storage(
+    fake: FakeKeeper, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ROBUST_WARNING_FILE", str(tmp_path / "warning.json"))
+    for step in range(1, 7):
+        if step == 4:
+            (tmp_path / "warning.json").write_text("{}")
+        checkpoint.save({"weight": torch.full((3,), float(step))}, step=step, folder=str(tmp_path / "ckpt"))
+    assert [path.name for path in (tmp_path / "ckpt").iterdir()] == ["step-4"]
+    assert "alone" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("byte", [0, 30, 4100, -8])
