@@ -7,9 +7,13 @@ import os
 import socket
 import stat
 import struct
+import time
 from collections.abc import Iterator
 
 from robust_run.ckpt_io.memory.protocol import SOCKET
+
+#: Between the socket's name and its listening there is no time to speak of.
+_LISTENS_WITHIN_S, _AGAIN_S = 0.5, 0.01
 
 
 @contextlib.contextmanager
@@ -47,7 +51,24 @@ def listen(folder: str) -> socket.socket:
 
 
 def connect(folder: str, timeout_s: float) -> socket.socket:
-    """Return a connection to the keeper in a folder. Raises OSError."""
+    """Return a connection to the keeper in a folder.
+
+    It is waited for: the first workers of a job are started before it. One that was there and is gone is not. Raises OSError.
+    """
+    until_s = time.monotonic() + timeout_s
+    while True:
+        try:
+            return _connect(folder, max(0.001, until_s - time.monotonic()))
+        except FileNotFoundError:
+            if time.monotonic() >= until_s:
+                raise
+        except ConnectionRefusedError:  # dead, or just about to listen
+            if time.monotonic() >= min(until_s, until_s - timeout_s + _LISTENS_WITHIN_S):
+                raise
+        time.sleep(_AGAIN_S)
+
+
+def _connect(folder: str, timeout_s: float) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(timeout_s)

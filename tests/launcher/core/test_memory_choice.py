@@ -150,7 +150,7 @@ def test_a_node_that_came_in_another_s_place_holds_nothing() -> None:
 def test_a_keeper_that_said_nothing_in_time_is_as_one_that_holds_nothing() -> None:
     found = chosen(choosing({"a": a(6)}, stored(3)))
     assert step_of(found) == ("storage", 3)
-    assert passed(found) == [(6, "host-b does not hold all of its ranks")]
+    assert passed(found) == [(6, "host-b does not hold its part")]
 
 
 def test_what_a_rank_found_damaged_is_avoided_and_the_one_before_taken() -> None:

@@ -1,49 +1,47 @@
-"""Nodes that keep each step in memory: a rank that dies costs a step, a node that is lost brings the job back to storage."""
+"""Nodes that keep checkpoints in memory: all of them start from one step, and memory that is gone with its node is said."""
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from clusters import STEPS, ClusterJob, start_all, write
 from hosts import Cluster, need_hosts
+from jobs import wait_for
 
+OPTIONS = ["--nnodes", "2", "--no-warm", "--restart-grace", "0.3", "--rdzv-conf", "keep_alive_max_attempt=20"]
+
+#: Saves each step in memory, and starts where it is told to. A file `fail` ends rank 0's attempt.
 TRAIN = f"""{STEPS}
-    import torch
-    import torch.distributed as dist
+    from robust_run.ckpt_io.memory import segment  # what robust_run.checkpoint saves with
+    from robust_run.ckpt_io.memory.client import MemoryClient, Skipped
 
-    from robust_run import checkpoint
-
-    dist.init_process_group("gloo")
-    weights = torch.arange(1, 101, dtype=torch.int64)
-    state = {{"weights": weights}}
-    at = begin = checkpoint.load(state) or 0
-    done = torch.zeros(1, dtype=torch.int64)
-    while not done:
-        at += 1
-        part = (weights * (RANK + 3) + at * 7919) % 2147483647
-        dist.all_reduce(part)
-        weights.copy_((weights * 31 + part) % 2147483647)
-        checkpoint.save(state, step=at, every=50)
-        done[0] = int(RANK == 0 and os.path.exists(DONE))
-        dist.broadcast(done, 0)
+    client = MemoryClient.connect(
+        os.environ["ROBUST_CKPT_MEMORY"], rank=RANK, world_size=2, attempt=ATTEMPT, timeout_s=60.0
+    )
+    told, number = os.environ.get("ROBUST_RESUME", ""), 0
+    if told:
+        attempt, number = map(int, told.removeprefix("rrck+memory://").split("/"))
+        with client.fetch(attempt, number) as part:
+            values = segment.read(part.view, part.used_bytes, part.digest).values
+            assert values == b"%d of %d" % (number, RANK), values
+    with open(f"{{STEPS_DIR}}/told.{{ATTEMPT}}.{{RANK}}.part", "w") as file:
+        file.write(str(number))
+    os.rename(file.name, f"{{STEPS_DIR}}/told.{{ATTEMPT}}.{{RANK}}")
+    while not os.path.exists(DONE):
+        number += 1
+        layout = segment.layout([], b"%d of %d" % (number, RANK))
+        while isinstance(buffer := client.begin(number, 1 << 20), Skipped):  # nothing here takes as long as a digest
+            pause(0.01)
+        segment.write_head(buffer.view, layout, ATTEMPT, number, RANK, 2)
+        client.copied(buffer, layout.used_bytes)
         step()
-        pause(0.02)
-    with open(f"{{STEPS_DIR}}/final-{{RANK}}", "w") as file:
-        print(at, *weights.tolist(), file=file)
-    dist.destroy_process_group()
+        while not os.path.exists(DONE) and number > 5:
+            if RANK == 0 and os.path.exists(f"{{STEPS_DIR}}/fail.{{ATTEMPT}}"):
+                os.kill(os.getpid(), signal.SIGKILL)
+            pause(0.01)
 """
-
-
-def undisturbed(steps: int) -> list[int]:
-    weights = list(range(1, 101))
-    for step in range(1, steps + 1):
-        parts = [sum((each * (rank + 3) + step * 7919) % 2147483647 for rank in range(2)) for each in weights]
-        weights = [(each * 31 + part) % 2147483647 for each, part in zip(weights, parts, strict=True)]
-    return weights
 
 
 @pytest.fixture
@@ -53,34 +51,33 @@ def three(tmp_path: Path) -> Iterator[Cluster]:
         yield cluster
 
 
-def steps_made(job: ClusterJob, attempt: int) -> int:
-    return min((len(worker.times) for worker in job.workers() if worker.attempt == attempt), default=0)
+def told(job: ClusterJob, attempt: int) -> list[int]:
+    """The step that each rank started from."""
+    paths = [job.steps_dir / f"told.{attempt}.{rank}" for rank in range(2)]
+    wait_for(lambda: all(path.exists() for path in paths), f"the ranks of attempt {attempt}:\n{job.said()}")
+    return [int(path.read_text()) for path in paths]
 
 
-def test_ranks_go_on_from_memory_and_a_lost_node_from_storage(three: Cluster, tmp_path: Path) -> None:
-    options = ["--nnodes", "2", "--standby", "1", "--restart-grace", "0.3", "--ckpt-dir", str(tmp_path / "ckpt")]
-    job = start_all(three, write(tmp_path, TRAIN), tmp_path=tmp_path, options=options)
-    try:
-        workers = job.wait_for_steps(0, 2, count=60)
-        host = next(host for host in three if host.name == workers[1].host)
-        os.kill(host.pid_outside(workers[1].pid), signal.SIGKILL)
-        job.wait_for_steps(1, 2, count=5)
-        (first,) = [event for event in job.events("resume_chosen") if event["attempt"] == 1]
-        assert (first["source"], first["step"] >= 60) == ("memory", True), job.said()
+def fail(job: ClusterJob, attempt: int) -> None:
+    (job.steps_dir / f"fail.{attempt}").touch()
 
-        victim = next(host for host in three if host.name in job.layout(1) and host is not three[0])
-        victim.power_off()
-        job.wait_for_steps(2, 2, count=5)
-        (second,) = [event for event in job.events("resume_chosen") if event["attempt"] == 2]
-        assert (second["source"], second["step"] % 50) == ("storage", 0), job.said()
-        reasons = [each["why"] for each in second["passed_over"]]
-        assert reasons == [f"{victim.name}, which held a part of it, is gone"], reasons
 
-        codes = job.finish()
-        assert codes["node-0"] == 0, job.said()
-        finals = [[int(word) for word in (job.steps_dir / f"final-{rank}").read_text().split()] for rank in range(2)]
-        assert finals[0] == finals[1]
-        assert finals[0][1:] == undisturbed(finals[0][0])
-        job.assert_nothing_left()
-    finally:
-        job.kill_everything()
+def test_all_start_from_one_step_until_a_node_is_lost_with_what_it_held(three: Cluster, tmp_path: Path) -> None:
+    job = start_all(three, write(tmp_path, TRAIN), tmp_path=tmp_path, options=[*OPTIONS, "--standby", "1"])
+    job.wait_for_steps(0, 2, 6)
+    assert told(job, 0) == [0, 0]
+    fail(job, 0)
+    assert told(job, 1) == [6, 6], job.said()
+    assert "attempt 1 starts at step 6 from memory" in job.said()
+    job.wait_for_steps(1, 2, 1)
+    world = job.layout(1)
+    lost = next(host for host in three if host.name == world[1])
+    job.on(lost).kill()
+    assert told(job, 2) == [0, 0]
+    event = job.events("resume_chosen")[-1]
+    assert (event["attempt"], event["source"]) == (2, "")
+    assert f"{lost.name}, which held a part of it, is gone" in event["passed_over"][0]["why"]
+    assert "attempt 2 starts at step 0, as step " in job.said()
+    job.finish()
+    wait_for(lambda: not job.left_on(lost), "the keeper to go with its agent and guard")
+    job.assert_nothing_left([host for host in three if host is not lost])

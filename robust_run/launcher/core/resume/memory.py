@@ -205,5 +205,5 @@ def _why_not_whole(now: CheckpointSituation, world: MemoryWorld, attempt: int, s
         return f"{names}, which held a part of it, {'is' if len(gone) == 1 else 'are'} gone"
     lacking = [node for node, ranks in world.ranks.items() if not there.issuperset(ranks)]
     if lacking:
-        return f"{now.names(lacking)} {'does' if len(lacking) == 1 else 'do'} not hold all of its ranks"
+        return f"{now.names(lacking)} {'does' if len(lacking) == 1 else 'do'} not hold its part"
     return "its ranks run on other nodes now"
