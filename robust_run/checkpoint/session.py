@@ -8,7 +8,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from robust_run.checkpoint import random_states, storage, together
+from robust_run.checkpoint import random_states, together
 from robust_run.checkpoint.cadence import Every, is_step_due, is_time_due
 from robust_run.checkpoint.encoding import pack_plain, unpack_plain
 from robust_run.checkpoint.gathering import Gathered, gather
@@ -26,8 +26,7 @@ from robust_run.checkpoint.settings import (
     settings_of,
 )
 from robust_run.checkpoint.types import Values
-from robust_run.ckpt_io.dcp.failures import PeerFailed
-from robust_run.ckpt_io.errors import CheckpointError
+from robust_run.ckpt_io.errors import CheckpointError, PeerFailed
 from robust_run.errors import UserError
 
 TYPE_CHECKING = False
@@ -75,6 +74,8 @@ def save(state: dict[str, Any], *, step: int, folder: str | None, every: int | s
         _save_in_memory(session, settings, values, gathered)
         _say_what_is_missing(session, settings, values)
     if settings.folder and _is_due(session, settings, step):
+        from robust_run.checkpoint import storage  # torch.distributed.checkpoint takes a second to import
+
         storage.save(settings.folder, values, gathered.tensors)
         session.stored_at_s = time.monotonic()
     session.last_step = step
@@ -99,6 +100,8 @@ def _load_any(state: dict[str, Any], resume: str, folder: str) -> Values | None:
     generation = generation_of(resume)
     if generation is not None:
         return _load_from_memory(_here(), generation, resume, state)
+    from robust_run.checkpoint import storage
+
     if resume:
         return storage.load(resume, state)
     for url in storage.newest_first(folder) if folder else ():

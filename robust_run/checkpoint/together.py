@@ -9,9 +9,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from robust_run.ckpt_io.dcp.broadcast import device_of
-from robust_run.ckpt_io.dcp.failures import PeerFailed
-from robust_run.ckpt_io.errors import CheckpointError
+from robust_run.ckpt_io.dcp.tensors import device_of
+from robust_run.ckpt_io.errors import CheckpointError, PeerFailed
 from robust_run.errors import RobustRunError, UserError
 
 T = TypeVar("T")

@@ -141,3 +141,14 @@ class SegmentRefused(CheckpointError):  # noqa: N818
 
 class MemoryUnavailable(CheckpointError):  # noqa: N818
     """The node's memory keeper has no room, does not answer, or has gone. Training goes on without it."""
+
+
+class ObjectRefused(CheckpointError):  # noqa: N818 - a state of the world, named as such
+    """Something in the checkpoint is not what it may be read as: an object that runs code, an unknown dtype.
+
+    If you trust the checkpoint's author as much as your own program, load it with `trust_objects=True`.
+    """
+
+
+class PeerFailed(CheckpointError):  # noqa: N818
+    """Another rank, which was to read for this one, could not. The cause is in that rank's error."""

@@ -17,10 +17,9 @@ from typing import Protocol
 import torch
 import torch.distributed as dist
 
-from robust_run.ckpt_io.dcp.failures import PeerFailed
 from robust_run.ckpt_io.dcp.landing import Landing
-from robust_run.ckpt_io.dcp.tensors import byte_view
-from robust_run.ckpt_io.errors import CheckpointError
+from robust_run.ckpt_io.dcp.tensors import byte_view, device_of
+from robust_run.ckpt_io.errors import CheckpointError, PeerFailed
 from robust_run.ckpt_io.reading import Wanted
 from robust_run.ckpt_io.rules.layout import unit_size
 from robust_run.ckpt_io.rules.shares import ReadRound, Shares, UnitId, UnitInterval, intervals, share_out
@@ -221,9 +220,3 @@ class Exchange:
 
     def _bytes(self, units: Sequence[UnitId]) -> int:
         return sum(self._unit_bytes(unit) for unit in units)
-
-
-def device_of(group: dist.ProcessGroup) -> torch.device:
-    """Return where a group's backend moves data."""
-    nccl = str(dist.get_backend(group)) == "nccl"
-    return torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")

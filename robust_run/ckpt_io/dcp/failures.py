@@ -16,22 +16,11 @@ from typing import Any, ParamSpec, TypeVar
 
 from torch.distributed.checkpoint.api import CheckpointException
 
-from robust_run.ckpt_io.errors import CheckpointError
+from robust_run.ckpt_io.errors import CheckpointError, PeerFailed
 from robust_run.errors import RobustRunError
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class ObjectRefused(CheckpointError):  # noqa: N818 - a state of the world, named as such
-    """Something in the checkpoint is not what it may be read as: an object that runs code, an unknown dtype.
-
-    If you trust the checkpoint's author as much as your own program, load it with `trust_objects=True`.
-    """
-
-
-class PeerFailed(CheckpointError):  # noqa: N818
-    """Another rank, which was to read for this one, could not. The cause is in that rank's error."""
 
 
 def travels(method: Callable[P, R]) -> Callable[P, R]:

@@ -18,11 +18,11 @@ from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import LoadPlanner, SavePlanner
 
 from robust_run.ckpt_io.dcp.agreement import OpenedByRank, disagreement
-from robust_run.ckpt_io.dcp.failures import PeerFailed, plain, plain_errors
+from robust_run.ckpt_io.dcp.failures import plain, plain_errors
 from robust_run.ckpt_io.dcp.reader import RobustReader, Verify
 from robust_run.ckpt_io.dcp.whole import empty_state
 from robust_run.ckpt_io.dcp.writer import RobustWriter
-from robust_run.ckpt_io.errors import Mixed
+from robust_run.ckpt_io.errors import Mixed, PeerFailed
 from robust_run.ckpt_io.rules.types import UNIT_BYTES, Codec
 from robust_run.errors import RobustRunError, UserError
 

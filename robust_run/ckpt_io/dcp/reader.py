@@ -21,11 +21,11 @@ from torch.futures import Future
 
 from robust_run.ckpt_io import address
 from robust_run.ckpt_io.dcp.agreement import OpenedByRank, disagreement, opened_by
-from robust_run.ckpt_io.dcp.broadcast import Exchange, device_of
+from robust_run.ckpt_io.dcp.broadcast import Exchange
 from robust_run.ckpt_io.dcp.failures import travels
 from robust_run.ckpt_io.dcp.landing import Landing, LandingMemory, aligned, batches, landings
 from robust_run.ckpt_io.dcp.metadata import metadata_of
-from robust_run.ckpt_io.dcp.tensors import byte_view, vouched
+from robust_run.ckpt_io.dcp.tensors import byte_view, device_of, vouched
 from robust_run.ckpt_io.errors import CheckpointError, Mixed
 from robust_run.ckpt_io.reading import Checkpoint, Wanted, open_checkpoint
 from robust_run.ckpt_io.rules.ranges import Box

@@ -6,8 +6,9 @@ import ctypes
 import io
 
 import torch
+import torch.distributed as dist
 
-from robust_run.ckpt_io.dcp.failures import ObjectRefused
+from robust_run.ckpt_io.errors import ObjectRefused
 from robust_run.ckpt_io.rules.boxes import BYTES_OF
 from robust_run.errors import UserError
 
@@ -110,3 +111,9 @@ def vouched(data: bytes, name: str, url: str, *, trusted: bool) -> io.BytesIO:
     torch.save(value, fresh)
     fresh.seek(0)
     return fresh
+
+
+def device_of(group: dist.ProcessGroup) -> torch.device:
+    """Return where a group's backend moves data."""
+    nccl = str(dist.get_backend(group)) == "nccl"
+    return torch.device("cuda", torch.cuda.current_device()) if nccl else torch.device("cpu")
