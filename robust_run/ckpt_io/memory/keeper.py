@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -37,6 +37,9 @@ from robust_run.ckpt_io.memory.types import BUFFERS
 
 #: How long a look waits for parts that are copied and not hashed yet.
 LOOK_S = 5.0
+#: How long a save waits for a buffer that is being hashed. Hashing is twice as fast as copying, so this is for moments of a busy
+#: machine; and ranks of other nodes wait for this one in their next collective, where a skip would leave them with other steps.
+BEGIN_S = 0.5
 _LEAST_BUFFERS = 2
 """While a rank moves to larger buffers and holds parts in smaller ones: one that is whole, one that is written."""
 _MOST_BYTES = 1 << 46
@@ -58,6 +61,14 @@ class _Look(msgspec.Struct, kw_only=True):
     until_s: float
     awaited: set[int]
     """Buffers that were being hashed when it was asked for."""
+
+
+class _Waiting(NamedTuple):
+    """A save that waits for a buffer."""
+
+    peer: Peer
+    step: int
+    until_s: float
 
 
 class Keeper:
@@ -82,6 +93,7 @@ class Keeper:
         self._fetches: list[tuple[Peer, Fetch]] = []
         """Of parts that are being hashed."""
         self._looks: list[_Look] = []
+        self._waiting: list[_Waiting] = []
         self._skips, self._told_refusal = 0, False
 
     # --- the agent
@@ -102,6 +114,16 @@ class Keeper:
         """Say what is whole, once what was copied so far is hashed."""
         self._looks.append(_Look(number=message.number, until_s=self._now_s() + LOOK_S, awaited=set(self._hashing)))
         self.answer_looks()
+
+    def answer_late(self) -> float | None:
+        """Answer what has waited enough; return how long until the next has, None: nothing waits."""
+        now_s = self._now_s()
+        late = [each for each in self._waiting if each.until_s <= now_s]
+        self._waiting = [each for each in self._waiting if each.until_s > now_s]
+        for each in late:
+            self._begin(each.peer, each.step, None)
+        waits = [self.answer_looks(), *(each.until_s - now_s for each in self._waiting)]
+        return min((each for each in waits if each is not None), default=None)
 
     def answer_looks(self) -> float | None:
         """Answer those that have waited enough; return how long until the next has, None: there is none."""
@@ -125,7 +147,7 @@ class Keeper:
         elif isinstance(message, Reserve):
             self._reserve(peer, peer.rank, message.size_bytes)
         elif isinstance(message, Begin):
-            self._begin(peer, peer.rank, message.step)
+            self._begin(peer, message.step, self._now_s() + BEGIN_S)
         elif isinstance(message, Copied):
             self._copied(peer, message)
         elif isinstance(message, Fetch):
@@ -138,6 +160,7 @@ class Keeper:
         self._peers.pop(peer.number, None)
         peer.reading.clear()
         self._fetches = [each for each in self._fetches if each[0] is not peer]
+        self._waiting = [each for each in self._waiting if each.peer is not peer]
         self.holdings = generations.forget(self.holdings, peer.number)
         self._free(self._superseded())
 
@@ -218,9 +241,17 @@ class Keeper:
             self._told_refusal = True
             self._tell(KeeperNote(text=reason))
 
-    def _begin(self, peer: Peer, rank: int, step: int) -> None:
-        free = peer.known - self._busy()
-        self.holdings, chosen = generations.make(self.holdings, rank, step, maker=peer.number, free=free)
+    def _begin(self, peer: Peer, step: int, until_s: float | None) -> None:
+        """Say where a part goes. One that could go where a part is being hashed waits for that; `until_s` None: no longer."""
+        if peer.rank is None or not peer.is_open:
+            return
+        busy = self._busy()
+        free = peer.known - busy
+        holdings, chosen = generations.make(self.holdings, peer.rank, step, maker=peer.number, free=free)
+        if not isinstance(chosen, int) and until_s is not None and peer.known & busy:
+            self._waiting.append(_Waiting(peer, step, until_s))
+            return
+        self.holdings = holdings
         if isinstance(chosen, int):
             peer.send(Place(buffer=chosen))
         else:
@@ -252,6 +283,9 @@ class Keeper:
             for look in self._looks:
                 look.awaited.discard(buffer)
             self.answer_looks()
+            begins, self._waiting = self._waiting, []
+            for begin in begins:
+                self._begin(begin.peer, begin.step, begin.until_s)
             waiting, self._fetches = self._fetches, []
             for peer, fetch in waiting:
                 if peer.rank is not None:

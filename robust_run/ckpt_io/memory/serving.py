@@ -61,7 +61,7 @@ class Loop:
         self._selector.register(self._wake_in, selectors.EVENT_READ)
         try:
             while self._agent.is_open:
-                self._turn(self._keeper.answer_looks() if self._keeper is not None else None)
+                self._turn(self._keeper.answer_late() if self._keeper is not None else None)
         finally:
             if self._folder:
                 place.remove(self._folder)
