@@ -33,6 +33,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from robust_run.checkpoint.memory import Memory
 
+KEEPER_S = 15.0
+"""How long a keeper may take for an answer: it is there within a second, but machines may be busy."""
+
 
 class _Session:
     """Of one process; a fork begins its own."""
@@ -135,7 +138,7 @@ def _memory(session: _Session, folder: str) -> Memory:
     if session.memory is None:
         rank, world_size = together.rank_and_size()
         attempt = attempt_of(os.environ)
-        client = MemoryClient.connect(folder, rank=rank, world_size=world_size, attempt=attempt)
+        client = MemoryClient.connect(folder, rank=rank, world_size=world_size, attempt=attempt, timeout_s=KEEPER_S)
         session.memory = Memory(client, rank, world_size, attempt)
     return session.memory
 
