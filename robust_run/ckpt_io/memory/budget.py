@@ -1,6 +1,7 @@
 """How much memory the buffers of a node may take. Pure.
 
-What the kernel says is available, what each cgroup leaves, and what people allow: the least of them, less a margin.
+What the kernel says is available, what each cgroup leaves, and what people allow: the least of them, less a margin; and half of
+what is free where people have said nothing.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ _GIB = 1 << 30
 #: Left alone, of the node and of each cgroup: this part of it, and at least so much. Workers grow after their first save.
 MARGIN_SHARE = 0.05
 LEAST_MARGIN_BYTES = 256 << 20
+#: Of what is free, where people have said nothing: workers grow after their first save, and the kernel kills the largest process.
+UNASKED_SHARE = 0.5
 
 
 class GroupFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,15 +56,23 @@ def room(facts: MemoryFacts, limit_bytes: int | None, taken_bytes: int, promised
     found: list[tuple[int, str]] = []
     if limit_bytes is not None:
         found.append((limit_bytes - taken_bytes - promised_bytes, f"--ckpt-memory allows {gib(limit_bytes)}"))
+
+    def free(free_bytes: int, of_bytes: int, because: str) -> None:
+        """Note what is free somewhere; what buffers have taken is not."""
+        if limit_bytes is None:
+            half_bytes = int((free_bytes + taken_bytes) * UNASKED_SHARE)
+            found.append(
+                (half_bytes - taken_bytes - promised_bytes, f"{because}; half of it, unless --ckpt-memory SIZE asks")
+            )
+        else:
+            margin_bytes = _margin(of_bytes)
+            found.append((free_bytes - margin_bytes - promised_bytes, f"{because}, {_stays(margin_bytes)}"))
+
     if facts.available_bytes is not None:
-        margin_bytes = _margin(facts.total_bytes or 0)
-        left_bytes = facts.available_bytes - margin_bytes - promised_bytes
-        found.append((left_bytes, f"the node has {gib(facts.available_bytes)} available, {_stays(margin_bytes)}"))
+        free(facts.available_bytes, facts.total_bytes or 0, f"the node has {gib(facts.available_bytes)} available")
     for group in facts.groups:
-        margin_bytes = _margin(group.limit_bytes)
-        free_bytes = group.limit_bytes - max(0, group.used_bytes - group.reclaimable_bytes)
-        because = f"{group.name} leaves {gib(max(0, free_bytes))} of {gib(group.limit_bytes)}, {_stays(margin_bytes)}"
-        found.append((free_bytes - margin_bytes - promised_bytes, because))
+        free_bytes = max(0, group.limit_bytes - max(0, group.used_bytes - group.reclaimable_bytes))
+        free(free_bytes, group.limit_bytes, f"{group.name} leaves {gib(free_bytes)} of {gib(group.limit_bytes)}")
     if not found:
         return Room(bytes=None, because="nothing is known about the memory of this node")
     least_bytes, because = min(found)
