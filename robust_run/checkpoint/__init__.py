@@ -24,7 +24,7 @@ __all__ = ["StateRefused", "load", "save"]
 
 
 def save(state: dict[str, Any], *, step: int, folder: str | None = None, every: int | str | None = None) -> None:
-    """Save the state after a step; all ranks call it, with the same step. Random number generators go along.
+    """Save the state after a step; all ranks call it, with the same step, which counts up. Random number generators go along.
 
     `state`: modules, optimizers, schedulers, loaders (what has state_dict and load_state_dict), tensors, plain values, and dicts,
     lists and tuples of these. With ROBUST_CKPT_MEMORY it goes to memory at every call. To storage, FOLDER/step-N, it goes every
@@ -33,7 +33,7 @@ def save(state: dict[str, Any], *, step: int, folder: str | None = None, every: 
 
     Raises:
         StateRefused: Something in it cannot be kept; all of it is named.
-        UserError: There is no folder, or `step` or `every` is no number that counts.
+        UserError: There is no folder, `step` or `every` is no number that counts, or `step` is smaller than the one before.
         CheckpointError: Storage failed. A failure of memory is one line on stderr, and training goes on.
     """
     from robust_run.checkpoint import session

@@ -71,6 +71,11 @@ def save(state: dict[str, Any], *, step: int, folder: str | None, every: int | s
         return
     settings = settings_of(folder, every, os.environ)
     session = _here()
+    if step < session.last_step:
+        raise UserError(
+            f"step {step} comes after step {session.last_step}: give steps that count up, over restarts too; "
+            "what has the highest one is the newest"
+        )
     gathered = gather(state)
     values = _values_of(gathered, step)
     if settings.memory and not session.is_memory_off:

@@ -17,6 +17,7 @@ from robust_run.checkpoint.settings import Generation
 from robust_run.ckpt_io.errors import CheckpointError, MemoryUnavailable
 from robust_run.ckpt_io.memory.client import Buffer, MemoryClient, Skipped
 from robust_run.ckpt_io.rules.boxes import BYTES_OF
+from robust_run.errors import UserError
 from robust_run.store.digests import digest
 
 
@@ -178,3 +179,16 @@ def test_an_error_of_use_is_raised_with_memory_too(fake: FakeKeeper) -> None:
 def test_what_is_gathered_shares_the_memory_of_the_program() -> None:
     weight = torch.zeros(3, requires_grad=True)
     assert gather({"weight": weight}).tensors[0].data_ptr() == weight.data_ptr()
+
+
+def test_steps_count_up(fake: FakeKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = {"weight": torch.zeros(3)}
+    checkpoint.save(state, step=7)
+    checkpoint.save(state, step=7)
+    with pytest.raises(UserError, match="step 3 comes after step 7"):
+        checkpoint.save(state, step=3)
+    a_new_process()
+    monkeypatch.setenv("ROBUST_RESUME", "rrck+memory://0/7")
+    assert checkpoint.load(state) == 7
+    with pytest.raises(UserError, match="step 1 comes after step 7"):
+        checkpoint.save(state, step=1)
