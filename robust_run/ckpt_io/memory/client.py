@@ -63,13 +63,12 @@ class HeldPart:
         self.used_bytes, self.digest, self.created_s = held.used_bytes, held.digest, held.created_s
         self.view = memoryview(memory)
         """The whole buffer; for `segment.read`."""
-        self._client, self._memory = client, memory
+        self._client = client
 
     def close(self) -> None:
         """Say that it was read. Views that others made of it stay mapped, but what is there may change from now on."""
-        self.view.release()
-        with contextlib.suppress(BufferError):
-            self._memory.close()
+        # Let go of, not closed: what others look at must not lose its ground, nor keep this from being said.
+        self.view = memoryview(b"")
         self._client.have_read(self.attempt, self.step)
 
     def __enter__(self) -> HeldPart:
