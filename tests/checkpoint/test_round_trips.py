@@ -108,12 +108,7 @@ def test_tensors_that_are_not_contiguous_come_back(tmp_path: Path) -> None:
     grid = torch.arange(24.0).reshape(4, 6)
     state = {"turned": grid.t(), "stepped": grid[::2, ::3], "all": grid, "wide": torch.tensor([7.0]).expand(5)}
     whole = torch.zeros(4, 6)
-    into = {
-        "turned": torch.zeros(4, 6).t(),
-        "stepped": torch.zeros(8, 6)[::4, ::3],
-        "all": whole,
-        "wide": torch.zeros(5),
-    }
+    into = {"turned": torch.zeros(4, 6).t(), "stepped": torch.zeros(8, 6)[::4, ::3], "all": whole, "wide": torch.zeros(5)}
     assert all_of(back(state, into, tmp_path)) == all_of(state)
     assert into["all"] is whole
 

@@ -21,15 +21,8 @@ from robust_run.errors import UserError
 
 KEYS = st.text(max_size=8) | st.integers()
 PLAIN = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False)
-    | st.text(max_size=20)
-    | st.binary(max_size=20),
-    lambda inner: (
-        st.lists(inner, max_size=4) | st.lists(inner, max_size=4).map(tuple) | st.dictionaries(KEYS, inner, max_size=4)
-    ),
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20) | st.binary(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.lists(inner, max_size=4).map(tuple) | st.dictionaries(KEYS, inner, max_size=4),
     max_leaves=20,
 )
 
@@ -50,9 +43,7 @@ def test_plain_values_come_back_exactly(value: Any) -> None:
 
 
 def test_the_state_of_pythons_generator_and_no_number_come_back() -> None:
-    assert (
-        unpack_plain(msgspec.msgpack.decode(msgspec.msgpack.encode(pack_plain(random.getstate())))) == random.getstate()
-    )
+    assert unpack_plain(msgspec.msgpack.decode(msgspec.msgpack.encode(pack_plain(random.getstate())))) == random.getstate()
     assert math.isnan(unpack_plain(msgspec.msgpack.decode(msgspec.msgpack.encode(pack_plain(math.nan)))))
 
 

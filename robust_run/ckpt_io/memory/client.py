@@ -149,6 +149,7 @@ class MemoryClient:
             self._hang_up()
 
     def _reserve(self, size_bytes: int) -> None:
+        self._size_bytes = 0  # where it is refused, smaller buffers may be gone: they are asked for again
         answer = self._ask(Reserve(size_bytes=size_bytes), Reserved, Reserved, RESERVE_TIMEOUT_S)
         descriptors = self._take_descriptors(len(answer.buffers))
         views: dict[int, memoryview] = {}

@@ -269,3 +269,26 @@ def test_what_was_fetched_can_be_let_go_of_while_others_look_at_it(start: Starts
     assert [save(client, step) for step in (2, 3, 4, 5)] == [True] * 4
     assert keeper.look() == [(0, 5, (0,)), (0, 4, (0,)), (0, 3, (0,))]
     client.close()
+
+
+def test_after_a_part_that_was_too_large_smaller_ones_are_kept_on(start: Starts) -> None:
+    keeper = start(limit_bytes=30 << 20)
+    keeper.begin_attempt(0, (0,))
+    client = worker(keeper.folder)
+    assert save(client, 1)
+    with pytest.raises(MemoryUnavailable, match="too little memory"):
+        client.begin(2, 40 << 20)
+    assert save(client, 3) and keeper.look()[0] == (0, 3, (0,))
+    client.close()
+
+
+def test_a_forked_child_does_not_speak_for_its_parent(start: Starts, monkeypatch: pytest.MonkeyPatch) -> None:
+    keeper = start()
+    keeper.begin_attempt(0, (0,))
+    client = worker(keeper.folder)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "getpid", lambda: -1)
+        with pytest.raises(MemoryUnavailable, match="belongs to process"):
+            client.begin(1, 10_000)
+    assert save(client, 1)
+    client.close()
