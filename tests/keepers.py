@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -140,5 +141,8 @@ def load(client: MemoryClient, attempt: int, step: int) -> bytes | None:
 
 def memory_of(pid: int) -> list[str]:
     """Buffers that a process has open."""
-    found = [os.readlink(f"/proc/{pid}/fd/{name}") for name in os.listdir(f"/proc/{pid}/fd")]
+    found: list[str] = []
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the one that was listed through
+            found.append(os.readlink(f"/proc/{pid}/fd/{name}"))
     return [each for each in found if "robust-ckpt" in each]

@@ -63,13 +63,12 @@ class HeldPart:
         self.used_bytes, self.digest, self.created_s = held.used_bytes, held.digest, held.created_s
         self.view = memoryview(memory)
         """The whole buffer; for `segment.read`."""
-        self._client, self._memory = client, memory
+        self._client = client
 
     def close(self) -> None:
         """Say that it was read. Views that others made of it stay mapped, but what is there may change from now on."""
-        self.view.release()
-        with contextlib.suppress(BufferError):
-            self._memory.close()
+        # Let go of, not closed: what others look at must not lose its ground, nor keep this from being said.
+        self.view = memoryview(b"")
         self._client.have_read(self.attempt, self.step)
 
     def __enter__(self) -> HeldPart:
@@ -150,6 +149,7 @@ class MemoryClient:
             self._hang_up()
 
     def _reserve(self, size_bytes: int) -> None:
+        self._size_bytes = 0  # where it is refused, smaller buffers may be gone: they are asked for again
         answer = self._ask(Reserve(size_bytes=size_bytes), Reserved, Reserved, RESERVE_TIMEOUT_S)
         descriptors = self._take_descriptors(len(answer.buffers))
         views: dict[int, memoryview] = {}

@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from robust_run.ckpt_io.memory.types import MOST_STEP, MemoryGeneration
+from robust_run.ckpt_io.memory.types import BUFFERS, MOST_STEP, MemoryGeneration
 
 Generation = tuple[int, int]
 """Attempt and step: a later one is newer."""
@@ -213,21 +213,28 @@ def without(holdings: Holdings, ids: Collection[int]) -> Holdings:
 
 
 def superseded(holdings: Holdings, needed_bytes: Mapping[int, int], busy: Collection[int]) -> tuple[int, ...]:
-    """Return the buffers to free: too small for their rank by now, or of ranks that have left, and nothing is lost with them.
+    """Return the buffers to free, with which nothing is lost: too small by now, more than are used, or of ranks that have left.
 
     `needed_bytes`: what each rank asked for in this attempt.
     """
     newest = common(holdings)
     has_own = newest is not None and newest[0] == holdings.attempt
+    used = {id_ for rank, size_bytes in needed_bytes.items() for id_ in large(holdings, rank, size_bytes)}
 
     def may_go(each: HeldBuffer) -> bool:
         if each.rank not in holdings.ranks:
             return has_own
-        if each.size_bytes >= needed_bytes.get(each.rank, 0):
+        if each.rank not in needed_bytes or each.id in used:
             return False
         return each.part is None or _is_spare(holdings, each.part, newest)
 
     return tuple(each.id for each in holdings.buffers if each.id not in busy and may_go(each))
+
+
+def large(holdings: Holdings, rank: int, size_bytes: int) -> tuple[int, ...]:
+    """Return the buffers that a rank writes parts of this size to."""
+    mine = [each for each in holdings.buffers if each.rank == rank and each.size_bytes >= size_bytes]
+    return tuple(each.id for each in mine)[:BUFFERS]
 
 
 def left_behind(holdings: Holdings, busy: Collection[int]) -> tuple[int, ...]:

@@ -6,11 +6,10 @@ import os
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, TypeVar
 
-import msgspec
-
 from robust_run.ckpt_io.memory import buffers, generations
 from robust_run.ckpt_io.memory.budget import rounded
 from robust_run.ckpt_io.memory.generations import Holdings, Part
+from robust_run.ckpt_io.memory.looks import Looks
 from robust_run.ckpt_io.memory.peers import Peer
 from robust_run.ckpt_io.memory.protocol import (
     SCHEMA,
@@ -35,8 +34,6 @@ from robust_run.ckpt_io.memory.protocol import (
 )
 from robust_run.ckpt_io.memory.types import BUFFERS
 
-#: How long a look waits for parts that are copied and not hashed yet.
-LOOK_S = 5.0
 #: How long a save waits for a buffer that is being hashed. Hashing is twice as fast as copying, so this is for moments of a busy
 #: machine; and ranks of other nodes wait for this one in their next collective, where a skip would leave them with other steps.
 BEGIN_S = 0.5
@@ -56,14 +53,7 @@ class Runs(Protocol):
         ...
 
 
-class _Look(msgspec.Struct, kw_only=True):
-    number: int
-    until_s: float
-    awaited: set[int]
-    """Buffers that were being hashed when it was asked for."""
-
-
-class _Waiting(NamedTuple):
+class _LateBegin(NamedTuple):
     """A save that waits for a buffer."""
 
     peer: Peer
@@ -82,7 +72,7 @@ class Keeper:
         unix_s: Callable[[], float],
         now_s: Callable[[], float],
     ) -> None:
-        self._ledger, self._tell, self._run, self._unix_s, self._now_s = ledger, tell, run, unix_s, now_s
+        self._ledger, self._tell, self._run, self._unix_s = ledger, tell, run, unix_s
         self.holdings = Holdings()
         self._peers: dict[int, Peer] = {}
         self._descriptors: dict[int, int] = {}
@@ -92,8 +82,11 @@ class Keeper:
         self._hashing: dict[int, Part] = {}
         self._fetches: list[tuple[Peer, Fetch]] = []
         """Of parts that are being hashed."""
-        self._looks: list[_Look] = []
-        self._waiting: list[_Waiting] = []
+        self._begins: list[_LateBegin] = []
+        self._waiting: list[tuple[Peer, int]] = []
+        """Ask for buffers of a rank for which some are being reserved: it may have died meanwhile and come back."""
+        self._looks = Looks(now_s)
+        self._now_s = now_s
         self._skips, self._told_refusal = 0, False
 
     # --- the agent
@@ -112,29 +105,24 @@ class Keeper:
 
     def look(self, message: LookInMemory) -> None:
         """Say what is whole, once what was copied so far is hashed."""
-        self._looks.append(_Look(number=message.number, until_s=self._now_s() + LOOK_S, awaited=set(self._hashing)))
+        self._looks.ask(message.number, self._hashing)
         self.answer_looks()
 
     def answer_late(self) -> float | None:
         """Answer what has waited enough; return how long until the next has, None: nothing waits."""
         now_s = self._now_s()
-        late = [each for each in self._waiting if each.until_s <= now_s]
-        self._waiting = [each for each in self._waiting if each.until_s > now_s]
+        late = [each for each in self._begins if each.until_s <= now_s]
+        self._begins = [each for each in self._begins if each.until_s > now_s]
         for each in late:
             self._begin(each.peer, each.step, None)
-        waits = [self.answer_looks(), *(each.until_s - now_s for each in self._waiting)]
+        waits = [self.answer_looks(), *(each.until_s - now_s for each in self._begins)]
         return min((each for each in waits if each is not None), default=None)
 
     def answer_looks(self) -> float | None:
         """Answer those that have waited enough; return how long until the next has, None: there is none."""
-        now_s, waiting = self._now_s(), []
-        for look in self._looks:
-            if look.awaited and look.until_s > now_s:
-                waiting.append(look)
-            else:
-                self._tell(MemoryLook(number=look.number, generations=generations.held(self.holdings)))
-        self._looks = waiting
-        return min((look.until_s - now_s for look in waiting), default=None)
+        for number in self._looks.take_due():
+            self._tell(MemoryLook(number=number, generations=generations.held(self.holdings)))
+        return self._looks.wait_s()
 
     # --- workers
 
@@ -160,7 +148,8 @@ class Keeper:
         self._peers.pop(peer.number, None)
         peer.reading.clear()
         self._fetches = [each for each in self._fetches if each[0] is not peer]
-        self._waiting = [each for each in self._waiting if each.peer is not peer]
+        self._begins = [each for each in self._begins if each.peer is not peer]
+        self._waiting = [each for each in self._waiting if each[0] is not peer]
         self.holdings = generations.forget(self.holdings, peer.number)
         self._free(self._superseded())
 
@@ -185,13 +174,13 @@ class Keeper:
             return
         self._needed_bytes[rank] = size_bytes
         self._free(self._superseded())
-        large = len(self._large(rank, size_bytes))
+        large = len(generations.large(self.holdings, rank, size_bytes))
         missing = BUFFERS - large
         if missing <= 0:
             self._reserved(peer, rank, size_bytes)
             return
         if rank in self._reserving:
-            self._refuse(peer, f"buffers of rank {rank} are being reserved for another process that has this rank")
+            self._waiting.append((peer, size_bytes))
             return
         has_some = any(each.rank == rank for each in self.holdings.buffers)
         self._start_reserving(peer, rank, size_bytes, missing, max(0, _LEAST_BUFFERS - large) if has_some else missing)
@@ -206,33 +195,39 @@ class Keeper:
 
         def then(made: list[int] | Exception) -> None:
             self._reserving.discard(rank)
-            if isinstance(made, Exception):
-                left = () if is_last else generations.left_behind(self.holdings, self._busy())
-                if left and isinstance(made, buffers.NoRoom):
-                    self._free(left)
-                    self._start_reserving(peer, rank, size_bytes, wanted, least, is_last=True)
-                    return
-                self._refuse(peer, str(made))
+            left = () if is_last else generations.left_behind(self.holdings, self._busy())
+            if left and isinstance(made, buffers.NoRoom):
+                self._free(left)
+                self._start_reserving(peer, rank, size_bytes, wanted, least, is_last=True)
                 return
-            ids = range(self._next_id, self._next_id + len(made))
-            self._next_id += len(made)
-            self._descriptors.update(zip(ids, made, strict=True))
-            self.holdings = generations.add(self.holdings, rank, room_bytes, ids)
-            self._reserved(peer, rank, size_bytes)
+            if isinstance(made, Exception):
+                self._refuse(peer, str(made))
+            else:
+                self._take_in(made, rank, room_bytes)
+                self._reserved(peer, rank, size_bytes)
+            self._reserve_waiting()
 
         self._reserving.add(rank)
         self._run(job, then, is_long=True)
 
+    def _take_in(self, made: list[int], rank: int, room_bytes: int) -> None:
+        ids = range(self._next_id, self._next_id + len(made))
+        self._next_id += len(made)
+        self._descriptors.update(zip(ids, made, strict=True))
+        self.holdings = generations.add(self.holdings, rank, room_bytes, ids)
+
+    def _reserve_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for peer, size_bytes in waiting:
+            if peer.is_open and peer.rank is not None:
+                self._reserve(peer, peer.rank, size_bytes)
+
     def _reserved(self, peer: Peer, rank: int, size_bytes: int) -> None:
-        ids = self._large(rank, size_bytes)
+        ids = generations.large(self.holdings, rank, size_bytes)
         peer.known = frozenset(ids)
         least_bytes = min((each.size_bytes for each in self.holdings.buffers if each.id in peer.known), default=0)
         if peer.is_open:
             peer.send(Reserved(buffers=ids, size_bytes=least_bytes), [self._descriptors[each] for each in ids])
-
-    def _large(self, rank: int, size_bytes: int) -> tuple[int, ...]:
-        mine = [each for each in self.holdings.buffers if each.rank == rank and each.size_bytes >= size_bytes]
-        return tuple(each.id for each in mine)[:BUFFERS]
 
     def _refuse(self, peer: Peer, reason: str) -> None:
         if peer.is_open:
@@ -249,7 +244,7 @@ class Keeper:
         free = peer.known - busy
         holdings, chosen = generations.make(self.holdings, peer.rank, step, maker=peer.number, free=free)
         if not isinstance(chosen, int) and until_s is not None and peer.known & busy:
-            self._waiting.append(_Waiting(peer, step, until_s))
+            self._begins.append(_LateBegin(peer, step, until_s))
             return
         self.holdings = holdings
         if isinstance(chosen, int):
@@ -280,10 +275,9 @@ class Keeper:
             self.holdings = generations.hashed(
                 self.holdings, buffer, part, None if isinstance(digest, Exception) else digest
             )
-            for look in self._looks:
-                look.awaited.discard(buffer)
+            self._looks.is_hashed(buffer)
             self.answer_looks()
-            begins, self._waiting = self._waiting, []
+            begins, self._begins = self._begins, []
             for begin in begins:
                 self._begin(begin.peer, begin.step, begin.until_s)
             waiting, self._fetches = self._fetches, []

@@ -132,10 +132,12 @@ class Loop:
         """Whether one more may come; the first that has not said who it is makes room."""
         if len(self._peers) < MOST_PEERS:
             return True
-        strangers = [peer for peer in self._peers.values() if peer.rank is None]
-        if strangers:
-            self._hang_up(strangers[0])
-        return bool(strangers)
+        for peer in [each for each in self._peers.values() if each.rank is None]:
+            self._hear(peer)  # it may have said so meanwhile
+            if peer.rank is None:
+                self._hang_up(peer)
+                return True
+        return False
 
     def _hear(self, peer: Peer) -> None:
         if self._keeper is None or not peer.is_open:

@@ -1,114 +1,200 @@
-"""Which buffer a part goes to: over any course of saves, deaths and attempts, what all ranks have in common is never lost."""
+"""Which buffer a part goes to: whatever the ranks do, the newest generation that they have in common stays."""
 
 from __future__ import annotations
 
+import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from robust_run.ckpt_io.memory import generations
-from robust_run.ckpt_io.memory.generations import Holdings, Part
+from robust_run.ckpt_io.memory.generations import Generation, Holdings, Part
+from robust_run.ckpt_io.memory.types import BUFFERS
 
-RANKS = (0, 1)
+RANKS = (0, 1, 2)
+SIZE = 1000
+#: Of the node in an attempt; the world has as many ranks.
+ranks_of_a_node = st.sampled_from([(0,), (0, 1), (0, 1, 2), (1, 2)])
+ranks = st.sampled_from(RANKS)
+picks = st.integers(0, 1 << 20)
 
 
-class Saves(RuleBasedStateMachine):
-    """Two ranks of one node; a connection of a rank in an attempt is a number."""
+class Node(RuleBasedStateMachine):
+    """A keeper's decisions, and ranks that save, die and come back at any moment."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.holdings = Holdings()
-        self.making: dict[int, tuple[int, int]] = {}
-        """By rank: buffer and step."""
+        self.held = Holdings()
+        self.next_id, self.next_maker = 1, 1
+        self.given: set[int] = set()
+        self.makers: dict[int, int] = {}
+        self.steps: dict[int, int] = {}
+        self.sizes: dict[int, int] = {}
         self.hashing: dict[int, Part] = {}
-        self.reading: set[int] = set()
-        self.steps = {0: 0, 1: 0}
-        self.known: tuple[int, int] | None = None
-        """The newest generation that was in common at the last look."""
+        self.reading: dict[int, int] = {}
+        self.resumed: int | None = None
 
-    def maker(self, rank: int) -> int:
-        return self.holdings.attempt * 10 + rank
+    def busy(self) -> set[int]:
+        return set(self.hashing) | set(self.reading.values())
 
-    @initialize()
-    def begins(self) -> None:
-        self.holdings = generations.begin_attempt(self.holdings, 0, RANKS, 2, None)
-        for rank in RANKS:
-            self.holdings = generations.add(self.holdings, rank, 1000, range(rank * 3, rank * 3 + 3))
+    def of(self, rank: int) -> tuple[int, ...]:
+        return generations.large(self.held, rank, self.sizes[rank])
 
-    @rule(rank=st.sampled_from(RANKS))
-    def begin(self, rank: int) -> None:
-        self.steps[rank] += 1
-        before = generations.common(self.holdings)
-        free = {each.id for each in self.holdings.buffers} - set(self.hashing) - self.reading
-        self.holdings, chosen = generations.make(
-            self.holdings, rank, self.steps[rank], maker=self.maker(rank), free=free
-        )
-        self.making.pop(rank, None)
+    @rule(ranks=ranks_of_a_node, resumed=st.none() | st.integers(0, 30))
+    def begin_attempt(self, ranks: tuple[int, ...], resumed: int | None) -> None:
+        before = {each.id: each.part for each in self.held.buffers}
+        attempt = self.held.attempt + 1
+        self.held = generations.begin_attempt(self.held, attempt, ranks, len(ranks), resumed)
+        latest = -1 if resumed is None else resumed
+        for each in self.held.buffers:
+            was = before[each.id]
+            stays = was is not None and was.state != "making" and was.step <= latest
+            assert each.part == (was if stays else None)
+        self.resumed = resumed
+        self.makers.clear()
+        self.reading.clear()
+        self.sizes.clear()
+        self.steps = dict.fromkeys(ranks, latest)
+
+    @precondition(lambda self: self.held.ranks)
+    @rule(pick=picks, is_larger=st.booleans(), on=st.integers(0, 2))
+    def make(self, pick: int, is_larger: bool, on: int) -> None:
+        rank = self.held.ranks[pick % len(self.held.ranks)]
+        if rank not in self.makers:
+            self.makers[rank] = self.next_maker
+            self.next_maker += 1
+        self.reserve(rank, is_larger)
+        step = self.steps[rank] + on
+        newest = generations.common(self.held)
+        free = set(self.of(rank)) - self.busy()
+        before = {each.id: each.part for each in self.held.buffers}
+        self.held, chosen = generations.make(self.held, rank, step, maker=self.makers[rank], free=free)
+        self.steps[rank] = max(self.steps[rank], step)
+        assert generations.common(self.held) == newest
         if isinstance(chosen, int):
-            assert chosen in free and chosen // 3 == rank
-            self.making[rank] = (chosen, self.steps[rank])
-        assert generations.common(self.holdings) == before, "a save that begins takes nothing away"
+            assert chosen in free
+            part = next(each.part for each in self.held.buffers if each.id == chosen)
+            assert part is not None and part.state == "making" and part.generation == (self.held.attempt, step)
+        else:
+            mine = [before[each.id] for each in self.held.buffers if each.id in free]
+            assert None not in mine or "held already" in chosen or "cannot" in chosen
 
-    @precondition(lambda self: self.making)
-    @rule(data=st.data())
-    def copied(self, data: st.DataObject) -> None:
-        rank = data.draw(st.sampled_from(sorted(self.making)))
-        buffer, step = self.making.pop(rank)
-        noted = generations.copied(self.holdings, buffer, self.maker(rank), step, 100, 1.0)
-        assert noted is not None
-        self.holdings = noted
-        part = next(each.part for each in noted.buffers if each.id == buffer)
-        assert part is not None
-        self.hashing[buffer] = part
+    def reserve(self, rank: int, is_larger: bool) -> None:
+        self.sizes[rank] = self.sizes.get(rank, SIZE) + (SIZE if is_larger else 0)
+        self.free(generations.superseded(self.held, self.sizes, self.busy()))
+        new = range(self.next_id, self.next_id + BUFFERS - len(self.of(rank)))
+        self.next_id += len(new)
+        assert not self.given & set(new)
+        self.given |= set(new)
+        self.held = generations.add(self.held, rank, self.sizes[rank], new)
+        assert len(self.of(rank)) == BUFFERS
+
+    def free(self, ids: tuple[int, ...]) -> None:
+        newest = generations.common(self.held)
+        assert not set(ids) & self.busy()
+        self.held = generations.without(self.held, ids)
+        for rank in self.sizes:
+            spare = [each.id for each in self.held.buffers if each.rank == rank and each.part is None]
+            assert set(spare) <= set(self.of(rank)) | self.busy(), "an empty buffer that nobody will use"
+        assert generations.common(self.held) == newest
+
+    @rule(rank=ranks, is_right=st.booleans())
+    def copied(self, rank: int, is_right: bool) -> None:
+        for each in self.held.buffers:
+            part = each.part
+            if part is None or part.state != "making" or part.maker != self.makers.get(rank):
+                continue
+            used = 10 if is_right else each.size_bytes + 1
+            noted = generations.copied(self.held, each.id, part.maker, part.step, used, 1.0)
+            assert (noted is not None) == is_right
+            assert generations.copied(self.held, each.id, part.maker + 1, part.step, 10, 1.0) is None
+            assert generations.copied(self.held, each.id, part.maker, part.step + 1, 10, 1.0) is None
+            if noted is not None:
+                self.held = noted
+                self.hashing[each.id] = msgspec.structs.replace(part, state="copied", used_bytes=10, created_s=1.0)
+
+    @rule(rank=ranks)
+    def worker_gone(self, rank: int) -> None:
+        newest = generations.common(self.held)
+        maker = self.makers.pop(rank, None)
+        self.reading.pop(rank, None)
+        if maker is not None:
+            self.held = generations.forget(self.held, maker)
+            assert all(
+                each.part is None or each.part.maker != maker or each.part.state != "making"
+                for each in self.held.buffers
+            )
+        assert generations.common(self.held) == newest
 
     @precondition(lambda self: self.hashing)
-    @rule(data=st.data())
-    def hashed(self, data: st.DataObject) -> None:
-        buffer = data.draw(st.sampled_from(sorted(self.hashing)))
-        self.holdings = generations.hashed(self.holdings, buffer, self.hashing.pop(buffer), b"d" * 16)
+    @rule(pick=picks, is_readable=st.sampled_from([True, True, False]))
+    def hashed(self, pick: int, is_readable: bool) -> None:
+        buffer = sorted(self.hashing)[pick % len(self.hashing)]
+        part = self.hashing.pop(buffer)
+        self.held = generations.hashed(self.held, buffer, part, b"d" if is_readable else None)
 
-    @rule(rank=st.sampled_from(RANKS))
-    def dies(self, rank: int) -> None:
-        self.making.pop(rank, None)
-        self.holdings = generations.forget(self.holdings, self.maker(rank))
+    @precondition(lambda self: self.makers)
+    @rule(pick=picks)
+    def fetch(self, pick: int) -> None:
+        rank = sorted(self.makers)[pick % len(self.makers)]
+        found = [
+            each.id for each in self.held.buffers if each.rank == rank and each.part and each.part.state == "whole"
+        ]
+        if found:
+            self.reading[rank] = found[pick % len(found)]
 
-    @rule(buffer=st.integers(0, 5))
-    def reads(self, buffer: int) -> None:
-        self.reading ^= {buffer}
+    @rule(rank=ranks)
+    def read(self, rank: int) -> None:
+        self.reading.pop(rank, None)
 
-    @rule(is_from_memory=st.booleans())
-    def begins_again(self, is_from_memory: bool) -> None:
-        for buffer, part in list(self.hashing.items()):  # a look waits for these
-            self.holdings = generations.hashed(self.holdings, buffer, part, b"d" * 16)
-        self.hashing.clear()
-        whole = [each for each in generations.held(self.holdings) if each.ranks == RANKS]
-        resumed = max((each.step for each in whole), default=None) if is_from_memory else None
-        self.holdings = generations.begin_attempt(self.holdings, self.holdings.attempt + 1, RANKS, 2, resumed)
-        self.making.clear()
-        self.known = None
-        self.steps = dict.fromkeys(RANKS, resumed or 0)
-        told = generations.held(self.holdings)
-        assert all(each.step <= (resumed if resumed is not None else -1) for each in told)
-        if resumed is not None:
-            assert any(each.step == resumed and each.ranks == RANKS for each in told), "where it starts stays"
+    @rule()
+    def free_superseded(self) -> None:
+        self.free(generations.superseded(self.held, self.sizes, self.busy()))
 
     @invariant()
-    def what_is_in_common_only_gets_newer(self) -> None:
-        now = generations.common(self.holdings)
-        assert self.known is None or (now is not None and now >= self.known)
-        self.known = now
+    def only_whole_parts_are_told(self) -> None:
+        whole: dict[Generation, set[int]] = {}
+        for each in self.held.buffers:
+            if each.part is not None and each.part.state == "whole":
+                whole.setdefault(each.part.generation, set()).add(each.rank)
+        told = generations.held(self.held)
+        assert {(each.attempt, each.step): set(each.ranks) for each in told} == whole
+        assert [(each.attempt, each.step) for each in told] == sorted(whole, reverse=True)
 
     @invariant()
-    def three_buffers_a_rank_and_nothing_unfinished_is_told(self) -> None:
-        assert sorted(each.id for each in self.holdings.buffers) in ([], list(range(6)))
-        whole = {
-            (each.part.generation, each.rank)
-            for each in self.holdings.buffers
-            if each.part is not None and each.part.state == "whole"
-        }
-        told = {((each.attempt, each.step), rank) for each in generations.held(self.holdings) for rank in each.ranks}
-        assert told == whole
+    def nothing_of_a_past_that_did_not_happen_is_told(self) -> None:
+        latest = -1 if self.resumed is None else self.resumed
+        assert all(each.step <= latest for each in generations.held(self.held) if each.attempt < self.held.attempt)
+
+    @invariant()
+    def no_buffer_is_there_twice(self) -> None:
+        assert len({each.id for each in self.held.buffers}) == len(self.held.buffers)
 
 
-TestSaves = Saves.TestCase
-TestSaves.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestNode = Node.TestCase
+TestNode.settings = settings(max_examples=40, stateful_step_count=30)
+
+
+def test_a_rank_that_is_ahead_waits_and_then_goes_on() -> None:
+    held = generations.begin_attempt(Holdings(), 0, (0, 1), 2, None)
+    held = generations.add(generations.add(held, 0, SIZE, (1, 2, 3)), 1, SIZE, (4, 5, 6))
+    for step in (1, 2, 3):
+        held = saved(held, 0, step)
+    held, chosen = generations.make(held, 0, 4, maker=10, free={1, 2, 3})
+    assert isinstance(chosen, str) and "all buffers are in use" in chosen
+    held = saved(held, 1, 1)
+    assert generations.common(held) == (0, 1)
+    held, chosen = generations.make(held, 0, 5, maker=10, free={1, 2, 3})
+    assert isinstance(chosen, str), "its oldest is the newest in common"
+    held = saved(held, 1, 2)
+    held, chosen = generations.make(held, 0, 6, maker=10, free={1, 2, 3})
+    assert chosen == 1 and generations.common(held) == (0, 2)
+
+
+def saved(held: Holdings, rank: int, step: int) -> Holdings:
+    free = {each.id for each in held.buffers if each.rank == rank}
+    held, chosen = generations.make(held, rank, step, maker=10 + rank, free=free)
+    assert isinstance(chosen, int)
+    noted = generations.copied(held, chosen, 10 + rank, step, 10, 1.0)
+    assert noted is not None
+    return noted
