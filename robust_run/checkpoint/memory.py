@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -105,8 +106,10 @@ class Memory:
         return over.tensors
 
 
-def load(client: MemoryClient, generation: Generation, state: dict[str, Any]) -> Values:
-    """Load this rank's part of a generation into the state; all ranks take part.
+def load(
+    client: MemoryClient, generation: Generation, state: dict[str, Any], stream: str | None = None
+) -> Values | None:
+    """Load this rank's part of a generation into the state; all ranks take part. None: it is of another stream than this one.
 
     Raises:
         CheckpointError: It is not there, is not what was saved, or another rank has that trouble.
@@ -114,16 +117,23 @@ def load(client: MemoryClient, generation: Generation, state: dict[str, Any]) ->
     """
     held = together.all_or_none(lambda: _fetch(client, generation))
     try:
-        values, fitting, places = together.all_or_none(lambda: _fit(held, generation, state))
-        numbers = list(fitting.targets)
-        with torch.no_grad():
-            _copy([local_of(fitting.targets[each]) for each in numbers], [places[each] for each in numbers])
+        index, values = together.all_or_none(lambda: _read(held, generation))
+        if stream is not None and values.stream != stream:
+            return None
+        fitting, places = together.all_or_none(lambda: _fit(index, values, held, generation, state))
+        together.all_or_none(partial(_take_over, fitting, places))
         del places
-        fitting.settle()
     finally:
         with suppress(BufferError):  # of an error that still holds what was read
             held.close()
     return values
+
+
+def _take_over(fitting: Fitting, places: list[torch.Tensor]) -> None:
+    numbers = list(fitting.targets)
+    with torch.no_grad():
+        _copy([local_of(fitting.targets[each]) for each in numbers], [places[each] for each in numbers])
+    fitting.settle()
 
 
 def _fetch(client: MemoryClient, generation: Generation) -> HeldPart:
@@ -135,8 +145,8 @@ def _fetch(client: MemoryClient, generation: Generation) -> HeldPart:
     return held
 
 
-def _fit(held: HeldPart, generation: Generation, state: dict[str, Any]) -> tuple[Values, Fitting, list[torch.Tensor]]:
-    """Verify a part, and find where it goes. Nothing is touched yet."""
+def _read(held: HeldPart, generation: Generation) -> tuple[PartIndex, Values]:
+    """Verify a part."""
     index = segment.read(held.view, held.used_bytes, held.digest)
     values = decode(index.values, f"the part of {_at(generation)} in memory")
     mine, saved = (values.rank, values.world_size), together.rank_and_size()
@@ -145,6 +155,13 @@ def _fit(held: HeldPart, generation: Generation, state: dict[str, Any]) -> tuple
             f"memory has step {values.step} of rank {mine[0]} of {mine[1]}, and this is rank {saved[0]} of {saved[1]} "
             f"at {_at(generation)}: start from storage, which can be spread anew"
         )
+    return index, values
+
+
+def _fit(
+    index: PartIndex, values: Values, held: HeldPart, generation: Generation, state: dict[str, Any]
+) -> tuple[Fitting, list[torch.Tensor]]:
+    """Find where a part goes. Nothing is touched yet."""
     said = [(entry.name, entry.dtype, tuple(entry.shape)) for entry in index.tensors]
     if said != [(each.name, each.dtype, each.local_shape) for each in values.tensors]:
         raise CheckpointError(f"the part of {_at(generation)} in memory contradicts itself")
@@ -156,7 +173,7 @@ def _fit(held: HeldPart, generation: Generation, state: dict[str, Any]) -> tuple
                 f"{each.name} is spread as {layout_of(target)} and was as {each.layout}: memory holds it in that layout only; "
                 "start from storage, which can be spread anew"
             )
-    return values, fitting, [_tensor_over(held.view, entry) for entry in index.tensors]
+    return fitting, [_tensor_over(held.view, entry) for entry in index.tensors]
 
 
 def _at(generation: Generation) -> str:

@@ -9,7 +9,6 @@ from contextlib import suppress
 from typing import Any
 
 from robust_run.checkpoint import random_states, together
-from robust_run.checkpoint.cadence import Every, is_step_due, is_time_due
 from robust_run.checkpoint.encoding import pack_plain, unpack_plain
 from robust_run.checkpoint.gathering import Gathered, gather
 from robust_run.checkpoint.settings import (
@@ -17,7 +16,6 @@ from robust_run.checkpoint.settings import (
     MEMORY,
     REPLAY,
     RESUME,
-    WARNING,
     Generation,
     Settings,
     attempt_of,
@@ -25,8 +23,9 @@ from robust_run.checkpoint.settings import (
     generation_of,
     settings_of,
 )
+from robust_run.checkpoint.streams import Stream
 from robust_run.checkpoint.types import Values
-from robust_run.ckpt_io.errors import CheckpointError, PeerFailed
+from robust_run.ckpt_io.errors import CheckpointError, MemoryUnavailable, PeerFailed
 from robust_run.errors import UserError
 
 TYPE_CHECKING = False
@@ -42,16 +41,18 @@ class _Session:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self.last_step = 0
-        """Of the last call, or what was loaded."""
-        self.stored_at_s = time.monotonic()
-        self.agreed: Every | None = None
-        """How often storage is written: what rank 0 was told."""
+        self.streams: dict[str, Stream] = {}
         self.memory: Memory | None = None
+        self.in_memory: str | None = None
+        """Which stream memory has: the first that is saved or loaded; None: there was none yet."""
         self.is_memory_off = False
-        """It failed, which was said."""
-        self.is_warned = False
-        """The job is about to be ended, and storage has what was saved then."""
+        """It failed on a rank, which was said there."""
+        self.told_apart = self.told_alone = False
+        """What was said: that memory has one stream of several; that memory is all there is."""
+
+    def stream(self, folder: str) -> Stream:
+        """Return what goes to a folder."""
+        return self.streams.setdefault(place_of(folder), Stream(folder))
 
 
 _session: _Session | None = None
@@ -64,6 +65,11 @@ def _here() -> _Session:
     return _session
 
 
+def place_of(folder: str) -> str:
+    """Return what names a folder, however it is written."""
+    return os.path.abspath(folder) if folder and "://" not in folder else folder
+
+
 def save(state: dict[str, Any], *, step: int, folder: str | None, every: int | str | None) -> None:
     """See `robust_run.checkpoint.save`."""
     checked_step(step)
@@ -71,46 +77,49 @@ def save(state: dict[str, Any], *, step: int, folder: str | None, every: int | s
         return
     settings = settings_of(folder, every, os.environ)
     session = _here()
-    if step < session.last_step:
+    stream = session.stream(settings.folder)
+    if step < stream.last_step:
         raise UserError(
-            f"step {step} comes after step {session.last_step}: give steps that count up, over restarts too; "
+            f"step {step} comes after step {stream.last_step}: give steps that count up, over restarts too; "
             "what has the highest one is the newest"
         )
     gathered = gather(state)
-    values = _values_of(gathered, step)
-    if settings.memory and not session.is_memory_off:
-        _save_in_memory(session, settings, values, gathered)
-        _say_what_is_missing(session, settings, values)
-    if settings.folder and _is_due(session, settings, step):
+    values = _values_of(gathered, step, place_of(settings.folder))
+    stream.agree(settings)
+    is_in_memory = _save_in_memory(session, settings, values, gathered)
+    if settings.folder and stream.is_due(settings, step, is_beside_memory=is_in_memory):
         from robust_run.checkpoint import storage  # torch.distributed.checkpoint takes a second to import
 
         storage.save(settings.folder, values, gathered.tensors)
-        session.stored_at_s = time.monotonic()
-    session.last_step = step
+        stream.stored_at_s = time.monotonic()
+    stream.last_step = step
 
 
 def load(state: dict[str, Any], *, folder: str | None) -> int | None:
     """See `robust_run.checkpoint.load`."""
     if not isinstance(state, dict):
         raise UserError(f"the state is a {type(state).__name__}: give the dict that is saved")
-    values = _load_any(state, os.environ.get(RESUME, ""), os.environ.get(FOLDER, "") if folder is None else folder)
+    where = os.environ.get(FOLDER, "") if folder is None else folder
+    values = _load_any(state, os.environ.get(RESUME, ""), where, is_named=folder is not None)
     if values is None:
         return None
     _, world_size = together.rank_and_size()
     if values.world_size == world_size:
         random_states.put(unpack_plain(values.random))
-    session = _here()
-    session.last_step = values.step
+    _here().stream(where).last_step = values.step
     return values.step
 
 
-def _load_any(state: dict[str, Any], resume: str, folder: str) -> Values | None:
+def _load_any(state: dict[str, Any], resume: str, folder: str, *, is_named: bool) -> Values | None:
+    """Load what the launcher names, if it is of this stream; else the newest of the folder."""
     generation = generation_of(resume)
     if generation is not None:
-        return _load_from_memory(_here(), generation, resume, state)
+        values = _load_from_memory(_here(), generation, resume, state, place_of(folder) if is_named else None)
+        if values is not None:
+            return values
     from robust_run.checkpoint import storage
 
-    if resume:
+    if resume and generation is None and (not is_named or os.path.dirname(place_of(resume)) == place_of(folder)):
         return storage.load(resume, state)
     for url in storage.newest_first(folder) if folder else ():
         try:
@@ -120,10 +129,11 @@ def _load_any(state: dict[str, Any], resume: str, folder: str) -> Values | None:
     return None
 
 
-def _values_of(gathered: Gathered, step: int) -> Values:
+def _values_of(gathered: Gathered, step: int, stream: str) -> Values:
     rank, world_size = together.rank_and_size()
     return Values(
         step=step,
+        stream=stream,
         rank=rank,
         world_size=world_size,
         tensors=gathered.saved,
@@ -148,30 +158,60 @@ def _memory(session: _Session, folder: str) -> Memory:
     return session.memory
 
 
-def _save_in_memory(session: _Session, settings: Settings, values: Values, gathered: Gathered) -> None:
-    """Copy a state into memory; what goes wrong there is said once, and memory is left alone from then on."""
-    try:
-        _memory(session, settings.memory).save(values, gathered.tensors)
-    except Exception as error:  # no fault of the tier may end a training
-        session.is_memory_off = True
-        with suppress(Exception):
-            if session.memory is not None:
-                session.memory.client.close()
-        session.memory = None
-        goes_on = f"to {settings.folder} only" if settings.folder else "nowhere: give robust-run --ckpt-dir"
-        say(f"rank {values.rank} keeps no checkpoints in memory from step {values.step} on, they go {goes_on}: {error}")
+def _save_in_memory(session: _Session, settings: Settings, values: Values, gathered: Gathered) -> bool:
+    """Copy a state into memory; what goes wrong there is said once, and memory is left alone from then on.
+
+    Returns whether memory has the stream, on all ranks alike where storage goes by the default: it is written more seldom then.
+    """
+    if not settings.memory:
+        return False
+    if session.in_memory is None:
+        session.in_memory = values.stream
+    if session.in_memory != values.stream:
+        if not session.told_apart and values.rank == 0:
+            say(f"memory keeps what goes to {session.in_memory!r} alone; {values.stream!r} goes to storage")
+        session.told_apart = True
+        return False
+    if not session.is_memory_off:
+        try:
+            _memory(session, settings.memory).save(values, gathered.tensors)
+            _say_what_is_missing(session, settings, values)
+        except (
+            _FAULTS
+        ) as error:  # no fault of the tier may end a training; what the program's own handlers raise is not one
+            _give_up(session, settings, values, error)
+    if settings.folder and not settings.is_told and together.any_says_yes(session.is_memory_off):
+        session.is_memory_off = True  # a generation without one rank is none
+    return not session.is_memory_off
+
+
+#: What can go wrong in the tier: its own errors, sockets and mappings, and torch's where it copies.
+_FAULTS = (CheckpointError, OSError, RuntimeError, ValueError, TypeError, BufferError, MemoryError, KeyError)
+
+
+def _give_up(session: _Session, settings: Settings, values: Values, error: BaseException) -> None:
+    session.is_memory_off = True
+    with suppress(Exception):
+        if session.memory is not None:
+            session.memory.client.close()
+    session.memory = None
+    goes_on = f"to {settings.folder} only" if settings.folder else "nowhere: give robust-run --ckpt-dir"
+    say(f"rank {values.rank} keeps no checkpoints in memory from step {values.step} on, they go {goes_on}: {error}")
 
 
 def _say_what_is_missing(session: _Session, settings: Settings, values: Values) -> None:
-    if not settings.folder and not session.last_step and values.rank == 0 and not session.is_memory_off:
+    if not settings.folder and not session.told_alone and values.rank == 0:
+        session.told_alone = True
         say(
             "checkpoints are kept in the memory of this node alone, and a node that is lost takes its own along; "
             "robust-run --ckpt-dir DIR keeps one in a folder every 10 minutes, too"
         )
 
 
-def _load_from_memory(session: _Session, generation: Generation, url: str, state: dict[str, Any]) -> Values:
-    """Load from memory. What cannot be is noted, so that the next attempt starts elsewhere."""
+def _load_from_memory(
+    session: _Session, generation: Generation, url: str, state: dict[str, Any], stream: str | None
+) -> Values | None:
+    """Load from memory; None: it is of another stream. What cannot be is noted, so that the next attempt starts elsewhere."""
     from robust_run.checkpoint import memory
     from robust_run.ckpt_io import notes
     from robust_run.ckpt_io.memory.types import generation_uuid
@@ -180,35 +220,20 @@ def _load_from_memory(session: _Session, generation: Generation, url: str, state
     together.check_same("steps in memory", (generation.step, int(uuid[:15], 16)))
     try:
         client = together.all_or_none(lambda: _memory(session, os.environ.get(MEMORY, "")).client)
-        return memory.load(client, generation, state)
-    except PeerFailed as error:  # the rank that it befell leaves the note
+        values = memory.load(client, generation, state, stream)
+    except (
+        PeerFailed,
+        MemoryUnavailable,
+    ) as error:  # the rank that it befell leaves the note; and a keeper that is late is no damage
         raise CheckpointError(f"step {generation.step} cannot be loaded from memory: {error}") from error
-    except CheckpointError as error:
-        notes.leave_damage(url, uuid, str(error))
-        raise CheckpointError(f"step {generation.step} cannot be loaded from memory: {error}") from error
-
-
-# --- storage
-
-
-def _is_due(session: _Session, settings: Settings, step: int) -> bool:
-    """Whether storage is written now, on all ranks alike: what rank 0 finds where a clock is asked."""
-    if session.agreed is None:
-        said = together.said_by_all((settings.folder, settings.every))
-        for rank, (folder, _) in enumerate(said):
-            if folder != said[0][0]:
-                raise UserError(
-                    f"rank 0 saves to {said[0][0]!r}, rank {rank} to {folder!r}: give all ranks the same folder"
-                )
-        session.agreed = said[0][1]
-    every = session.agreed
-    warning = "" if session.is_warned else os.environ.get(WARNING, "")
-    if warning and together.first_says_yes(os.path.exists(warning)):
-        session.is_warned = True
-        return True
-    if every.steps:
-        return is_step_due(every, session.last_step, step)
-    return together.first_says_yes(is_time_due(every, time.monotonic() - session.stored_at_s))
+    except Exception as error:
+        notes.leave_damage(url, uuid, f"{type(error).__name__}: {error}")
+        if isinstance(error, CheckpointError):
+            raise CheckpointError(f"step {generation.step} cannot be loaded from memory: {error}") from error
+        raise
+    if values is not None:
+        session.in_memory = values.stream
+    return values
 
 
 def say(text: str) -> None:

@@ -24,6 +24,10 @@ class Settings:
     every: Every
     memory: str
     """The folder of the keeper's socket; empty: no memory."""
+    is_told: bool = False
+    """Somebody said how often; else it is a default."""
+    is_said: bool = False
+    """It was this call that said it, on all ranks alike."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,9 @@ def settings_of(folder: str | None, every: int | str | None, env: Mapping[str, s
         raise UserError(f"there is nowhere to save to: give folder=, or set {FOLDER} (robust-run --ckpt-dir DIR)")
     often = every if every is not None else env.get(EVERY) or None
     default = BESIDE_MEMORY if memory else AT_EVERY_CALL
-    return Settings(where, default if often is None else parse_every(often), memory)
+    return Settings(
+        where, default if often is None else parse_every(often), memory, often is not None, every is not None
+    )
 
 
 def checked_step(step: int) -> int:

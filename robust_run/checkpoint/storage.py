@@ -7,7 +7,7 @@ each rank.
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import msgspec
@@ -23,6 +23,7 @@ from robust_run.ckpt_io import address, catalog, dcp
 from robust_run.ckpt_io.dcp.tensors import byte_view, on_host
 from robust_run.ckpt_io.errors import CheckpointError
 from robust_run.ckpt_io.reading import open_checkpoint
+from robust_run.store.errors import StoreError
 
 _DIGEST_BITS = (1 << 62) - 1
 
@@ -44,6 +45,15 @@ def newest_first(folder: str) -> list[str]:
         return [found.url for found in sorted(valid, key=lambda found: found.step or 0, reverse=True)]
 
     return together.first_says(look)
+
+
+def newest_created_s(folder: str) -> float | None:
+    """Return when the newest checkpoint of a folder was made, in seconds since the epoch; None: there is none, or no telling."""
+    with suppress(CheckpointError, StoreError, OSError):
+        valid = [found for found in catalog.list_checkpoints(folder) if found.state == "valid"]
+        made_s = [found.created_s for found in valid if found.created_s is not None]
+        return max(made_s, default=None)
+    return None
 
 
 def load(url: str, state: dict[str, Any]) -> Values:

@@ -73,19 +73,28 @@ def first_says_yes(is_so: bool) -> bool:
 
 def all_or_none(do: Callable[[], T]) -> T:
     """Do something on every rank; if it fails on one, raise on all."""
-    error: RobustRunError | None = None
+    error: Exception | None = None
     result: T | None = None
     try:
         result = do()
-    except RobustRunError as failed:
+    except Exception as failed:  # whatever it is: the others wait for what this rank says
         error = failed
-    said = said_by_all(None if error is None else str(error))
+    said = said_by_all(None if error is None else f"{type(error).__name__}: {error}"[:2000])
     if error is not None:
         raise error
     foreign = next(((rank, text) for rank, text in enumerate(said) if text is not None), None)
     if foreign is not None:
         raise PeerFailed(f"rank {foreign[0]}: {foreign[1]}")
     return result  # type: ignore[return-value]
+
+
+def any_says_yes(is_so: bool) -> bool:
+    """Whether a rank says so; one small all_reduce."""
+    if not are_several():
+        return is_so
+    answer = torch.tensor([int(is_so)], device=_device())
+    dist.all_reduce(answer, op=dist.ReduceOp.MAX)
+    return bool(answer.item())
 
 
 def check_same(what: str, numbers: tuple[int, ...]) -> None:

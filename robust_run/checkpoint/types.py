@@ -52,6 +52,8 @@ class Values(msgspec.Struct, frozen=True, kw_only=True):
     """The state as nodes of `tree`, which name tensors by their position."""
     random: Any
     """The same, of the states of random number generators."""
+    stream: str = ""
+    """The folder that it belongs to; empty: none was named."""
     own: tuple[int, ...] = ()
     """Tensors that other ranks have under the same name with other content; in storage, each rank's are kept."""
 

@@ -192,3 +192,71 @@ def test_steps_count_up(fake: FakeKeeper, monkeypatch: pytest.MonkeyPatch) -> No
     assert checkpoint.load(state) == 7
     with pytest.raises(UserError, match="step 1 comes after step 7"):
         checkpoint.save(state, step=1)
+
+
+def test_memory_and_the_resume_point_belong_to_one_folder_of_several(
+    fake: FakeKeeper, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw, mean = str(tmp_path / "raw"), str(tmp_path / "mean")
+    for step in (1, 2):
+        checkpoint.save({"weight": torch.full((3,), float(step))}, step=step, folder=raw)
+        checkpoint.save({"weight": torch.full((3,), step / 10)}, step=step, folder=mean)
+    assert capsys.readouterr().err.count("goes to storage") == 1
+    assert sorted(path.name for path in (tmp_path / "mean").iterdir()) == ["step-1", "step-2"], "at every call"
+    assert not (tmp_path / "raw").exists(), "memory has it, so storage is seldom"
+
+    monkeypatch.setenv("ROBUST_RESUME", "rrck+memory://0/2")
+    a_new_process()
+    for folder, wanted in ((mean, 0.2), (raw, 2.0)):
+        into = {"weight": torch.zeros(3)}
+        assert checkpoint.load(into, folder=folder) == 2
+        assert into["weight"].tolist() == torch.full((3,), wanted).tolist()
+
+
+def test_what_the_launcher_names_in_storage_is_of_its_own_folder_alone(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("raw", "mean"):
+        a_new_process()
+        checkpoint.save({"weight": torch.tensor([float(len(name))])}, step=5, folder=str(tmp_path / name))
+    monkeypatch.setenv("ROBUST_RESUME", str(tmp_path / "raw" / "step-5"))
+    a_new_process()
+    into = {"weight": torch.zeros(1)}
+    assert checkpoint.load(into, folder=str(tmp_path / "mean")) == 5 and into["weight"].item() == 4.0
+    assert checkpoint.load(into) == 5 and into["weight"].item() == 3.0
+
+
+def test_storages_clock_goes_on_over_restarts(
+    fake: FakeKeeper, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def one_save(step: int) -> list[str]:
+        a_new_process()
+        checkpoint.save({"weight": torch.zeros(3)}, step=step, folder=str(tmp_path))
+        return sorted(path.name for path in tmp_path.iterdir())
+
+    assert one_save(1) == [], "ten minutes begin"
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert one_save(2) == ["step-2"], "a job that failed and has nothing in storage"
+    assert one_save(3) == ["step-2"], "that is new"
+
+
+def test_where_memory_is_refused_storage_is_as_often_as_without(fake: FakeKeeper, tmp_path: Path) -> None:
+    def refuses(step: int, size_bytes: int) -> Any:
+        raise MemoryUnavailable("too little memory")
+
+    fake.begin = refuses  # type: ignore[method-assign]
+    for step in (1, 2):
+        checkpoint.save({"weight": torch.zeros(3)}, step=step, folder=str(tmp_path))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-1", "step-2"]
+
+
+def test_what_a_programs_own_handler_raises_is_no_fault_of_the_tier(fake: FakeKeeper) -> None:
+    class Preempted(Exception):  # noqa: N818
+        pass
+
+    def interrupted(step: int, size_bytes: int) -> Any:
+        raise Preempted
+
+    fake.begin = interrupted  # type: ignore[method-assign]
+    with pytest.raises(Preempted):
+        checkpoint.save({"weight": torch.zeros(3)}, step=1)

@@ -176,8 +176,14 @@ class MemoryClient:
     def _ask(
         self, question: msgspec.Struct, kind: type[_Answer], or_kind: type[_Other], timeout_s: float | None = None
     ) -> _Answer | _Other:
-        self._send(question)
-        answer = self._answer(self._timeout_s if timeout_s is None else timeout_s)
+        try:
+            self._send(question)
+            answer = self._answer(self._timeout_s if timeout_s is None else timeout_s)
+        except MemoryUnavailable:
+            raise
+        except BaseException:  # a signal's handler, in between: the answer would be taken for that of the next question
+            self._hang_up()
+            raise
         if isinstance(answer, (kind, or_kind)):
             return answer
         self._take_descriptors(0)

@@ -88,7 +88,8 @@ class MemoryKeeper:
         self._read()  # one that has died by now is not told, but replaced
         if self._socket is None:
             self._open()
-        self._send(attempt_of(order))
+        if self._socket is not None and not self._send(attempt_of(order)):
+            self._lost("does not take what it is told")  # it would hand out what belongs to another past
         return self._socket is not None
 
     def attach(self, listen: Listen) -> None:

@@ -238,6 +238,8 @@ class JobState(msgspec.Struct, kw_only=True, rename={"ladder_state": "climb"}): 
     """What the attempt before started from, if that was in memory."""
     versions_run: dict[int, int] = {}
     """Version of the code by attempt, of attempts with memory."""
+    began_at: dict[int, int] = {}
+    """Step by attempt, of attempts with memory: what was made beyond it before belongs to a past that did not happen."""
     resume: ResumePoint | None = None
     """Where it starts from; None: not chosen yet, or it is told of none."""
     last_point: ResumePoint | None = None

@@ -325,3 +325,12 @@ def test_what_is_chosen_is_held_whole_by_every_node_for_just_its_ranks(
         assert max(usable, default=-1) < best_stored or not usable
         assert step_of(found) == (("storage", best_stored) if steps else ("beginning", None))
     assert (newest(of, WORLD if not untrusted else of.memory or WORLD) is None) == (not usable)
+
+
+def test_a_past_that_did_not_happen_does_not_count() -> None:
+    """Attempt 1 ran elsewhere and began at step 50; what attempt 0 made beyond that is another course of the training."""
+    memory = {"a": a(40, 100), "b": b(40, 100)}
+    world = msgspec.structs.replace(WORLD, began_at={1: 50})
+    found = newest(choosing(memory, world=world), world)
+    assert found is not None and found.step == 40
+    assert newest(choosing(memory), WORLD).step == 100  # type: ignore[union-attr]

@@ -46,6 +46,8 @@ class MemoryWorld(msgspec.Struct, frozen=True, kw_only=True):
     """By node of the attempt: the ranks it will run."""
     untrusted: frozenset[int] = frozenset()
     """Attempts that ran a version of the code that was rolled back."""
+    began_at: Mapping[int, int] = {}
+    """By attempt: the step that it started from, 0 for the beginning."""
     held_by: tuple[MemoryHolder, ...] = ()
     """Nodes of the attempt before."""
     last: ResumePoint | None = None

@@ -36,6 +36,7 @@ def world_of(state: JobState, job: str, attempt: int) -> MemoryWorld | None:
         untrusted=frozenset(
             attempt for attempt, version in state.versions_run.items() if fates.get(version) == "rolled_back"
         ),
+        began_at=state.began_at,
         held_by=state.held_by,
         last=state.last_memory,
     )
@@ -121,6 +122,8 @@ def _why_not_used(choosing: Choosing, world: MemoryWorld, attempt: int, step: in
         return known.why
     if attempt in world.untrusted:
         return "code that was rolled back made it"
+    if any(later > attempt and began < step for later, began in world.began_at.items() if later < choosing.attempt):
+        return "a later attempt began before it"
     return "" if attempt < choosing.attempt else "no attempt before made it"
 
 

@@ -95,6 +95,8 @@ def saved(state: JobState, found: SavedCheckpoint) -> None:
 def chosen(state: JobState, event: ResumeChosen) -> list[Action]:
     """Take in where the attempt starts from; what people want to know of it is said."""
     state.resume = event.point()
+    if state.has_memory and (event.step is not None or not event.source):
+        state.began_at[event.attempt] = event.step or 0
     news = [each for each in event.passed_over if (each.uuid or each.name) not in state.told_over]
     state.told_over.update(each.uuid or each.name for each in news)
     unsure = [each for each in event.unsure if each not in state.told_over]
