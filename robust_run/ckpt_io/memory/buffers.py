@@ -105,7 +105,7 @@ def read_only(descriptor: int) -> int:
 def digest_of(descriptor: int, used_bytes: int) -> bytes:
     """Return the digest of a part. Raises OSError."""
     try:
-        memory = mmap.mmap(descriptor, used_bytes, mmap.MAP_SHARED, mmap.PROT_READ)
+        memory = mmap.mmap(descriptor, used_bytes, mmap.MAP_SHARED | mmap.MAP_POPULATE, mmap.PROT_READ)
     except ValueError as error:
         raise OSError(errno.EINVAL, str(error)) from error
     with memory, memoryview(memory) as view:

@@ -58,7 +58,9 @@ def layout(entries: Sequence[tuple[str, str, tuple[int, ...], int]], values: byt
         SegmentRefused: A name is there twice, or a size is not that of its shape and dtype.
     """
     farthest = [TensorEntry(name, dtype, tuple(shape), _MOST_BYTES, size) for name, dtype, shape, size in entries]
-    room = len(msgspec.msgpack.encode(PartIndex(tensors=tuple(farthest), values=values)))  # no offset is written longer
+    for entry in farthest:
+        _check_size(entry)
+    room = len(_encoded(farthest, values))  # no offset is written longer
     payload_at = _up(HEAD_BYTES + room, HEAD_BYTES)
     placed, end = [], payload_at
     for entry in farthest:
@@ -67,11 +69,18 @@ def layout(entries: Sequence[tuple[str, str, tuple[int, ...], int]], values: byt
         end = offset + entry.nbytes
     _check_tensors(placed, payload_at, end)
     return PartLayout(
-        index=msgspec.msgpack.encode(PartIndex(tensors=tuple(placed), values=values)),
+        index=_encoded(placed, values),
         payload_at=payload_at,
         offsets=tuple(entry.offset for entry in placed),
         used_bytes=end,
     )
+
+
+def _encoded(tensors: Sequence[TensorEntry], values: bytes) -> bytes:
+    try:
+        return msgspec.msgpack.encode(PartIndex(tensors=tuple(tensors), values=values))
+    except (msgspec.MsgspecError, ValueError, OverflowError) as error:  # a name that is no text; 4 GiB of values
+        raise SegmentRefused(f"its index cannot be written: {error}") from error
 
 
 def write_head(view: memoryview, layout: PartLayout, attempt: int, step: int, rank: int, world_size: int) -> None:

@@ -142,3 +142,8 @@ def test_a_part_that_does_not_fit_or_cannot_be_is_not_written() -> None:
     ):
         with pytest.raises(SegmentRefused, match="cannot be"):
             segment.write_head(memoryview(bytearray(layout.used_bytes)), layout, attempt, step, rank, world_size)
+
+
+def test_a_name_that_is_no_text_is_refused() -> None:
+    with pytest.raises(SegmentRefused, match="cannot be written"):
+        segment.layout([("\ud800", "float32", (2,), 8)], b"")
