@@ -30,7 +30,7 @@ def test_one_that_is_over_says_how_long_it_took() -> None:
 
 
 @pytest.mark.parametrize(
-    ("outcome", "said"), [("failed", "rank 3 died"), ("stopped", "stopped by ann"), ("done", "done with")]
+    ("outcome", "said"), [("failed", "rank 3 was killed"), ("stopped", "stopped by ann"), ("done", "done with")]
 )
 def test_the_end_of_a_job_says_why(outcome: str, said: str) -> None:
     notice = ended(ABOUT, outcome, 9, "stopped by ann", 1.0, incident(action="stop"))

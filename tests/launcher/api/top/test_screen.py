@@ -100,7 +100,7 @@ def test_the_first_lines_say_what_happens_and_how_well_it_goes() -> None:
     lines = drawn(a_view(), Looking(), 120, 30)
     assert lines[0].startswith("running: attempt 3 on 1250 nodes (10000 ranks), step 1234; restarted 3 times")
     assert "0.51 s a step (1.96/s), ETTR 95.7% (61.0% in the last hour), 3 incidents" in "\n".join(lines[:4])
-    assert any(line.startswith("! gpu-4: rank 5 died") for line in lines)
+    assert any(line.startswith("! gpu-4: rank 5 was killed") for line in lines)
 
 
 def test_nodes_are_a_page_of_all() -> None:
