@@ -186,7 +186,17 @@ def _save_in_memory(session: _Session, settings: Settings, values: Values, gathe
 
 
 #: What can go wrong in the tier: its own errors, sockets and mappings, and torch's where it copies.
-_FAULTS = (CheckpointError, OSError, RuntimeError, ValueError, TypeError, BufferError, MemoryError, LookupError, ArithmeticError)
+_FAULTS = (
+    CheckpointError,
+    OSError,
+    RuntimeError,
+    ValueError,
+    TypeError,
+    BufferError,
+    MemoryError,
+    LookupError,
+    ArithmeticError,
+)
 
 
 def _give_up(session: _Session, settings: Settings, values: Values, error: BaseException) -> None:
