@@ -118,7 +118,8 @@ def load(
     held = together.all_or_none(lambda: _fetch(client, generation))
     try:
         index, values = together.all_or_none(lambda: _read(held, generation))
-        if stream is not None and values.stream != stream:
+        is_another = stream is not None and values.stream != stream
+        if together.any_say_yes(is_another)[0]:
             return None
         fitting, places = together.all_or_none(lambda: _fit(index, values, held, generation, state))
         together.all_or_none(partial(_take_over, fitting, places))

@@ -22,8 +22,9 @@ from robust_run.checkpoint.settings import (
     checked_step,
     generation_of,
     settings_of,
+    step_of,
 )
-from robust_run.checkpoint.streams import Stream
+from robust_run.checkpoint.streams import Due, Stream
 from robust_run.checkpoint.types import Values
 from robust_run.ckpt_io.errors import CheckpointError, MemoryUnavailable, PeerFailed
 from robust_run.errors import UserError
@@ -85,9 +86,14 @@ def save(state: dict[str, Any], *, step: int, folder: str | None, every: int | s
         )
     gathered = gather(state)
     values = _values_of(gathered, step, place_of(settings.folder))
-    stream.agree(settings)
-    is_in_memory = _save_in_memory(session, settings, values, gathered)
-    if settings.folder and stream.is_due(settings, step, is_beside_memory=is_in_memory):
+    agreed = stream.agree(settings)
+    is_beside_memory = _is_in_memory(session, settings, agreed.has_memory, values)
+    failed = is_beside_memory and not _save_in_memory(session, settings, values, gathered)
+    due = Due(now=False, memory_failed=failed)
+    if settings.folder:
+        due = stream.is_due(settings, step, is_beside_memory=is_beside_memory, memory_failed=failed)
+    session.is_memory_off = session.is_memory_off or due.memory_failed
+    if due.now:
         from robust_run.checkpoint import storage  # torch.distributed.checkpoint takes a second to import
 
         storage.save(settings.folder, values, gathered.tensors)
@@ -111,7 +117,7 @@ def load(state: dict[str, Any], *, folder: str | None) -> int | None:
 
 
 def _load_any(state: dict[str, Any], resume: str, folder: str, *, is_named: bool) -> Values | None:
-    """Load what the launcher names, if it is of this stream; else the newest of the folder."""
+    """Load what the launcher names, if it is of this stream; else the newest of the folder that is no newer than that."""
     generation = generation_of(resume)
     if generation is not None:
         values = _load_from_memory(_here(), generation, resume, state, place_of(folder) if is_named else None)
@@ -121,7 +127,7 @@ def _load_any(state: dict[str, Any], resume: str, folder: str, *, is_named: bool
 
     if resume and generation is None and (not is_named or os.path.dirname(place_of(resume)) == place_of(folder)):
         return storage.load(resume, state)
-    for url in storage.newest_first(folder) if folder else ():
+    for url in storage.newest_first(folder, most_step=step_of(os.environ) if resume else None) if folder else ():
         try:
             return storage.load(url, state)
         except CheckpointError as error:  # on all ranks, or on none
@@ -158,12 +164,19 @@ def _memory(session: _Session, folder: str) -> Memory:
     return session.memory
 
 
-def _save_in_memory(session: _Session, settings: Settings, values: Values, gathered: Gathered) -> bool:
-    """Copy a state into memory; what goes wrong there is said once, and memory is left alone from then on.
+#: What can go wrong in the tier: its own errors, sockets and mappings, and torch's where it copies. What a program's own handler
+#: of a signal raises meanwhile is none of it.
+_FAULTS = (
+    CheckpointError, OSError, RuntimeError, ValueError, TypeError, BufferError, MemoryError, LookupError, ArithmeticError,
+)  # fmt: skip
 
-    Returns whether memory has the stream, on all ranks alike where storage goes by the default: it is written more seldom then.
-    """
-    if not settings.memory:
+
+def _is_in_memory(session: _Session, settings: Settings, has_memory: bool, values: Values) -> bool:
+    """Whether memory takes this stream: the first one, where every rank has memory and none is known to have failed."""
+    if not has_memory:
+        if settings.memory and not session.is_memory_off:
+            session.is_memory_off = True
+            say(f"rank {values.rank} keeps no checkpoints in memory: another rank has no memory for them")
         return False
     if session.in_memory is None:
         session.in_memory = values.stream
@@ -172,31 +185,18 @@ def _save_in_memory(session: _Session, settings: Settings, values: Values, gathe
             say(f"memory keeps what goes to {session.in_memory!r} alone; {values.stream!r} goes to storage")
         session.told_apart = True
         return False
-    if not session.is_memory_off:
-        try:
-            _memory(session, settings.memory).save(values, gathered.tensors)
-            _say_what_is_missing(session, settings, values)
-        except (
-            _FAULTS
-        ) as error:  # no fault of the tier may end a training; what the program's own handlers raise is not one
-            _give_up(session, settings, values, error)
-    if settings.folder and not settings.is_told and together.any_says_yes(session.is_memory_off):
-        session.is_memory_off = True  # a generation without one rank is none
     return not session.is_memory_off
 
 
-#: What can go wrong in the tier: its own errors, sockets and mappings, and torch's where it copies.
-_FAULTS = (
-    CheckpointError,
-    OSError,
-    RuntimeError,
-    ValueError,
-    TypeError,
-    BufferError,
-    MemoryError,
-    LookupError,
-    ArithmeticError,
-)
+def _save_in_memory(session: _Session, settings: Settings, values: Values, gathered: Gathered) -> bool:
+    """Copy a state into memory; False: it failed, which is said once, and memory is left alone from then on."""
+    try:
+        _memory(session, settings.memory).save(values, gathered.tensors)
+    except _FAULTS as error:  # no fault of the tier may end a training
+        _give_up(session, settings, values, error)
+        return False
+    _say_what_is_missing(session, settings, values)
+    return True
 
 
 def _give_up(session: _Session, settings: Settings, values: Values, error: BaseException) -> None:
@@ -234,7 +234,7 @@ def _load_from_memory(
     except (
         PeerFailed,
         MemoryUnavailable,
-    ) as error:  # the rank that it befell leaves the note; and a keeper that is late is no damage
+    ) as error:  # the rank that it befell leaves a note; a late keeper is no damage
         raise CheckpointError(f"step {generation.step} cannot be loaded from memory: {error}") from error
     except Exception as error:
         notes.leave_damage(url, uuid, f"{type(error).__name__}: {error}")

@@ -11,7 +11,8 @@ from robust_run.ckpt_io.memory.types import MOST_STEP
 from robust_run.errors import UserError
 
 FOLDER, EVERY, MEMORY = "ROBUST_CKPT_DIR", "ROBUST_CKPT_EVERY", "ROBUST_CKPT_MEMORY"
-RESUME, REPLAY, WARNING = "ROBUST_RESUME", "ROBUST_REPLAY", "ROBUST_WARNING_FILE"
+RESUME, RESUME_STEP = "ROBUST_RESUME", "ROBUST_RESUME_STEP"
+REPLAY, WARNING = "ROBUST_REPLAY", "ROBUST_WARNING_FILE"
 _IN_MEMORY = re.compile(r"rrck\+memory://([0-9]{1,9})/([0-9]{1,19})")
 
 
@@ -65,6 +66,12 @@ def generation_of(resume: str) -> Generation | None:
     """Return what an address names in memory; None: it is one of storage."""
     found = _IN_MEMORY.fullmatch(resume)
     return None if found is None else Generation(int(found[1]), int(found[2]))
+
+
+def step_of(env: Mapping[str, str]) -> int | None:
+    """Return the step that the launcher has chosen for all; None: it has named none."""
+    said = env.get(RESUME_STEP, "")
+    return int(said) if said.isdecimal() else None
 
 
 def attempt_of(env: Mapping[str, str]) -> int:

@@ -37,11 +37,12 @@ def save(folder: str, values: Values, tensors: tuple[torch.Tensor, ...]) -> None
     dcp.save({**state, values_name(values.rank): data}, url, step=values.step)
 
 
-def newest_first(folder: str) -> list[str]:
-    """Return the checkpoints that can be loaded from, as rank 0 sees them."""
+def newest_first(folder: str, most_step: int | None = None) -> list[str]:
+    """Return the checkpoints that can be loaded from, as rank 0 sees them; with `most_step`: none of a later step."""
 
     def look() -> list[str]:
         valid = [found for found in catalog.list_checkpoints(folder) if found.state == "valid"]
+        valid = [found for found in valid if most_step is None or (found.step or 0) <= most_step]
         return [found.url for found in sorted(valid, key=lambda found: found.step or 0, reverse=True)]
 
     return together.first_says(look)

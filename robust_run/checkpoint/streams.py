@@ -8,11 +8,21 @@ from __future__ import annotations
 
 import os
 import time
+from typing import NamedTuple
 
 from robust_run.checkpoint import together
-from robust_run.checkpoint.cadence import AT_EVERY_CALL, Every, is_step_due, is_time_due
+from robust_run.checkpoint.cadence import Every, is_step_due, is_time_due
 from robust_run.checkpoint.settings import WARNING, Settings
 from robust_run.errors import UserError
+
+
+class Due(NamedTuple):
+    """What all ranks know after a save, alike where it counts."""
+
+    now: bool
+    """Storage is written."""
+    memory_failed: bool
+    """On a rank; a generation without one rank is none."""
 
 
 class Stream:
@@ -23,43 +33,62 @@ class Stream:
         """Empty: to no storage."""
         self.last_step = 0
         """Of the last call, or what was loaded."""
-        self.stored_at_s: float | None = None
-        """On this process's monotonic clock; None: not asked yet."""
-        self.agreed: Every | None = None
-        """How often storage is written where a call does not say: what rank 0 was told."""
+        self.stored_at_s = 0.0
+        """On this process's monotonic clock."""
+        self.agreed: Agreed | None = None
+        """None: nothing was saved yet."""
         self.is_warned = False
         """The job is about to be ended, and storage has what was saved then."""
 
-    def agree(self, settings: Settings) -> None:
-        """At the first save, on all ranks: the same folder, and rank 0's word on how often.
+    def agree(self, settings: Settings) -> Agreed:
+        """At the first save, on all ranks: where to, how often, and whether there is memory.
+
+        Nothing of it may differ from rank to rank: it says who takes part in what follows. So rank 0's word on how often counts,
+        and there is memory if every rank has some.
 
         Raises:
             UserError: Ranks were told different folders.
         """
-        if self.agreed is not None:
-            return
-        said = together.said_by_all((settings.folder, settings.every))
-        for rank, (folder, _) in enumerate(said):
-            if folder != said[0][0]:
-                raise UserError(
-                    f"rank 0 saves to {said[0][0]!r}, rank {rank} to {folder!r}: give all ranks the same folder"
-                )
-        self.agreed = said[0][1]
-        self.stored_at_s = time.monotonic() - (together.first_says(lambda: _age_s(self.folder)) if self.folder else 0.0)
+        if self.agreed is None:
+            said = together.said_by_all((settings.folder, settings.every, settings.is_told, bool(settings.memory)))
+            for rank, (folder, *_) in enumerate(said):
+                if folder != said[0][0]:
+                    raise UserError(
+                        f"rank 0 saves to {said[0][0]!r}, rank {rank} to {folder!r}: give all ranks the same folder"
+                    )
+            self.agreed = Agreed(said[0][1], said[0][2], all(has_memory for *_, has_memory in said))
+            age_s = together.first_says(lambda: _age_s(self.folder)) if self.folder else 0.0
+            self.stored_at_s = time.monotonic() - age_s
+        return self.agreed
 
-    def is_due(self, settings: Settings, step: int, *, is_beside_memory: bool) -> bool:
-        """Whether storage is written now, on all ranks alike: what rank 0 finds where a clock is asked."""
-        assert self.agreed is not None and self.stored_at_s is not None
-        every = settings.every if settings.is_said else self.agreed
-        if not is_beside_memory and not settings.is_told:
-            every = AT_EVERY_CALL
+    def is_due(self, settings: Settings, step: int, *, is_beside_memory: bool, memory_failed: bool) -> Due:
+        """Ask all ranks whether storage is written now, and whether memory failed. Where a clock is asked it is that of rank 0.
+
+        `is_beside_memory`: memory has this stream, as far as all ranks know; it is what makes storage seldom by default.
+        """
+        assert self.agreed is not None, "agree comes first"
+        every = settings.every if settings.is_said else self.agreed.every
+        is_told = settings.is_said or self.agreed.is_told
         warning = "" if self.is_warned else os.environ.get(WARNING, "")
-        if warning and together.first_says_yes(os.path.exists(warning)):
-            self.is_warned = True
-            return True
-        if every.steps:
-            return is_step_due(every, self.last_step, step)
-        return together.first_says_yes(is_time_due(every, time.monotonic() - self.stored_at_s))
+        is_new_warning = bool(warning) and together.first_says_yes(os.path.exists(warning))
+        self.is_warned = self.is_warned or is_new_warning
+        if is_told and every.steps:
+            return Due(is_new_warning or is_step_due(every, self.last_step, step), memory_failed)
+        if not is_told and not is_beside_memory:
+            return Due(True, memory_failed)
+        is_time = is_new_warning or (together.is_first() and is_time_due(every, time.monotonic() - self.stored_at_s))
+        now, failed = together.any_say_yes(is_time, memory_failed)
+        return Due(now or (failed and not is_told), failed)
+
+
+class Agreed(NamedTuple):
+    """What holds for a stream on all ranks."""
+
+    every: Every
+    """How often storage is written where a call does not say."""
+    is_told: bool
+    """Somebody said so; else it is a default, for streams that memory has."""
+    has_memory: bool
 
 
 def _age_s(folder: str) -> float:

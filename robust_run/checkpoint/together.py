@@ -88,13 +88,18 @@ def all_or_none(do: Callable[[], T]) -> T:
     return result  # type: ignore[return-value]
 
 
-def any_says_yes(is_so: bool) -> bool:
-    """Whether a rank says so; one small all_reduce."""
+def is_first() -> bool:
+    """Whether this is rank 0, or the only one."""
+    return not are_several() or dist.get_rank() == 0
+
+
+def any_say_yes(*questions: bool) -> list[bool]:
+    """Return of each question whether a rank says yes; one small all_reduce."""
     if not are_several():
-        return is_so
-    answer = torch.tensor([int(is_so)], device=_device())
-    dist.all_reduce(answer, op=dist.ReduceOp.MAX)
-    return bool(answer.item())
+        return list(questions)
+    answers = torch.tensor([int(each) for each in questions], device=_device())
+    dist.all_reduce(answers, op=dist.ReduceOp.MAX)
+    return [bool(each) for each in answers.tolist()]
 
 
 def check_same(what: str, numbers: tuple[int, ...]) -> None:

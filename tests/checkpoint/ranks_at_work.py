@@ -1,6 +1,6 @@
 """What ranks do in tests of `checkpoint`: one process imports torch, and forks the ranks of each scenario.
 
-    python ranks_at_work.py FOLDER KEEPER < lines of JSON: scenario, ranks, environment
+    python ranks_at_work.py FOLDER < lines of JSON: scenario, ranks, environment (`1:NAME`: of rank 1 alone)
 
 Each line is answered with one: what each rank answered.
 """
@@ -111,6 +111,25 @@ def load_own(rank: int) -> Any:
     return [checkpoint.load(state), whole(state)]
 
 
+def memory_fails_as_the_warning_comes(rank: int) -> Any:
+    """On rank 1, at step 2."""
+    from robust_run.ckpt_io.errors import MemoryUnavailable
+    from robust_run.ckpt_io.memory.client import MemoryClient
+
+    begin = MemoryClient.begin
+
+    def fails(self: MemoryClient, step: int, size_bytes: int) -> Any:
+        if rank == 1 and step >= 2:
+            raise MemoryUnavailable("the memory keeper is gone")
+        return begin(self, step, size_bytes)
+
+    MemoryClient.begin = fails  # type: ignore[method-assign]
+    for step in range(1, 5):
+        if step == 2 and rank == 0:
+            Path(os.environ["ROBUST_WARNING_FILE"]).touch()
+        checkpoint.save({"weight": torch.full((3,), float(step))}, step=step)
+
+
 SCENARIOS: dict[str, Callable[[int], Any]] = {
     "straight": straight(is_sharded=False),
     "first_half": first_half(is_sharded=False),
@@ -122,12 +141,15 @@ SCENARIOS: dict[str, Callable[[int], Any]] = {
     "load_alone": load_alone,
     "save_own": save_own,
     "load_own": load_own,
+    "memory_fails": memory_fails_as_the_warning_comes,
 }
 
 
 def be_rank(scenario: str, rank: int, ranks: int, meeting: Path, env: dict[str, str]) -> Any:
     torch.set_num_threads(1)
-    os.environ.update(env, RANK=str(rank), WORLD_SIZE=str(ranks))
+    mine = {name: value for name, value in env.items() if not name[0].isdecimal()}
+    mine |= {name.partition(":")[2]: value for name, value in env.items() if name.startswith(f"{rank}:")}
+    os.environ.update(mine, RANK=str(rank), WORLD_SIZE=str(ranks))
     if ranks > 1:
         dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=ranks)
     try:

@@ -260,3 +260,18 @@ def test_what_a_programs_own_handler_raises_is_no_fault_of_the_tier(fake: FakeKe
     fake.begin = interrupted  # type: ignore[method-assign]
     with pytest.raises(Preempted):
         checkpoint.save({"weight": torch.zeros(3)}, step=1)
+
+
+def test_other_folders_are_loaded_no_newer_than_what_the_launcher_names(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Else they would be ahead of the rest of the training, and their next save would be of an earlier step."""
+    for step in (1, 2, 3):
+        checkpoint.save({"weight": torch.tensor([float(step)])}, step=step, folder=str(tmp_path / "mean"))
+    checkpoint.save({"weight": torch.zeros(1)}, step=2, folder=str(tmp_path / "raw"))
+    monkeypatch.setenv("ROBUST_RESUME", str(tmp_path / "raw" / "step-2"))
+    monkeypatch.setenv("ROBUST_RESUME_STEP", "2")
+    a_new_process()
+    into = {"weight": torch.zeros(1)}
+    assert checkpoint.load(into, folder=str(tmp_path / "mean")) == 2 and into["weight"].item() == 2.0
+    checkpoint.save(into, step=3, folder=str(tmp_path / "mean"))

@@ -134,3 +134,30 @@ def test_a_job_without_its_keeper_goes_on_with_storage(ranks: Ranks, keeper: Kee
     assert sorted(os.listdir(tmp_path / "ckpt")) == ["step-1", "step-2", "step-3"]
     said = [line for line in ranks.said.read_text()[began:].splitlines() if "keeps no checkpoints in memory" in line]
     assert len(said) == 2, said
+
+
+@pytest.mark.parametrize(
+    ("differs", "stored"),
+    [
+        ({"1:ROBUST_CKPT_MEMORY": "off"}, ["step-1", "step-2", "step-3"]),
+        ({"0:ROBUST_CKPT_MEMORY": "off"}, ["step-1", "step-2", "step-3"]),
+        ({"0:ROBUST_CKPT_EVERY": "2"}, ["step-2"]),
+        ({"1:ROBUST_CKPT_EVERY": "2"}, []),
+    ],
+    ids=["no memory on one", "no memory on the first", "the first was told", "another was told"],
+)
+def test_ranks_that_were_told_different_things_do_the_same(
+    ranks: Ranks, keeper: KeeperGround, tmp_path: Path, differs: dict[str, str], stored: list[str]
+) -> None:
+    (tmp_path / "ckpt").mkdir()
+    ranks.values("first_half", **in_attempt(keeper, 0), ROBUST_CKPT_DIR=str(tmp_path / "ckpt"), **differs)
+    assert sorted(os.listdir(tmp_path / "ckpt")) == stored
+
+
+def test_memory_that_fails_on_one_rank_as_a_warning_comes_is_off_on_all(
+    ranks: Ranks, keeper: KeeperGround, tmp_path: Path
+) -> None:
+    env = in_attempt(keeper, 0) | {"ROBUST_WARNING_FILE": str(tmp_path / "warning.json")}
+    ranks.values("memory_fails", **env, ROBUST_CKPT_DIR=str(tmp_path / "ckpt"))
+    assert sorted(os.listdir(tmp_path / "ckpt")) == ["step-2", "step-3", "step-4"]
+    assert all(step <= 2 for _, step, _ in keeper.look()), "rank 0 copies for nothing no more"
