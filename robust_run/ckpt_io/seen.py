@@ -58,6 +58,8 @@ class MemoryGeneration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     """Sorted."""
     created_s: float = 0.0
     """When the last of them was copied: seconds since the epoch."""
+    copies: tuple[int, ...] = ()
+    """Ranks of other nodes whose parts are held, too, whole; sorted. `ranks` may be empty where there are some."""
 
 
 def age(step: int | None, created_s: float, name: str, *, is_link: bool) -> Age:

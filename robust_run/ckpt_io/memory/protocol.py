@@ -116,7 +116,14 @@ class Absent(_Message, frozen=True, tag="absent", kw_only=True):
     reason: str
 
 
-FromKeeper = Attached | Reserved | Refused | Place | Skip | Held | Absent
+class Coming(_Message, frozen=True, tag="coming", kw_only=True):
+    """What was fetched is on its way from another node; said every second until it is there."""
+
+    done_bytes: int = 0
+    of_bytes: int = 0
+
+
+FromKeeper = Attached | Reserved | Refused | Place | Skip | Held | Absent | Coming
 
 
 # --- the agent to the keeper, and back
@@ -130,6 +137,43 @@ class KeeperSetup(_Message, frozen=True, tag="keeper_setup", kw_only=True):
     """Of the socket, mode 0700; it is there."""
     limit_bytes: int | None = None
     """Of all buffers of this node; None: as much as the node's memory has room for."""
+    address: str = ""
+    """To listen on for keepers of other nodes; empty: nothing is copied between nodes."""
+    key: bytes = b""
+    """What keepers of the job prove to each other: 32 bytes. Secret."""
+
+
+class CopyTo(_Message, frozen=True, tag="copy_to", kw_only=True):
+    """Which node's keeper gets a copy of what this node's ranks save in an attempt."""
+
+    attempt: int
+    host: str = ""
+    """Empty: no node does."""
+    port: int = 0
+    name: str = ""
+    """Of the node, for people."""
+
+
+class Source(msgspec.Struct, frozen=True, array_like=True):
+    """Who has a rank's part."""
+
+    rank: int
+    host: str
+    port: int
+    name: str = ""
+    """Of the node, for people."""
+
+
+class Bring(_Message, frozen=True, tag="bring", kw_only=True):
+    """Ranks of this node start from a generation, and parts of it are on other nodes: have them here when a worker fetches them.
+
+    `from_attempt` and `step` name the generation; it comes before `AttemptBegins` of `attempt`.
+    """
+
+    attempt: int
+    from_attempt: int
+    step: int
+    sources: tuple[Source, ...]
 
 
 class AttemptBegins(_Message, frozen=True, tag="attempt_begins", kw_only=True):
@@ -164,6 +208,9 @@ class KeeperNote(_Message, frozen=True, tag="keeper_note", kw_only=True):
 class KeeperReady(_Message, frozen=True, tag="keeper_ready", kw_only=True):
     """Workers may connect from now on."""
 
+    port: int = 0
+    """Where keepers of other nodes do; 0: nowhere."""
 
-FromAgent = KeeperSetup | AttemptBegins | LookInMemory
+
+FromAgent = KeeperSetup | AttemptBegins | LookInMemory | CopyTo | Bring
 ToAgent = MemoryLook | KeeperNote | KeeperReady
