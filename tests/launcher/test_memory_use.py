@@ -104,3 +104,28 @@ def test_what_workers_are_told_is_what_the_program_reads(text: str) -> None:
 def test_what_says_no_frequency_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="--ckpt-every"):
         parse_every(text)
+
+
+OUTER = {
+    "ROBUST_CKPT_DIR": "/outer",
+    "ROBUST_CKPT_EVERY": "5",
+    "ROBUST_RESUME": "/outer/step-5",
+    "ROBUST_RESUME_STEP": "5",
+}
+
+
+def test_a_job_inside_a_worker_of_another_does_not_write_into_its_checkpoints(machine: Machine) -> None:
+    """A test or an evaluation that a training starts would resume from the training's folder, and save over it."""
+    inner = environment(job(machine), base={"ROBUST_JOB": "outer", **OUTER})
+    assert not set(OUTER) & set(inner)
+
+
+def test_what_it_is_told_itself_it_tells_its_workers(machine: Machine) -> None:
+    spec = job(machine, "--ckpt-dir", "/inner", "--ckpt-every", "7")
+    inner = environment(spec, base={"ROBUST_JOB": "outer", **OUTER})
+    assert (inner["ROBUST_CKPT_DIR"], inner["ROBUST_CKPT_EVERY"]) == ("/inner", "7")
+    assert "ROBUST_RESUME" not in inner
+
+
+def test_a_folder_in_the_environment_of_a_shell_reaches_the_workers(machine: Machine) -> None:
+    assert environment(job(machine), base={"ROBUST_CKPT_DIR": "/mine"})["ROBUST_CKPT_DIR"] == "/mine"

@@ -100,7 +100,7 @@ def worker_environment(
     env.pop("ROBUST_REPLAY_STEPS", None)
     if place.replay_steps:  # see docs/ladder.md: it is not to save anything
         env.update(ROBUST_REPLAY="1", ROBUST_REPLAY_STEPS=str(place.replay_steps))
-    _tell_of_checkpoints(env, spec, place)
+    _tell_of_checkpoints(env, base, spec, place)
     env.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     if spec.omp_threads_defaulted:
         env.setdefault("OMP_NUM_THREADS", "1")
@@ -114,9 +114,15 @@ def worker_environment(
     return env
 
 
-def _tell_of_checkpoints(env: dict[str, str], spec: JobSpec, place: RankPlace) -> None:
+_RESUME = ("ROBUST_RESUME", "ROBUST_RESUME_STEP", "ROBUST_RESUME_OWN")
+
+
+def _tell_of_checkpoints(env: dict[str, str], base: Mapping[str, str], spec: JobSpec, place: RankPlace) -> None:
     """Set where a worker starts from, and where it saves."""
     env.pop("ROBUST_CKPT_MEMORY", None)  # another job's
+    if base.get("ROBUST_JOB", spec.run_id) != spec.run_id:  # started by a worker of another job, which was told its own
+        for name in ("ROBUST_CKPT_DIR", "ROBUST_CKPT_EVERY", *_RESUME):
+            env.pop(name, None)
     if spec.ckpt_memory is not None:
         env["ROBUST_CKPT_MEMORY"] = place.memory_folder or "off"
     if spec.ckpt_dir is not None:
@@ -124,9 +130,8 @@ def _tell_of_checkpoints(env: dict[str, str], spec: JobSpec, place: RankPlace) -
     if spec.ckpt_every:
         env["ROBUST_CKPT_EVERY"] = spec.ckpt_every
     if spec.ckpt_dir is not None or spec.ckpt_memory or place.resume is not None:
-        env.pop("ROBUST_RESUME", None)  # another job's
-        env.pop("ROBUST_RESUME_STEP", None)
-        env.pop("ROBUST_RESUME_OWN", None)
+        for name in _RESUME:  # another job's
+            env.pop(name, None)
     if place.resume is not None and place.resume_path:
         env["ROBUST_RESUME"] = place.resume_path
         if place.resume.step is not None:
