@@ -79,9 +79,9 @@ def _mount(options: MountOptions, foreground: bool, log: str, as_json: bool) -> 
 
     if foreground:
         with begin(options, say, log=sys.stderr.buffer) as mounted:
-            _tell(options, mounted.process.pid, "", as_json)
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # before it says so, or who reads that is too early
                 signal.signal(number, lambda *_: mounted.process.terminate())
+            _tell(options, mounted.process.pid, "", as_json)
             return mounted.process.wait()
     try:
         os.makedirs(os.path.dirname(os.path.abspath(log)), exist_ok=True)
