@@ -31,6 +31,8 @@ RETRY_ACCEPT_S = 0.5
 ROOMS_AT_ONCE, ROOMS_EVERY_S = 32, 0.02
 """So many strangers at most are sent away for others at a time, and how often: each costs 0.1 ms, and those who are in must not
 wait. A queue of 4096 (somaxconn) is through within 2.6 s, before the lease of an agent that waits in it is over."""
+READ_BYTES = 256 << 10
+"""Read from a socket at once, at most."""
 MOST_SAYINGS = 200
 """Different things said about strangers in the life of a server; they choose how many there are."""
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -67,6 +69,8 @@ class ControlServer:
         0: that of the Welcome."""
         self.on_refused: Callable[[str, str], None] | None = None
         """Told the address of an agent that is not let in, and why. Not of strangers that are no agents."""
+        self.received = memoryview(bytearray(READ_BYTES))
+        """Where peers read, one at a time."""
         self.peers: set[Peer] = set()
         """Those that the handler let in."""
         self._ssl = ssl_context
