@@ -20,6 +20,10 @@ from robust_run.launcher.model.events import LeaseRecorded
 from robust_run.launcher.model.lease_times import MARGIN_S, LeaseTimes, adapted, quiet_s
 
 
+#: Lateness that is not noted: it is far below what a lease has room for, and ten thousand nodes are never quite on time.
+NOT_NOTED_S = 0.05
+
+
 class LeaseRecord(Protocol):
     """Keeps for a successor how long silent nodes are waited for."""
 
@@ -57,7 +61,8 @@ class _Node:
     __slots__ = ("beat_s", "lateness")
 
     def __init__(self) -> None:
-        self.lateness = Lateness()
+        self.lateness: Lateness | None = None
+        """None: it was not late in the last minute."""
         self.beat_s = 0.0
         """When its newest heartbeat was heard."""
 
@@ -75,6 +80,8 @@ class Leases:
         self._detector = detector
         self._record = record
         self._own = Lateness()
+        self._is_on_time = True
+        """This process was not late in the last minute."""
         self._nodes: dict[str, _Node] = {}
         self._long_until_s = float("-inf")
         """Until when a lease may be in force that is longer than usual."""
@@ -88,6 +95,7 @@ class Leases:
     def own_look(self, late_s: float, now_s: float) -> None:
         """Note how late this process was. Call it at every look."""
         self._own.note(late_s, now_s)
+        self._is_on_time = self._own.worst_s(now_s) <= self._quiet_s
         if self._durable_s < self.recorded_s and self._record.is_done():
             self._durable_s = self.recorded_s
         if self.recorded_s > self._base.lost_s and now_s > self._long_until_s + WINDOW_S:
@@ -107,13 +115,23 @@ class Leases:
         seen = self._nodes[node]
         between_s = heard_s - seen.beat_s - self._heartbeat_s
         seen.beat_s = heard_s
-        seen.lateness.note(between_s if between_s > late_s else late_s, heard_s)
+        if between_s > late_s:
+            late_s = between_s
+        if late_s >= NOT_NOTED_S:
+            if seen.lateness is None:
+                seen.lateness = Lateness()
+            seen.lateness.note(late_s, heard_s)
+        elif seen.lateness is None and self._is_on_time:
+            return self._base  # as below, ten thousand times a second
         return self._grant(node, seen, heard_s)
 
     def _grant(self, node: str, seen: _Node, heard_s: float) -> LeaseTimes:
-        late_s = seen.lateness.worst_s(heard_s) + self._own.worst_s(heard_s)
+        late_s = seen.lateness.worst_s(heard_s) if seen.lateness is not None else 0.0
+        if not late_s:
+            seen.lateness = None
+        late_s += self._own.worst_s(heard_s)
         if late_s <= self._quiet_s:
-            return self._base  # as `adapted` would, ten thousand times a second
+            return self._base  # as `adapted` would
         times = adapted(self._base.lease_s, late_s)
         lost_s = times.lost_s
         if lost_s > self._durable_s:
