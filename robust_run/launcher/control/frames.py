@@ -83,6 +83,25 @@ class FrameReader:
             self._data += data
         self._at = 0
 
+    def only(self, data: bytes) -> bytes | None:
+        """Return the payload of what was received, if that is one whole frame and nothing was left of what came before; else
+        None: `feed` it. As a heartbeat arrives, nearly always.
+
+        Raises ProtocolError as `next` does.
+        """
+        opener = self._opener
+        if opener is None or self._at != len(self._data):
+            return None
+        end = len(data) - SEAL_BYTES
+        if (
+            end < HEADER_BYTES
+            or end - HEADER_BYTES != int.from_bytes(data[:HEADER_BYTES], "big")
+            or end > self.limit_bytes
+        ):
+            return None
+        opener.check(data[:end], data[end:])
+        return data[HEADER_BYTES:end]
+
     def next(self) -> bytes | None:
         """Return the next payload, None where it has not arrived whole.
 

@@ -193,10 +193,12 @@ class Peer(asyncio.BufferedProtocol):
         if not (pending or self._welcome) or self.transport is None or self._reader is None:
             return
         assert self._sealer is not None
-        welcome, self._welcome = self._welcome, b""
         self._pending = []
         self._pending_bytes = 0
-        parts = [welcome]
+        if len(pending) == 1 and not self._welcome:
+            self.transport.write(pending[0] + self._sealer.seal(pending[0]))
+            return
+        parts, self._welcome = [self._welcome], b""
         for frame in pending:
             parts += (frame, self._sealer.seal(frame))
         self.transport.write(b"".join(parts))
@@ -229,10 +231,16 @@ class Peer(asyncio.BufferedProtocol):
             reader = self._greet(data)
             if reader is None:
                 return
-        else:
-            reader.feed(data)
+            data = b""
         try:
-            self._read_messages(reader)
+            payload = reader.only(data)
+            if payload is not None:
+                self._take(frames.decode_from_agent(payload))
+                return
+            if data:
+                reader.feed(data)
+            while not self._why and (payload := reader.next()) is not None:
+                self._take(frames.decode_from_agent(payload))
         except ProtocolError as error:
             self.close(f"garbage: {error}")
 
@@ -295,23 +303,21 @@ class Peer(asyncio.BufferedProtocol):
         self._server.peers.add(self)
         return self._reader
 
-    def _read_messages(self, reader: frames.FrameReader) -> None:
-        while not self._why and (payload := reader.next()) is not None:
-            message = frames.decode_from_agent(payload)
-            if type(message) is Heartbeat:
-                ahead_s = self.last_heard_s - message.now_s
-                # the quickest message tells best how far apart the clocks are
-                self.clock_ahead_s = min(ahead_s, self.clock_ahead_s + CLOCK_CREEP_S)
-                term = self._server.beat_term
-                if term is not None and self.last_heard_s < self._server.beat_until_s:
-                    lease_s = self._server.grant(self, message.late_s)
-                    self.send_frame(frames.encode(HeartbeatReply(number=message.number, term=term, lease_s=lease_s)))
-                if message.usage:
-                    self._server.handler.received(self, message)
-            elif type(message) is Hello:
-                raise ProtocolError("a second Hello")
-            else:
+    def _take(self, message: FromAgent) -> None:
+        if type(message) is Heartbeat:
+            ahead_s = self.last_heard_s - message.now_s
+            # the quickest message tells best how far apart the clocks are
+            self.clock_ahead_s = min(ahead_s, self.clock_ahead_s + CLOCK_CREEP_S)
+            term = self._server.beat_term
+            if term is not None and self.last_heard_s < self._server.beat_until_s:
+                lease_s = self._server.grant(self, message.late_s)
+                self.send_frame(frames.encode(HeartbeatReply(number=message.number, term=term, lease_s=lease_s)))
+            if message.usage:
                 self._server.handler.received(self, message)
+        elif type(message) is Hello:
+            raise ProtocolError("a second Hello")
+        else:
+            self._server.handler.received(self, message)
 
     def _refuse(self, answer: bytes, why: str) -> None:
         """Say no, and let the peer hang up: closing first, with bytes of it unread, would take the answer back."""

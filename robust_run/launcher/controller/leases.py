@@ -19,7 +19,6 @@ from robust_run.launcher.core.lateness import WINDOW_S, Lateness
 from robust_run.launcher.model.events import LeaseRecorded
 from robust_run.launcher.model.lease_times import MARGIN_S, LeaseTimes, adapted, quiet_s
 
-
 #: Lateness that is not noted: it is far below what a lease has room for, and ten thousand nodes are never quite on time.
 NOT_NOTED_S = 0.05
 
@@ -115,8 +114,7 @@ class Leases:
         seen = self._nodes[node]
         between_s = heard_s - seen.beat_s - self._heartbeat_s
         seen.beat_s = heard_s
-        if between_s > late_s:
-            late_s = between_s
+        late_s = max(late_s, between_s)
         if late_s >= NOT_NOTED_S:
             if seen.lateness is None:
                 seen.lateness = Lateness()
