@@ -68,6 +68,7 @@ class ControlPort(Protocol):
     loop: asyncio.AbstractEventLoop
     received: memoryview
     peers: set[Peer]
+    heard: set[Peer]
     beat_term: int | None
     beat_until_s: float
     grant: Callable[[Peer, float], float]
@@ -232,6 +233,7 @@ class Peer(asyncio.BufferedProtocol):
             if reader is None:
                 return
             data = b""
+        self._server.heard.add(self)
         try:
             payload = reader.only(data)
             if payload is not None:

@@ -73,6 +73,8 @@ class ControlServer:
         """Where peers read, one at a time."""
         self.peers: set[Peer] = set()
         """Those that the handler let in."""
+        self.heard: set[Peer] = set()
+        """Those that have said something since the last `take_heard`."""
         self._ssl = ssl_context
         self._most_unproven = most_unproven
         self._unproven: Strangers[Peer] = Strangers()
@@ -97,6 +99,11 @@ class ControlServer:
         frame = frames.encode(message)
         for peer in peers:
             peer.send_frame(frame)
+
+    def take_heard(self) -> set[Peer]:
+        """Return those that have said something since this was asked last."""
+        heard, self.heard = self.heard, set()
+        return heard
 
     async def close(self, why: str = "the controller ends") -> None:
         """Stop listening and end all connections, after what was sent has gone; takes `LINGER_S` at most."""
@@ -138,6 +145,7 @@ class ControlServer:
         self.proven(peer)
         if peer in self.peers:
             self.peers.discard(peer)
+            self.heard.discard(peer)
             if self._listener is not None:
                 self.handler.gone(peer, peer.ended)
         if not self.peers and not len(self._unproven):

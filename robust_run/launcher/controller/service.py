@@ -302,10 +302,11 @@ class Service:
         if before_s is not None:
             self.leases.own_look(now_s - before_s - LOOK_S, now_s)
         self._looked_at_s = now_s
-        peers = self._peers.items()
-        self.detector.heard_all(
-            [(node, peer.last_heard_s) for node, peer in peers if before_s is None or peer.last_heard_s >= before_s]
-        )
+        if self.server is not None:
+            heard = self.server.take_heard()
+            self.detector.heard_all(
+                [(each.id, each.last_heard_s) for each in heard if self._peers.get(each.id) is each]
+            )
         for node, silent_s in self.detector.lost(now_s):
             self.detector.forget(node)
             silent = self._peers.pop(node) if node in self._peers else None

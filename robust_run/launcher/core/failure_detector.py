@@ -27,14 +27,19 @@ class FailureDetector:
         self._heard_s: dict[str, float] = {}
         self._suspects: set[str] = set()
         """Those that were as good as silent when `lost` looked last."""
+        self._none_before_s = float("-inf")
+        """Nobody can be a suspect before: so thousands need not be looked at ten times a second."""
 
     def heard(self, node: str, at_s: float) -> None:
         """Note a sign of life."""
         if at_s > self._heard_s.get(node, float("-inf")):
             self._heard_s[node] = at_s
+            self._none_before_s = min(self._none_before_s, at_s + self.patience_s - NEARLY_S)
 
     def heard_all(self, signs: Iterable[tuple[str, float]]) -> None:
-        """Note the newest signs of life of many: what is cheap enough ten times a second for ten thousand."""
+        """Note the newest signs of life of many, none older than the last call of `lost`: what is cheap enough ten times a
+        second for ten thousand.
+        """
         self._heard_s.update(signs)
 
     def granted(self, node: str, until_s: float) -> None:
@@ -65,7 +70,12 @@ class FailureDetector:
         If it is this process that was held up, what they said may not have been read yet. So only those are returned that
         were as good as silent the last time too: what had arrived by then has been read since.
         """
+        if now_s < self._none_before_s:
+            self._suspects = set()
+            return []
         suspect_s = now_s - self.patience_s + NEARLY_S
+        earliest_s = min(self._heard_s.values(), default=now_s)
+        self._none_before_s = earliest_s + self.patience_s - NEARLY_S
         suspects = [node for node, at_s in self._heard_s.items() if at_s <= suspect_s]
         if self._until_s and suspects:
             suspects = [node for node in suspects if self._until_s.get(node, 0.0) <= now_s + NEARLY_S]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from robust_run.launcher.core.failure_detector import NEARLY_S, FailureDetector
 
 PATIENCE_S = 3.5
@@ -41,3 +44,52 @@ def test_who_is_forgotten_is_not_waited_for() -> None:
     detector.forget("a")
     assert detector.lost(4.0) == []
     assert detector.silent_s("a", 4.0) is None
+
+
+class Thorough(FailureDetector):
+    """Looks at everybody, every time."""
+
+    def lost(self, now_s: float) -> list[tuple[str, float]]:
+        self._none_before_s = float("-inf")
+        return super().lost(now_s)
+
+
+NODES = st.sampled_from("abcd")
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("heard"), NODES, st.floats(0, 5)),
+        st.tuples(st.just("granted"), NODES, st.floats(0, 9)),
+        st.tuples(st.just("expect"), NODES, st.floats(0, 9)),
+        st.tuples(st.just("forget"), NODES, st.just(0.0)),
+        st.tuples(st.just("look"), st.just(""), st.floats(0, 4)),
+    ),
+    max_size=60,
+)
+
+
+@given(STEPS)
+def test_that_not_everybody_is_looked_at_every_time_changes_no_verdict(
+    steps: list[tuple[str, str, float]],
+) -> None:
+    """`heard` may come late (an old sign of an agent that was forgotten); `heard_all` is newer than the last look."""
+    quick, thorough = FailureDetector(PATIENCE_S), Thorough(PATIENCE_S)
+    now_s = 0.0
+    said: set[str] = set()
+    for what, node, amount_s in steps:
+        for each in (quick, thorough):
+            if what == "heard":
+                each.heard(node, now_s - amount_s)
+            elif what == "granted":
+                each.granted(node, now_s + amount_s)
+            elif what == "expect":
+                each.expect([node], now_s, amount_s)
+            elif what == "forget":
+                each.forget(node)
+        if what == "heard":
+            said.add(node)
+        if what == "look":
+            now_s += amount_s
+            for each in (quick, thorough):
+                each.heard_all([(name, now_s) for name in sorted(said)])
+            said.clear()
+            assert quick.lost(now_s) == thorough.lost(now_s)

@@ -88,7 +88,14 @@ class Mind:
 
 
 class Server:
-    """Where the service sends to many."""
+    """Where the service sends to many, and who has said something."""
+
+    def __init__(self) -> None:
+        self.heard: list[Any] = []
+
+    def take_heard(self) -> list[Any]:
+        heard, self.heard = self.heard, []
+        return heard
 
     def send_all(self, peers: Any, message: Any) -> None:
         for peer in peers:
@@ -243,6 +250,7 @@ def test_silence_counts_from_the_last_sign_of_life_whether_connected_or_not() ->
         world.service.look()
     assert NodeLost not in world.kinds()
     connected.last_heard_s = 103.45
+    world.service.server.heard.append(connected)  # type: ignore[union-attr]
     world.clock.now_s = 103.5
     world.service.look()
     assert [event.node for event in world.mind.told if isinstance(event, NodeLost)] == ["b"]
