@@ -12,6 +12,7 @@ state. What a contender does afterwards in the background is waited for, and sho
     dcp_stager      `dcp.async_save` with torch's DefaultStager in shared memory, reused
     dcp_async       `dcp.async_save` as it is
     torch_save      `torch.save` to the same disk
+    dlrover         DLRover's flash checkpoint, into memory, in a process and an environment of its own (--no-dlrover: without)
 
 The loop: a model that computes for --step-s a step, alone and saving at every step; CPU seconds and blocked seconds a step are
 compared, since wall times of this machine differ by more from run to run. The last line of standard output is one JSON object.
@@ -24,6 +25,7 @@ import contextlib
 import logging
 import os
 import shutil
+import signal
 import socket
 import statistics
 import subprocess
@@ -35,22 +37,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from memory_states import state_of
+from peer_venv import DLROVER, PYTHON, PeerError, environment
 from sidebyside import print_result, spread
 
 OURS, LIMIT = "robust_run", "memcpy"
-PEERS = ("dcp_stager", "dcp_async", "torch_save")
+PEERS = ("dcp_stager", "dcp_async", "torch_save", "dlrover")
+FLASH_MEMORY = "/dev/shm/ckpt_shm_0"
+"""What DLRover leaves where its process is killed."""
 State = dict[str, torch.Tensor]
-Save = Callable[[State, int], Callable[[], object]]
-"""Saves; returns what waits until the rest of it is done."""
-
-
-def state_of(size_bytes: int) -> State:
-    """Return a state of that size."""
-    generator = torch.Generator().manual_seed(1)
-    rows = max(1, (size_bytes - 200 * 4096 * 4) // 24 // (4096 * 4))
-    large = torch.randn(rows, 4096, generator=generator)
-    state = {f"layers.{i}.weight": large.roll(i, 0) for i in range(24)}
-    return state | {f"layers.{i}.bias": large[0].roll(i) for i in range(200)}
+Save = Callable[[State, int], "Callable[[], object] | float"]
+"""Saves; returns what waits until the rest of it is done, or how long it took where that was measured elsewhere."""
 
 
 @contextlib.contextmanager
@@ -136,6 +133,52 @@ def torch_save(folder: str) -> Save:
     return save
 
 
+@contextlib.contextmanager
+def dlrover(size_bytes: int, folder: str) -> Iterator[Save | None]:
+    """DLRover's, which has the same state in its own process; None: it cannot be had here, as was said."""
+    try:
+        venv, _ = environment(DLROVER)
+    except PeerError as error:
+        print(f"dlrover is left out: {error}", flush=True)
+        yield None
+        return
+    was_there = os.path.exists(FLASH_MEMORY)
+    here = os.path.dirname(os.path.abspath(__file__))
+    argv = [os.path.join(venv, PYTHON), "-W", "ignore", os.path.join(here, "memory_peer.py"), str(size_bytes)]
+    env = {name: value for name, value in os.environ.items() if not name.startswith("ROBUST_")}
+    env |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "TMPDIR": folder}
+    child = subprocess.Popen(
+        argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env,
+        start_new_session=True,
+    )  # fmt: skip
+    assert child.stdin is not None
+    assert child.stdout is not None
+
+    def save(state: State, step: int) -> float:  # noqa: ARG001 - as all of them
+        print(step, file=child.stdin, flush=True)
+        return float(answer())
+
+    def answer() -> str:
+        for line in child.stdout or ():
+            if line.strip() == "ready" or line[:1].isdecimal():
+                return line
+        raise SystemExit("dlrover has ended; --no-dlrover measures without it")
+
+    try:
+        answer()
+        yield save
+    finally:
+        child.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(20)
+        with contextlib.suppress(ProcessLookupError):  # its own process, which holds the memory, and is in its session
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        if not was_there:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(FLASH_MEMORY)
+
+
 def blocked(saves: dict[str, Save], state: State, rounds: int) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
     """Return seconds until each call returned, and until all of it was done, round by round; the first two warm up."""
     returned: dict[str, list[float]] = {name: [] for name in saves}
@@ -147,7 +190,10 @@ def blocked(saves: dict[str, Save], state: State, rounds: int) -> tuple[dict[str
             begun_s = time.perf_counter()
             wait = saves[name](state, number + 1)
             returned_s = time.perf_counter() - begun_s
-            wait()
+            if isinstance(wait, float):
+                returned_s = wait
+            else:
+                wait()
             if number >= 2:
                 returned[name].append(returned_s)
                 done[name].append(time.perf_counter() - begun_s)
@@ -181,6 +227,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=0, help="of a loop that saves every step; 0: none")
     parser.add_argument("--step-s", type=float, default=1.0, help="what a step of it computes for")
+    parser.add_argument("--no-dlrover", action="store_true", help="leave out what must be installed first")
     parser.add_argument("--folder", help="where files are written (default: a temporary one)")
     args = parser.parse_args()
     warnings.filterwarnings("ignore")
@@ -191,12 +238,15 @@ def main() -> int:
     with (
         tempfile.TemporaryDirectory(prefix="memory-ckpt-", dir=args.folder) as folder,
         tempfile.TemporaryDirectory(prefix="memory-ckpt-", dir="/dev/shm") as memory,
+        contextlib.nullcontext() if args.no_dlrover else dlrover(int(args.gb * (1 << 30)), folder) as flash,
         keeper(memory),
     ):
-        saves = {
+        saves: dict[str, Save] = {
             LIMIT: memcpy(state), OURS: robust_run(state), "dcp_stager": dcp(folder, staged=True),
             "dcp_async": dcp(folder, staged=False), "torch_save": torch_save(folder),
         }  # fmt: skip
+        if flash is not None:
+            saves["dlrover"] = flash
         returned, done = blocked(saves, state, args.rounds)
         looped: dict[str, Any] = {}
         if args.steps:
@@ -209,14 +259,17 @@ def main() -> int:
     cases = []
     print(f"\n{gib:.2f} GiB{'':<12}{'blocked, s/GiB':>16}{'until done':>14}")
     for name in saves:
-        case = {"name": name, "blocked_s_per_gib": spread([round(each / gib, 5) for each in returned[name]])}
+        case: dict[str, Any] = {
+            "name": name,
+            "blocked_s_per_gib": spread([round(each / gib, 5) for each in returned[name]]),
+        }
         case["until_done_s_per_gib"] = round(statistics.median(done[name]) / gib, 4)
         cases.append(case)
         print(f"{name:<20}{case['blocked_s_per_gib']['median']:>16.4f}{case['until_done_s_per_gib']:>14.3f}")
     ratios = [
         {"ratio": f"blocked: {OURS} over {other}", "median": round(statistics.median(ratio(returned, OURS, other)), 3),
          "rounds": [round(each, 3) for each in ratio(returned, OURS, other)], "aim": aim}
-        for other, aim in ((LIMIT, "<= 1.3"), *((peer, "<= 1") for peer in PEERS))
+        for other, aim in ((LIMIT, "<= 1.3"), *((peer, "<= 1") for peer in PEERS if peer in saves))
     ]  # fmt: skip
     for each in ratios:
         print(f"{each['ratio']:<40}{each['median']:>8.3f}   aim {each['aim']}")

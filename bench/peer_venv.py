@@ -1,4 +1,4 @@
-"""A virtual environment for a launcher that is no dependency of ours, made on demand and kept for the next time.
+"""A virtual environment for a peer that is no dependency of ours, made on demand and kept for the next time.
 
 It borrows torch and numpy from the interpreter that runs the bench, by path: nothing large is downloaded, all sides import
 the very same files, and what the peer needs besides is never installed where we are.
@@ -13,22 +13,39 @@ import shutil
 import subprocess
 import sys
 from importlib import metadata
+from typing import NamedTuple
 
 NVRX = "nvidia-resiliency-ext"
-NVRX_VERSION = "0.4.1"
-NEEDS = ("defusedxml", "nvidia-ml-py", "packaging", "psutil", "pynvml", "pyyaml")
-"""What it declares, without torch."""
 
-LAUNCHER = os.path.join("bin", "ft_launcher")
+
+class Peer(NamedTuple):
+    """A package that is measured beside ours."""
+
+    package: str
+    version: str
+    needs: tuple[str, ...]
+    """What it declares, without torch."""
+    imports: str
+    """What must be importable."""
+
+
+NVRX_PEER = Peer(
+    NVRX, "0.4.1", ("defusedxml", "nvidia-ml-py", "packaging", "psutil", "pynvml", "pyyaml"),
+    "nvidia_resiliency_ext.fault_tolerance.launcher",
+)  # fmt: skip
+DLROVER = Peer(
+    "dlrover", "0.6.1",
+    ("psutil", "pynvml", "nvidia-ml-py", "deprecated", "wrapt", "requests", "urllib3", "idna", "certifi", "charset-normalizer",
+     "packaging", "grpcio", "protobuf"),
+    "dlrover.trainer.torch.flash_checkpoint.ddp",
+)  # fmt: skip
+
+PYTHON, LAUNCHER = os.path.join("bin", "python"), os.path.join("bin", "ft_launcher")
 STAMP = "made-by-the-bench"
 """Written last: a folder without it was never finished."""
 
 INSTALL_LIMIT_S = 300.0
 CHECK_LIMIT_S = 60.0
-CHECK = (
-    "import numpy, torch, nvidia_resiliency_ext.fault_tolerance.launcher; from importlib import metadata; "
-    f"print(torch.__version__, metadata.version({NVRX!r}))"
-)
 
 
 class PeerError(Exception):
@@ -36,29 +53,36 @@ class PeerError(Exception):
 
 
 def ft_launcher(chosen: str | None) -> tuple[str, str]:
-    """Return the path of NVRx's ft_launcher and its version, installing it first if need be.
+    """Return the path of NVRx's ft_launcher and its version. Raises PeerError; see `environment`."""
+    folder, version = environment(NVRX_PEER, chosen, LAUNCHER)
+    return os.path.join(folder, LAUNCHER), version
 
-    `chosen` is a folder to find or make the environment in; None is one of our own in the user's cache. Raises PeerError.
+
+def environment(peer: Peer, chosen: str | None = None, holds: str = PYTHON) -> tuple[str, str]:
+    """Return the folder of a peer's environment and the peer's version, installing it first if need be.
+
+    `chosen` is a folder to find or make the environment in; None is one of our own in the user's cache. `holds`: a file that
+    shows that a folder of the user's is one. Raises PeerError.
     """
-    folder = os.path.abspath(chosen) if chosen else cache_folder()
-    launcher = os.path.join(folder, LAUNCHER)
+    folder = os.path.abspath(chosen) if chosen else cache_folder(peer)
     finished = os.path.exists(os.path.join(folder, STAMP))
     if chosen and not finished and os.path.isdir(folder) and os.listdir(folder):
-        if not os.access(launcher, os.X_OK):
-            raise PeerError(f"{folder} is not empty and has no {LAUNCHER}; give --peer-venv a new folder")
+        if not os.access(os.path.join(folder, holds), os.X_OK):
+            raise PeerError(f"{folder} is not empty and has no {holds}; give --peer-venv a new folder")
     elif not finished:
-        _make(folder)
-    return launcher, _checked_version(folder)
+        _make(peer, folder)
+    return folder, _checked_version(peer, folder)
 
 
-def cache_folder() -> str:
+def cache_folder(peer: Peer) -> str:
     """Where the environment is kept: a folder of its own for each interpreter and torch that it borrows from."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    key = hashlib.sha256("\n".join([sys.executable, sys.version, *borrowed_folders()]).encode()).hexdigest()[:8]
-    return os.path.join(cache, "robust-run-bench", f"{NVRX}-{NVRX_VERSION}-{key}")
+    borrowed = borrowed_folders(peer)
+    key = hashlib.sha256("\n".join([sys.executable, sys.version, *borrowed]).encode()).hexdigest()[:8]
+    return os.path.join(cache, "robust-run-bench", f"{peer.package}-{peer.version}-{key}")
 
 
-def borrowed_folders() -> list[str]:
+def borrowed_folders(peer: Peer) -> list[str]:
     """Return where torch and numpy are imported from. Raises PeerError without torch."""
     folders: list[str] = []
     for name in ("torch", "numpy"):
@@ -66,13 +90,13 @@ def borrowed_folders() -> list[str]:
         if spec is not None and spec.origin is not None:
             folders.append(os.path.dirname(os.path.dirname(os.path.realpath(spec.origin))))
         elif name == "torch":
-            raise PeerError(f"{sys.executable} has no torch that {NVRX} could use")
+            raise PeerError(f"{sys.executable} has no torch that {peer.package} could use")
     return list(dict.fromkeys(folders))
 
 
-def _make(folder: str) -> None:
-    print(f"installing {NVRX} {NVRX_VERSION} into {folder}, once", flush=True)
-    wanted = [f"{NVRX}=={NVRX_VERSION}", *NEEDS]
+def _make(peer: Peer, folder: str) -> None:
+    print(f"installing {peer.package} {peer.version} into {folder}, once", flush=True)
+    wanted = [f"{peer.package}=={peer.version}", *peer.needs]
     if importlib.util.find_spec("numpy") is None:
         wanted.append("numpy")
     python = os.path.join(folder, "bin", "python")
@@ -85,7 +109,7 @@ def _make(folder: str) -> None:
         ])  # fmt: skip
         packages = os.path.join(folder, "lib", f"python{sys.version_info[0]}.{sys.version_info[1]}", "site-packages")
         with open(os.path.join(packages, "borrowed.pth"), "w", encoding="utf-8") as file:
-            file.writelines(f"{path}\n" for path in borrowed_folders())
+            file.writelines(f"{path}\n" for path in borrowed_folders(peer))
         with open(os.path.join(folder, STAMP), "w", encoding="utf-8") as file:
             file.writelines(f"{name}\n" for name in wanted)
     except PeerError:
@@ -93,11 +117,14 @@ def _make(folder: str) -> None:
         raise
 
 
-def _checked_version(folder: str) -> str:
+def _checked_version(peer: Peer, folder: str) -> str:
     """Return the peer's version. Raises PeerError unless it can be imported and sees our torch."""
-    seen, version = _run([os.path.join(folder, "bin", "python"), "-W", "ignore", "-c", CHECK], CHECK_LIMIT_S).split()[
-        -2:
-    ]
+    check = (
+        f"import numpy, torch, {peer.imports}; from importlib import metadata; "
+        f"print(torch.__version__, metadata.version({peer.package!r}))"
+    )
+    python = os.path.join(folder, PYTHON)
+    seen, version = _run([python, "-W", "ignore", "-c", check], CHECK_LIMIT_S).split()[-2:]
     ours = metadata.version("torch")
     if seen.partition("+")[0] != ours.partition("+")[0]:
         raise PeerError(f"{folder} has torch {seen}, the bench runs with {ours}; give --peer-venv a new folder")
