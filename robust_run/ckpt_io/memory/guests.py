@@ -80,16 +80,18 @@ def choose(guests: Guests, push: Push, busy: Collection[int]) -> int | Needed | 
     """Return the buffer that a copy goes to, what must be reserved first, or that there is none just now."""
     mine = [each for each in guests.buffers if each.rank == push.rank]
     large = [each for each in mine if each.size_bytes >= push.used_bytes]
-    if len(large) < GUEST_BUFFERS:
-        wanted = GUEST_BUFFERS - len(large)
-        return Needed(wanted=wanted, least=1 if mine else wanted, size_bytes=max(push.room_bytes, push.used_bytes))
     kept = _kept(guests, push.rank, push.ranks)
     free = [
         (each.part is not None, each.part.generation if each.part is not None else (-1, -1), each.id)
         for each in large
         if each.id not in busy and (each.part is None or (each.part.state == "whole" and each.part.generation != kept))
     ]
-    return min(free)[2] if free else "busy"
+    if free:
+        return min(free)[2]
+    wanted = GUEST_BUFFERS - len(large)
+    if wanted <= 0:
+        return "busy"
+    return Needed(wanted=wanted, least=1 if mine else wanted, size_bytes=max(push.room_bytes, push.used_bytes))
 
 
 def place(guests: Guests, buffer: int, push: Push, maker: int) -> Guests:
