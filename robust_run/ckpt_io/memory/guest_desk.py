@@ -8,7 +8,6 @@ from collections.abc import Callable
 import msgspec
 
 from robust_run.ckpt_io.memory import generations, guests
-from robust_run.ckpt_io.memory.budget import rounded
 from robust_run.ckpt_io.memory.copy_words import Kept, Later, NotHere, Parcel, Pull, Push, Stale
 from robust_run.ckpt_io.memory.generations import Generation, HeldBuffer, Holdings
 from robust_run.ckpt_io.memory.guests import Guests, Needed
@@ -63,7 +62,7 @@ class GuestDesk:
         if isinstance(chosen, Needed):
             if not self._is_settled():
                 return Later(reason="its own ranks have no buffers yet")
-            return msgspec.structs.replace(chosen, size_bytes=rounded(chosen.size_bytes - chosen.size_bytes // 64))
+            return chosen
         if chosen == "busy":
             return Later(reason="its buffers are being written or read")
         self.guests = guests.place(self.guests, chosen, push, maker)
