@@ -64,25 +64,24 @@ class Sender:
             for part in parts:
                 stride = self._send(link, part)
             return stride
-        except (CopyFailed, LinkLost) as error:
+        except LinkLost as error:
             self._hang_up()
-            if isinstance(error, CopyFailed):
-                raise
             raise CopyFailed(str(error), is_usual=self._is_cut) from error
 
     def _send(self, link: Link, part: Outgoing) -> int:
         link.send(part.push)
-        answer = link.receive_one(Go, Kept, NoRoom, Stale, Later, wait_s=ANSWER_S)
+        answer: Go | Kept | NoRoom | Stale | Later = link.receive_one(Go, Kept, NoRoom, Stale, Later, wait_s=ANSWER_S)
         if isinstance(answer, Go):
             link.send_part(part.descriptor, part.push.used_bytes, self._rest)
             answer = link.receive_one(Kept, Stale, wait_s=ANSWER_S)
         if isinstance(answer, Kept):
             return answer.stride
+        assert not isinstance(answer, Go), "it was answered"
         raise CopyFailed(answer.reason, is_usual=not isinstance(answer, NoRoom))
 
     def _rest(self, took_s: float) -> None:
         if self._is_cut:
-            raise CopyFailed("it is not wanted any more", is_usual=True)
+            raise LinkLost("nobody waits for it any more")
         self._rest_s(took_s)
 
     def _connected(self, to: CopyTo) -> Link:
@@ -157,7 +156,7 @@ def fetch(errand: Errand, key: bytes, ledger: buffers.Ledger) -> Brought:
 
 def _fetched(link: Link, errand: Errand, ledger: buffers.Ledger) -> Brought:
     link.send(errand.pull)
-    parcel = link.receive_one(Parcel, NotHere)
+    parcel: Parcel | NotHere = link.receive_one(Parcel, NotHere)
     if isinstance(parcel, NotHere):
         raise CopyFailed(f"{_name(errand.source)} did not give its copy: {parcel.reason}")
     if parcel.generation != (errand.pull.attempt, errand.pull.step):

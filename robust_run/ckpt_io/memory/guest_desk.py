@@ -46,6 +46,7 @@ class GuestDesk:
     def begin_attempt(self, attempt: int, resumed_step: int | None) -> None:
         """Drop what belongs to a past that did not happen."""
         self.guests = guests.begin_attempt(self.guests, attempt, resumed_step)
+        self.stride = self.sender_stride = 1
 
     # --- a copy comes
 

@@ -17,7 +17,7 @@ import select
 import socket
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -33,7 +33,6 @@ CHUNK_BYTES = 8 << 20
 """Sent in one go: then there is a rest, where one was asked for."""
 _BLOCK_BYTES = 1 << 20
 _LENGTH_BYTES, _MAC_BYTES = 4, 32
-_Kind = TypeVar("_Kind")
 _encoder = msgspec.msgpack.Encoder()
 _asked: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Asked)
 _answered: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Answered)
@@ -90,7 +89,7 @@ class Link:
         except (msgspec.MsgspecError, RecursionError, ValueError) as error:
             raise LinkLost(f"it sent a word that is not understood: {error}") from error
 
-    def receive_one(self, *kinds: type[_Kind], wait_s: float | None = STALL_S) -> _Kind:
+    def receive_one(self, *kinds: type, wait_s: float | None = STALL_S) -> Any:
         """Return the next word, one of these. Raises LinkLost."""
         word = self.receive(wait_s)
         if not isinstance(word, kinds):

@@ -88,7 +88,7 @@ class Sending:
     def look(self, holdings: Holdings) -> None:
         """Note that something has become whole, and send it if it is its turn."""
         parts = generations.whole(holdings)
-        if not parts or (generation := _generation(parts)) == self._seen:
+        if not parts or ((generation := _generation(parts)) <= (self._seen or (-1, -1))):
             return
         before, now_s = self._seen, self._now_s()
         self._apart_s = now_s - self._seen_s if before is not None else 0.0
@@ -116,10 +116,8 @@ class Sending:
         to, generation = self._to, _generation(parts)
         if to is None or self._is_busy or generation == self._kept:
             return
-        try:
-            sent = tuple(self._outgoing(each, holdings) for each in parts)
-        except OSError as error:  # no descriptors left
-            self._failed(CopyFailed(f"a part cannot be read: {error.strerror or error}"))
+        sent = self._lend(parts, holdings)
+        if sent is None:
             return
         self._is_busy, self._due_s = True, None
         self._sender.begin()
@@ -142,6 +140,19 @@ class Sending:
                 self._succeeded(generation, result)
 
         self._run(job, then)
+
+    def _lend(self, parts: tuple[HeldBuffer, ...], holdings: Holdings) -> tuple[Outgoing, ...] | None:
+        sent: list[Outgoing] = []
+        try:
+            for each in parts:
+                sent.append(self._outgoing(each, holdings))
+        except OSError as error:  # no descriptors left
+            close_all(tuple(sent))
+            for each, _ in zip(parts, sent, strict=False):
+                self._pool.returned(each.id)
+            self._failed(CopyFailed(f"a part cannot be read: {error.strerror or error}"))
+            return None
+        return tuple(sent)
 
     def _outgoing(self, each: HeldBuffer, holdings: Holdings) -> Outgoing:
         part = each.part
