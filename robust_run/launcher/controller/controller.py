@@ -44,6 +44,7 @@ from robust_run.launcher.model.events import (
     WarmRefused,
 )
 from robust_run.launcher.model.job import Paces, Sights
+from robust_run.launcher.model.memory_events import MemoryPeers
 from robust_run.launcher.model.resume_events import LookForCheckpoints, ResumeChosen
 from robust_run.launcher.records.incidents import IncidentBook
 from robust_run.launcher.records.journal import Journal
@@ -303,8 +304,7 @@ class Controller:
             case OpenStore():
                 self._open_store(action, now_s)
             case StartAttempt():
-                for placement in action.placements:
-                    self._outbox.send(placement.node, msgspec.structs.replace(action, placements=(placement,)))
+                self._start(action)
             case EndAttempt():
                 self._journal.sync_soon()
                 order = msgspec.structs.replace(action, only=())
@@ -332,8 +332,20 @@ class Controller:
                 self._code_staging.stage(action)
             case LookForCheckpoints():
                 self._look_for_checkpoints(action)
+            case MemoryPeers(peers=peers):
+                for peer in peers:
+                    self._outbox.send(peer.node, msgspec.structs.replace(action, peers=(peer,)))
             case Finish():
                 self.finish(action)
+
+    def _start(self, order: StartAttempt) -> None:
+        for placement in order.placements:
+            own = msgspec.structs.replace(order, placements=(placement,))
+            if order.elsewhere:
+                from robust_run.launcher.core.resume.parts import of_placement
+
+                own = msgspec.structs.replace(own, elsewhere=of_placement(order.elsewhere, placement))
+            self._outbox.send(placement.node, own)
 
     def _record(self, action: RecordIncident) -> None:
         self.book.record(action, self._later, self.collector.scene_of(action))

@@ -109,6 +109,7 @@ def _goes(state: JobState, member: Member, gone: Literal["lost", "left"], reason
     member.gone, member.present, member.reason, member.since_s = gone, False, reason, now_s
     state.usable -= member.info.name not in state.evicted
     member.checked = ""  # it may come back as another
+    state.memory_at.pop(member.info.id, None)
 
 
 def lost(policy: CorePolicy, state: JobState, event: NodeLost, now_s: float) -> list[Action]:

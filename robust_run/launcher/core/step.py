@@ -24,7 +24,7 @@ from robust_run.launcher.core.attempts import (
     begin,
     end_attempt,
     failure_ending,
-    start_order,
+    start,
     stopped,
     try_to_gather,
 )
@@ -63,6 +63,7 @@ from robust_run.launcher.model.events import (
 )
 from robust_run.launcher.model.health_events import HealthSeen
 from robust_run.launcher.model.job import Progress
+from robust_run.launcher.model.memory_events import MemoryGroups, MemoryReady
 from robust_run.launcher.model.resume_events import CheckpointSaved, NoResumePoint, ResumeChosen, SavedCheckpoint
 
 SIGKILL = 9
@@ -233,6 +234,10 @@ def _take_rare(policy: CorePolicy, state: JobState, event: Event, now_s: float) 
         from robust_run.launcher.core.diagnosis import health
 
         return health.seen(policy, state, event, now_s)
+    if isinstance(event, (MemoryReady, MemoryGroups)):
+        from robust_run.launcher.core.resume import peers
+
+        return peers.take(state, event)
     if isinstance(event, (Diagnosed, StandbyChecked)):
         from robust_run.launcher.core.ladder import ladder
 
@@ -281,7 +286,7 @@ def _go(policy: CorePolicy, state: JobState, now_s: float) -> list[Action]:
     state.phase = "running"
     state.live = set(range(state.world_size))
     early, state.early_exits = state.early_exits, []
-    actions: list[Action] = [start_order(state)]
+    actions = start(state)
     for exit_ in early:
         if exit_.rank in state.live:
             actions += _rank_exited(policy, state, exit_, now_s)

@@ -27,6 +27,7 @@ from robust_run.launcher.model.job import (
     RankEvidence,
     Rung,
 )
+from robust_run.launcher.model.memory_events import MemoryEvent, MemoryReady
 from robust_run.launcher.model.resume_events import CheckpointSaved, Damage, ResumeEvent, SavedCheckpoint, Source
 from robust_run.tracer.types import TraceVerdict
 
@@ -336,6 +337,7 @@ Event = (
     | HealthEvent
     | CheckEvent
     | ResumeEvent
+    | MemoryEvent
     | SignalReceived
     | LimitNear
     | SignalPassedOn
@@ -361,6 +363,7 @@ NodeEvent = (
     | NotFinite
     | CodeLacking
     | CheckpointSaved
+    | MemoryReady
     | HealthEvent
     | ReplayStepped
     | SignalPassedOn

@@ -191,6 +191,8 @@ class JobSpec(JobPolicy, frozen=True, kw_only=True):
     """So much it may hold; None: as much as the node has room for."""
     ckpt_every: str = ""
     """How often `robust_run.checkpoint` saves to storage (ROBUST_CKPT_EVERY): 100, 10m or 30s; empty: the program says."""
+    ckpt_copies: int = 0
+    """Copies of what is kept in memory on other nodes: 1, or 0."""
     http_port: int | None = None
     """Port of the web server; None: a free one where there are several nodes, none where there is one. NO_PORT: none."""
     http_host: str = ""

@@ -9,6 +9,8 @@ from typing import Literal
 
 import msgspec
 
+from robust_run.launcher.model.memory_events import PartsElsewhere
+
 Source = Literal["", "storage", "memory", "peer"]
 """storage: a folder of checkpoints. memory, peer: of a node of the attempt, or of another one. Empty: the beginning."""
 
@@ -76,6 +78,10 @@ class LookForCheckpoints(msgspec.Struct, frozen=True, tag="look_for_checkpoints"
     """Whom to ask."""
     of: int = 1
     """Nodes of the attempt: so many must answer."""
+    holders: tuple[str, ...] = ()
+    """Nodes that have no part in it and may hold copies of what its ranks saved: these are asked, too, and only for that."""
+    memory_only: bool = False
+    """Of the order to an agent: the folder is not looked at."""
     folder: str
     """Where an agent looks that was given no folder of its own (--ckpt-dir); empty: only in memory, if no node was."""
     avoid: tuple[str, ...] = ()
@@ -110,6 +116,8 @@ class ResumeChosen(msgspec.Struct, frozen=True, tag="resume_chosen", kw_only=Tru
     passed_over: tuple[PassedOver, ...] = ()
     unsure: tuple[str, ...] = ()
     """What nodes do not see of it, a sentence each."""
+    elsewhere: tuple[PartsElsewhere, ...] = ()
+    """What nodes get from the memory of others, where `source` is peer."""
 
     def point(self) -> ResumePoint:
         """Return what the attempt's nodes are told."""

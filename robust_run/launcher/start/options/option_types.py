@@ -110,6 +110,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     ckpt_dir: str | None = None
     ckpt_memory: str = "auto"
     ckpt_every: str = _JOB.ckpt_every
+    ckpt_copies: str = "auto"
     standby: str = "0"
     wait_for_nodes: float | None = None
     evict_list: str | None = None
