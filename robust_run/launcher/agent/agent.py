@@ -35,8 +35,7 @@ from robust_run.launcher.model.events import (
     WarmReady,
 )
 from robust_run.launcher.model.job import Progress, Sights
-from robust_run.launcher.model.memory_events import MemoryPeers, MemoryReady
-from robust_run.launcher.model.resume_events import CheckpointSaved, LookForCheckpoints
+from robust_run.launcher.model.resume_events import CheckpointSaved, LookForCheckpoints, MemoryPeers, MemoryReady
 
 if TYPE_CHECKING:
     import asyncio

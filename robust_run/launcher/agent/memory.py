@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from robust_run.launcher.model.memory_events import MemoryPeers, MemoryReady
+from robust_run.launcher.model.resume_events import MemoryPeers, MemoryReady
 
 if TYPE_CHECKING:
     from robust_run.ckpt_io.seen import MemoryGeneration

@@ -35,7 +35,7 @@ from robust_run.ckpt_io.memory.types import generation_of_name
 from robust_run.ckpt_io.seen import MemoryGeneration
 from robust_run.errors import RobustRunError
 from robust_run.launcher.model.actions import StartAttempt
-from robust_run.launcher.model.memory_events import MemoryPeers
+from robust_run.launcher.model.resume_events import MemoryPeers
 
 #: A keeper that does not say what it holds within this time is not waited for: the attempt starts without. It hashes what was
 #: copied last before it says so (`ckpt_io.memory.keeper.LOOK_S`), and the controller waits for longer (`core.resume.looks`).

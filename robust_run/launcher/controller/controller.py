@@ -44,8 +44,7 @@ from robust_run.launcher.model.events import (
     WarmRefused,
 )
 from robust_run.launcher.model.job import Paces, Sights
-from robust_run.launcher.model.memory_events import MemoryPeers
-from robust_run.launcher.model.resume_events import LookForCheckpoints, ResumeChosen
+from robust_run.launcher.model.resume_events import LookForCheckpoints, MemoryPeers, ResumeChosen
 from robust_run.launcher.records.incidents import IncidentBook
 from robust_run.launcher.records.journal import Journal
 from robust_run.tracer.nccl.types import CommRate

@@ -25,8 +25,7 @@ from robust_run.launcher.model.job import (
     RankEvidence,
     VerdictDraft,
 )
-from robust_run.launcher.model.memory_events import PartsElsewhere
-from robust_run.launcher.model.resume_events import PassedOver, ResumePoint, SavedCheckpoint
+from robust_run.launcher.model.resume_events import PartsElsewhere, PassedOver, ResumePoint, SavedCheckpoint
 from robust_run.tracer.types import TraceVerdict
 
 Phase = Literal[

@@ -13,8 +13,7 @@ from robust_run.launcher.model.check_events import CheckAction, CheckOrder
 from robust_run.launcher.model.code_events import CodeUse, StageCode
 from robust_run.launcher.model.health_events import RuleSpoke
 from robust_run.launcher.model.job import Placement, VerdictDraft
-from robust_run.launcher.model.memory_events import MemoryPeers, PartsElsewhere
-from robust_run.launcher.model.resume_events import LookForCheckpoints, ResumePoint
+from robust_run.launcher.model.resume_events import LookForCheckpoints, MemoryPeers, PartsElsewhere, ResumePoint
 
 
 class OpenStore(msgspec.Struct, frozen=True, tag="open_store", kw_only=True):

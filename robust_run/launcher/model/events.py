@@ -27,8 +27,14 @@ from robust_run.launcher.model.job import (
     RankEvidence,
     Rung,
 )
-from robust_run.launcher.model.memory_events import MemoryEvent, MemoryReady
-from robust_run.launcher.model.resume_events import CheckpointSaved, Damage, ResumeEvent, SavedCheckpoint, Source
+from robust_run.launcher.model.resume_events import (
+    CheckpointSaved,
+    Damage,
+    MemoryReady,
+    ResumeEvent,
+    SavedCheckpoint,
+    Source,
+)
 from robust_run.tracer.types import TraceVerdict
 
 # --- events: the job and its nodes ----------------------------------------------------------------------------------
@@ -337,7 +343,6 @@ Event = (
     | HealthEvent
     | CheckEvent
     | ResumeEvent
-    | MemoryEvent
     | SignalReceived
     | LimitNear
     | SignalPassedOn

@@ -15,8 +15,7 @@ from robust_run.launcher.core.resume.looks import ANSWER_S, Choosing, LookAsked,
 from robust_run.launcher.core.resume.memory import decide, point
 from robust_run.launcher.core.resume.resuming import sentence
 from robust_run.launcher.core.state import MemoryAddress, MemoryHolder
-from robust_run.launcher.model.memory_events import PartsElsewhere
-from robust_run.launcher.model.resume_events import PassedOver, ResumeChosen
+from robust_run.launcher.model.resume_events import PartsElsewhere, PassedOver, ResumeChosen
 
 NOW_UNIX_S = 1e9
 NODES = ("a", "b", "c", "spare")

@@ -9,7 +9,7 @@ import msgspec
 from robust_run.ckpt_io.seen import MemoryGeneration
 from robust_run.launcher.core.resume.looks import Choosing, LookAsked, MemoryWorld
 from robust_run.launcher.model.job import Placement
-from robust_run.launcher.model.memory_events import PartsElsewhere
+from robust_run.launcher.model.resume_events import PartsElsewhere
 
 
 class HeldWhole(msgspec.Struct, frozen=True, kw_only=True):

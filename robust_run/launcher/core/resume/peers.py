@@ -12,7 +12,7 @@ from robust_run.ckpt_io.memory.placement import peers_of
 from robust_run.launcher.core.membership import is_usable, name_of
 from robust_run.launcher.core.state import JobState, MemoryAddress
 from robust_run.launcher.model.actions import Action
-from robust_run.launcher.model.memory_events import MemoryGroups, MemoryPeer, MemoryPeers, MemoryReady
+from robust_run.launcher.model.resume_events import MemoryGroups, MemoryPeer, MemoryPeers, MemoryReady
 
 
 def take(state: JobState, event: MemoryReady | MemoryGroups) -> list[Action]:

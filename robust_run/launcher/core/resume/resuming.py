@@ -17,9 +17,9 @@ from robust_run.launcher.core.state import JobState, MemoryHolder
 from robust_run.launcher.model.actions import Action, Say
 from robust_run.launcher.model.events import AttemptEnded, AttemptStarted
 from robust_run.launcher.model.job import Placement
-from robust_run.launcher.model.memory_events import PartsElsewhere
 from robust_run.launcher.model.resume_events import (
     LookForCheckpoints,
+    PartsElsewhere,
     PassedOver,
     ResumeChosen,
     ResumePoint,
@@ -154,15 +154,15 @@ def _from_where(elsewhere: Sequence[PartsElsewhere]) -> str:
     return "".join(f", {each}" for each in [*said[:2], *more])
 
 
-def adopt(state: JobState, event: AttemptStarted) -> None:
-    """Take what a node says it was told for what was chosen: the journal may have lost that."""
+def adopt(state: JobState, event: AttemptStarted) -> list[Action]:
+    """Take what a node says it was told for what was chosen: the journal may have lost that. Nothing is said."""
     name = event.resumes_name
     if event.resumes_source in IN_MEMORY:
         from robust_run.launcher.core.resume import memory
 
         point = memory.point_named(name, event.resumes_step, event.resumes_uuid, event.resumes_s)
         state.resume = msgspec.structs.replace(point, source=event.resumes_source)
-        return
+        return []
     state.resume = ResumePoint(
         source="storage" if name else "",
         step=event.resumes_step,
@@ -171,6 +171,7 @@ def adopt(state: JobState, event: AttemptStarted) -> None:
         address=f"{state.looks_in}/{name}" if name else "",
         created_unix_s=event.resumes_s,
     )
+    return []
 
 
 def damaged(state: JobState, event: AttemptEnded) -> None:
