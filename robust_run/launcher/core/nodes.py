@@ -21,6 +21,7 @@ from robust_run.launcher.model.events import (
     NodeReturned,
     RestartAsked,
 )
+from robust_run.launcher.model.resume_events import MemoryGroups, MemoryReady
 
 SIGTERM = 15
 
@@ -47,6 +48,10 @@ def take(policy: CorePolicy, state: JobState, event: Event, now_s: float) -> lis
             return evicted(policy, state, event, now_s)
         case NodeReadmitted():
             return readmitted(policy, state, event, now_s)
+        case MemoryReady() | MemoryGroups():
+            from robust_run.launcher.core.resume import peers
+
+            return peers.take(state, event)
         case _:
             return None
 

@@ -63,14 +63,7 @@ from robust_run.launcher.model.events import (
 )
 from robust_run.launcher.model.health_events import HealthSeen
 from robust_run.launcher.model.job import Progress
-from robust_run.launcher.model.resume_events import (
-    CheckpointSaved,
-    MemoryGroups,
-    MemoryReady,
-    NoResumePoint,
-    ResumeChosen,
-    SavedCheckpoint,
-)
+from robust_run.launcher.model.resume_events import CheckpointSaved, NoResumePoint, ResumeChosen, SavedCheckpoint
 
 SIGKILL = 9
 
@@ -240,10 +233,6 @@ def _take_rare(policy: CorePolicy, state: JobState, event: Event, now_s: float) 
         from robust_run.launcher.core.diagnosis import health
 
         return health.seen(policy, state, event, now_s)
-    if isinstance(event, (MemoryReady, MemoryGroups)):
-        from robust_run.launcher.core.resume import peers
-
-        return peers.take(state, event)
     if isinstance(event, (Diagnosed, StandbyChecked)):
         from robust_run.launcher.core.ladder import ladder
 
