@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from robust_run.launcher.controller.checking import Checking
     from robust_run.launcher.controller.code_staging import Staging
     from robust_run.launcher.controller.fleet_comparison import FleetComparison
+    from robust_run.launcher.controller.memory_groups import MemoryGroupsLook
     from robust_run.launcher.controller.pacing import Pacing
     from robust_run.launcher.controller.starts import StartBook
     from robust_run.launcher.controller.steps import StepBook
@@ -111,6 +112,7 @@ class Controller:
         self._checking: Checking | None = None
         self._survey: CheckpointSurvey | None = None
         """What asks nodes which checkpoints they see; imported when they are first asked."""
+        self._groups_look: MemoryGroupsLook | None = None
         self._admits_soon = False
         self.admits = False
         """Whether nodes are checked before they are counted on, where no attempt needs them."""
@@ -258,6 +260,15 @@ class Controller:
         self._survey.begin(order)
 
     @property
+    def _memory_groups(self) -> MemoryGroupsLook:
+        """What finds out which nodes share a parallel group; imported where nodes may keep copies of each other's memory."""
+        if self._groups_look is None:
+            from robust_run.launcher.controller.memory_groups import MemoryGroupsLook
+
+            self._groups_look = MemoryGroupsLook(self.state, self.collector.ask, self.tell, self._later)
+        return self._groups_look
+
+    @property
     def _code_staging(self) -> Staging:
         """What is done about versions of the code; imported when there are any."""
         if self._staging is None:
@@ -284,6 +295,8 @@ class Controller:
                 self.book.first_step(event)
                 if self.comparison is not None:
                     self.comparison.begin(event.attempt)
+                if self.state.has_memory and self.policy.many:
+                    self._memory_groups.first_step(event.attempt)
             case WarmReady():
                 for module in event.skipped:
                     self._say(f"--preload: left out {module}", event.node)

@@ -81,6 +81,7 @@ class Collect(msgspec.Struct, frozen=True, tag="collect", kw_only=True):
     attempt: int
     number: int
     samples: int = 3
+    """0: only what their rings hold is told, and no process is looked at."""
     ops: int = 64
     """Newest communication calls of each rank."""
     flows: int = 256
