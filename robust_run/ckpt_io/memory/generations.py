@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Literal
 
 import msgspec
@@ -131,6 +131,16 @@ def common(holdings: Holdings) -> Generation | None:
     return max((generation for generation, ranks in have.items() if wanted and wanted <= ranks), default=None)
 
 
+def whole(holdings: Holdings) -> tuple[HeldBuffer, ...]:
+    """Return the parts of the newest generation of which every rank of this node has one that is hashed, by rank."""
+    have: dict[Generation, dict[int, HeldBuffer]] = {}
+    for each in holdings.buffers:
+        if each.part is not None and each.part.state == "whole" and each.part.world_size == holdings.world_size:
+            have.setdefault(each.part.generation, {})[each.rank] = each
+    found = [generation for generation, of in have.items() if holdings.ranks and of.keys() >= set(holdings.ranks)]
+    return tuple(have[max(found)][rank] for rank in holdings.ranks) if found else ()
+
+
 def is_dead(holdings: Holdings, part: Part) -> bool:
     """Whether the ranks of this node will never have this generation in common: one has none of it, and is past it."""
     if part.world_size != holdings.world_size:
@@ -182,29 +192,41 @@ def find(holdings: Holdings, rank: int, generation: Generation) -> HeldBuffer | 
     return None
 
 
-def held(holdings: Holdings) -> tuple[MemoryGeneration, ...]:
-    """Return what is held whole, of any world size: the newest first."""
-    found: dict[tuple[Generation, int], list[tuple[int, float]]] = {}
-    for each in holdings.buffers:
-        if each.part is not None and each.part.state == "whole":
-            key = (each.part.generation, each.part.world_size)
-            found.setdefault(key, []).append((each.rank, each.part.created_s))
+def held(holdings: Holdings, guests: Iterable[HeldBuffer] = ()) -> tuple[MemoryGeneration, ...]:
+    """Return what is held whole, of any world size, and copies of other nodes' parts: the newest first."""
+    own, copies = _whole_parts(holdings.buffers), _whole_parts(guests)
     return tuple(
         MemoryGeneration(
             attempt=generation[0],
             step=generation[1],
             world_size=world_size,
-            ranks=tuple(sorted({rank for rank, _ in parts})),
-            created_s=max(created_s for _, created_s in parts),
+            ranks=tuple(sorted(mine)),
+            created_s=max((*mine.values(), *others.values())),
+            copies=tuple(sorted(others.keys() - mine.keys())),
         )
-        for (generation, world_size), parts in sorted(found.items(), reverse=True)
+        for generation, world_size in sorted(own.keys() | copies.keys(), reverse=True)
+        for mine, others in [(own.get((generation, world_size), {}), copies.get((generation, world_size), {}))]
     )
+
+
+def _whole_parts(buffers: Iterable[HeldBuffer]) -> dict[tuple[Generation, int], dict[int, float]]:
+    """Return by generation and world size which ranks have a whole part, and when it was copied."""
+    found: dict[tuple[Generation, int], dict[int, float]] = {}
+    for each in buffers:
+        if each.part is not None and each.part.state == "whole":
+            found.setdefault((each.part.generation, each.part.world_size), {})[each.rank] = each.part.created_s
+    return found
 
 
 def add(holdings: Holdings, rank: int, size_bytes: int, ids: Collection[int]) -> Holdings:
     """Take new, empty buffers in."""
     new = tuple(HeldBuffer(id=each, rank=rank, size_bytes=size_bytes) for each in ids)
     return msgspec.structs.replace(holdings, buffers=holdings.buffers + new)
+
+
+def take_over(holdings: Holdings, buffer: HeldBuffer) -> Holdings:
+    """Take in a buffer with a part that was made elsewhere."""
+    return msgspec.structs.replace(holdings, buffers=(*holdings.buffers, buffer))
 
 
 def without(holdings: Holdings, ids: Collection[int]) -> Holdings:

@@ -11,8 +11,9 @@ def peers_of(
 ) -> dict[str, str]:
     """Return for each node the one that keeps its copies; nobody does for one that is not named.
 
-    All nodes send to the one that is as many places further: each keeps exactly one other's. Nodes of a parallel group often share
-    a switch or a rack, and wait for each other: as few as possible keep each other's copies; else the peer is far away.
+    All nodes send to the one that is as many places further: each keeps exactly one other's. Nodes of a parallel group often
+    share a switch or a rack, and wait for each other: as few of them as can be keep each other's copies; else the peer is far
+    away.
 
     Args:
         nodes: In the order of the layout, with their ranks.

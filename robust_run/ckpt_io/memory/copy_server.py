@@ -1,0 +1,208 @@
+"""Where keepers of other nodes call: a thread that lets in those who know the job's key, and one for each of them after that.
+
+One who has not proved it yet costs a socket and 48 bytes. There are few such at a time; where one more comes, the oldest goes:
+the proof takes no longer than a round trip, so one of ours is through before many strangers can push it out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import os
+import secrets
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, TypeVar
+
+from robust_run.ckpt_io.memory import buffers
+from robust_run.ckpt_io.memory.copy_words import Go, Kept, Later, NoRoom, NotHere, Pull, Push, Stale
+from robust_run.ckpt_io.memory.guest_desk import GuestDesk, Room
+from robust_run.ckpt_io.memory.guests import Needed
+from robust_run.ckpt_io.memory.link import NONCE_BYTES, PROOF_BYTES, Link, LinkLost, proof, set_up
+
+MOST_UNPROVEN = 8
+PROOF_S = 5.0
+#: Connections that are proven: one sends to us, and after a loss each rank of the job might fetch a part.
+MOST_PROVEN = 256
+_AGAIN_S = 0.2
+_Result = TypeVar("_Result")
+
+
+class Calls(Protocol):
+    """Does something in the keeper's thread, and returns what it returned."""
+
+    def __call__(self, job: Callable[[], _Result]) -> _Result:
+        """Wait until it is done."""
+        ...
+
+
+class _Unproven(NamedTuple):
+    connection: socket.socket
+    nonce: bytes
+    came: bytearray
+    until_s: float
+
+
+class CopyServer:
+    """Lets keepers in. `run` is for a thread of its own."""
+
+    def __init__(self, listening: socket.socket, key: bytes, serve: Callable[[Link, int], None]) -> None:
+        """`serve` is called in a thread for each proven connection, with its number."""
+        listening.setblocking(False)
+        self._listening, self._key, self._serve = listening, key, serve
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(listening, selectors.EVENT_READ)
+        self._unproven: dict[socket.socket, _Unproven] = {}
+        self._proven, self._next_number = 0, 1
+        self._lock = threading.Lock()
+
+    def run(self) -> None:
+        """Let them in, as long as the process runs."""
+        while True:
+            self.turn()
+
+    def turn(self) -> None:
+        """Wait for the next, and let in who has come."""
+        now_s = time.monotonic()
+        wait_s = min((each.until_s - now_s for each in self._unproven.values()), default=None)
+        for key, _ in self._selector.select(None if wait_s is None else max(0.0, wait_s)):
+            if key.fileobj is self._listening:
+                self._accept()
+            elif (found := self._unproven.get(key.fileobj)) is not None:  # type: ignore[call-overload]
+                self._hear(found)
+        now_s = time.monotonic()
+        for late in [each for each in self._unproven.values() if each.until_s <= now_s]:
+            self._drop(late)
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listening.accept()
+        except (BlockingIOError, InterruptedError, ConnectionError):
+            return
+        except OSError:  # no descriptors left
+            time.sleep(_AGAIN_S)
+            return
+        if len(self._unproven) >= MOST_UNPROVEN:
+            oldest = next(iter(self._unproven.values()))
+            self._hear(oldest)  # it may have proved it meanwhile
+            if oldest.connection in self._unproven:
+                self._drop(oldest)
+        try:
+            connection.setblocking(False)
+            set_up(connection)
+            nonce = secrets.token_bytes(NONCE_BYTES)
+            connection.send(nonce)
+        except OSError:
+            connection.close()
+            return
+        self._unproven[connection] = _Unproven(connection, nonce, bytearray(), time.monotonic() + PROOF_S)
+        self._selector.register(connection, selectors.EVENT_READ)
+
+    def _hear(self, one: _Unproven) -> None:
+        try:
+            content = one.connection.recv(NONCE_BYTES + PROOF_BYTES - len(one.came))
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            content = b""
+        one.came.extend(content)
+        if not content:
+            self._drop(one)
+        elif len(one.came) == NONCE_BYTES + PROOF_BYTES:
+            self._judge(one)
+
+    def _judge(self, one: _Unproven) -> None:
+        theirs, said = bytes(one.came[:NONCE_BYTES]), bytes(one.came[NONCE_BYTES:])
+        with self._lock:
+            is_welcome = self._proven < MOST_PROVEN
+        if not hmac.compare_digest(said, proof(self._key, b"client", one.nonce, theirs)) or not is_welcome:
+            self._drop(one)
+            return
+        try:
+            one.connection.send(proof(self._key, b"server", one.nonce, theirs))
+        except OSError:
+            self._drop(one)
+            return
+        self._selector.unregister(one.connection)
+        del self._unproven[one.connection]
+        link = Link(one.connection, proof(self._key, b"session", one.nonce, theirs), is_client=False)
+        with self._lock:
+            self._proven += 1
+        number, self._next_number = self._next_number, self._next_number + 1
+        threading.Thread(target=self._attend, args=(link, number), daemon=True).start()
+
+    def _attend(self, link: Link, number: int) -> None:
+        try:
+            self._serve(link, number)
+        finally:
+            link.close()
+            with self._lock:
+                self._proven -= 1
+
+    def _drop(self, one: _Unproven) -> None:
+        del self._unproven[one.connection]
+        self._selector.unregister(one.connection)
+        one.connection.close()
+
+
+class Host:
+    """Does what a keeper of another node asks for, in the thread of its connection."""
+
+    def __init__(self, desk: GuestDesk, ledger: buffers.Ledger, call: Calls) -> None:
+        self._desk, self._ledger, self._call = desk, ledger, call
+
+    def serve(self, link: Link, number: int) -> None:
+        """Serve one connection until it ends. What came in part then does not count."""
+        with contextlib.suppress(LinkLost):
+            while True:
+                word = link.receive(None)
+                if isinstance(word, Push):
+                    self._take(link, word, number)
+                else:
+                    self._give(link, word)
+
+    def _take(self, link: Link, push: Push, number: int) -> None:
+        answer = self._room_for(push, number)
+        if not isinstance(answer, Room):
+            link.send(answer)
+            return
+        is_right = False
+        try:
+            link.send(Go())
+            is_right = link.receive_part(answer.descriptor, push)
+        finally:
+            buffer = answer.buffer
+            counts = self._call(lambda: self._desk.has_come(buffer, number, push, is_right=is_right))
+        if not is_right:
+            raise LinkLost("what came is not what was sent")
+        link.send(Kept(stride=self._desk.stride) if counts else Stale(reason="another attempt has begun"))
+
+    def _room_for(self, push: Push, number: int) -> Room | Kept | Stale | Later | NoRoom:
+        answer = self._call(lambda: self._desk.asks(push, number))
+        if not isinstance(answer, Needed):
+            return answer
+        size_bytes = answer.size_bytes
+        try:
+            made = buffers.reserve(self._ledger, push.rank, size_bytes, answer.wanted, answer.least)
+        except buffers.NoRoom as error:
+            self._call(lambda: self._desk.has_no_room(push))
+            return NoRoom(reason=str(error)[:1000])
+        self._call(lambda: self._desk.reserved(push, made, size_bytes))
+        answer = self._call(lambda: self._desk.asks(push, number))
+        return Later(reason="its buffers are being written or read") if isinstance(answer, Needed) else answer
+
+    def _give(self, link: Link, pull: Pull) -> None:
+        lent = self._call(lambda: self._desk.lend(pull))
+        if isinstance(lent, NotHere):
+            link.send(lent)
+            return
+        try:
+            link.send(lent.said)
+            link.send_part(lent.descriptor, lent.said.used_bytes)
+        finally:
+            os.close(lent.descriptor)
+            buffer = lent.buffer
+            self._call(lambda: self._desk.returned(buffer))

@@ -1,0 +1,194 @@
+"""Sends parts to another node's keeper, and fetches them from one. Waits for the network: for threads of its own.
+
+Training has the network first: after each chunk that is sent for a copy there is a rest as long as the chunk took.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from robust_run.ckpt_io.memory import buffers
+from robust_run.ckpt_io.memory.budget import rounded
+from robust_run.ckpt_io.memory.copy_words import Go, Kept, Later, NoRoom, NotHere, Parcel, Pull, Push, Stale
+from robust_run.ckpt_io.memory.link import Link, LinkLost, dial
+from robust_run.ckpt_io.memory.protocol import CopyTo, Source
+
+DIAL_S = 10.0
+#: To reserve takes 0.07 s per GiB; what came is hashed as it comes.
+ANSWER_S = 120.0
+
+
+class CopyFailed(Exception):  # noqa: N818 - never leaves this package
+    """A part could not be sent or fetched: why, as a clause for people."""
+
+    def __init__(self, reason: str, *, is_usual: bool = False) -> None:
+        super().__init__(reason)
+        self.is_usual = is_usual
+        """Nothing is wrong: the other one is not ready, or no longer wants it."""
+
+
+class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
+    """A part to send."""
+
+    push: Push
+    descriptor: int
+    """For the sender alone."""
+
+
+class Sender:
+    """One node's. `send` is for one thread; `cut` for any."""
+
+    def __init__(self, key: bytes, rest: Callable[[float], None]) -> None:
+        """`rest` gets for how many seconds."""
+        self._key, self._rest_s = key, rest
+        self._link: Link | None = None
+        self._at = ("", 0)
+        self._lock = threading.Lock()
+        self._is_cut = False
+
+    def send(self, to: CopyTo, parts: tuple[Outgoing, ...]) -> int:
+        """Send the parts of a generation, until all are kept; return the stride of the one who keeps them.
+
+        Raises:
+            CopyFailed: Some are not.
+        """
+        stride = 1
+        try:
+            link = self._connected(to)
+            for part in parts:
+                stride = self._send(link, part)
+            return stride
+        except LinkLost as error:
+            self._hang_up()
+            raise CopyFailed(str(error), is_usual=self._is_cut) from error
+
+    def _send(self, link: Link, part: Outgoing) -> int:
+        link.send(part.push)
+        answer: Go | Kept | NoRoom | Stale | Later = link.receive_one(Go, Kept, NoRoom, Stale, Later, wait_s=ANSWER_S)
+        if isinstance(answer, Go):
+            link.send_part(part.descriptor, part.push.used_bytes, self._rest)
+            answer = link.receive_one(Kept, Stale, wait_s=ANSWER_S)
+        if isinstance(answer, Kept):
+            return answer.stride
+        assert not isinstance(answer, Go), "it was answered"
+        raise CopyFailed(answer.reason, is_usual=not isinstance(answer, NoRoom))
+
+    def _rest(self, took_s: float) -> None:
+        if self._is_cut:
+            raise LinkLost("nobody waits for it any more")
+        self._rest_s(took_s)
+
+    def _connected(self, to: CopyTo) -> Link:
+        link = self._link
+        if link is not None and self._at == (to.host, to.port):
+            return link
+        self._hang_up()
+        link = dial(to.host, to.port, self._key, DIAL_S)
+        with self._lock:
+            self._link, self._at = link, (to.host, to.port)
+            if self._is_cut:
+                link.cut()
+        return link
+
+    def begin(self) -> None:
+        """Let the next `send` run: those before it have been cut."""
+        with self._lock:
+            self._is_cut = False
+
+    def cut(self) -> None:
+        """Have what is being sent fail."""
+        with self._lock:
+            self._is_cut = True
+            if self._link is not None:
+                self._link.cut()
+
+    def _hang_up(self) -> None:
+        with self._lock:
+            link, self._link = self._link, None
+        if link is not None:
+            link.close()
+
+
+@dataclass
+class Errand:
+    """A part that is fetched from another node, and how far that is. Written by the thread that does it."""
+
+    source: Source
+    pull: Pull
+    done_bytes: int = 0
+    of_bytes: int = 0
+    is_off: bool = False
+    """Nobody waits for it any more."""
+
+
+class Brought(msgspec.Struct, frozen=True, kw_only=True):
+    """A part that was fetched, in a buffer of its own."""
+
+    parcel: Parcel
+    descriptor: int
+    size_bytes: int
+
+
+def fetch(errand: Errand, key: bytes, ledger: buffers.Ledger) -> Brought:
+    """Fetch a part.
+
+    Raises:
+        CopyFailed: It is not there, not whole, or there is no room for it.
+    """
+    source = errand.source
+    try:
+        link = dial(source.host, source.port, key, DIAL_S)
+    except LinkLost as error:
+        raise CopyFailed(f"{_name(source)} cannot be reached: {error}") from error
+    try:
+        return _fetched(link, errand, ledger)
+    except LinkLost as error:
+        raise CopyFailed(f"{_name(source)} did not give its copy: {error}") from error
+    finally:
+        link.close()
+
+
+def _fetched(link: Link, errand: Errand, ledger: buffers.Ledger) -> Brought:
+    link.send(errand.pull)
+    parcel: Parcel | NotHere = link.receive_one(Parcel, NotHere)
+    if isinstance(parcel, NotHere):
+        raise CopyFailed(f"{_name(errand.source)} did not give its copy: {parcel.reason}")
+    if parcel.generation != (errand.pull.attempt, errand.pull.step):
+        raise LinkLost("it sent another step")
+    errand.of_bytes = parcel.used_bytes
+    size_bytes = parcel.room_bytes if parcel.room_bytes >= parcel.used_bytes else rounded(parcel.used_bytes)
+    try:
+        (descriptor,) = buffers.reserve(ledger, errand.pull.rank, size_bytes, 1, 1)
+    except buffers.NoRoom as error:
+        raise CopyFailed(str(error)) from error
+    try:
+        if not link.receive_part(descriptor, parcel, lambda done_bytes: _note(errand, done_bytes)):
+            raise LinkLost("what came is not what was sent")
+    except BaseException:
+        os.close(descriptor)
+        ledger.give_back(size_bytes)
+        raise
+    return Brought(parcel=parcel, descriptor=descriptor, size_bytes=size_bytes)
+
+
+def _note(errand: Errand, done_bytes: int) -> None:
+    errand.done_bytes = done_bytes
+    if errand.is_off:
+        raise LinkLost("nobody waits for it any more")
+
+
+def _name(source: Source) -> str:
+    return source.name or f"{source.host}:{source.port}"
+
+
+def close_all(parts: tuple[Outgoing, ...]) -> None:
+    """Close the descriptors of parts that have been sent, or will not be."""
+    for each in parts:
+        with contextlib.suppress(OSError):
+            os.close(each.descriptor)

@@ -1,0 +1,201 @@
+"""When what this node's ranks have saved is sent to the node that keeps its copies. In the keeper's thread.
+
+No save waits for it: a part that is sent is "being read", so that its rank goes on with two buffers; which generations are sent,
+and what that has to do with other nodes, is `pace`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import msgspec
+
+from robust_run.ckpt_io.memory import generations, pace
+from robust_run.ckpt_io.memory.copy_words import Push
+from robust_run.ckpt_io.memory.copying import CopyFailed, Outgoing, Sender, close_all
+from robust_run.ckpt_io.memory.generations import Generation, HeldBuffer, Holdings
+from robust_run.ckpt_io.memory.pace import Pace
+from robust_run.ckpt_io.memory.pool import Pool
+from robust_run.ckpt_io.memory.protocol import CopyTo, KeeperNote
+
+#: After a failure, and after each that follows.
+RETRIES_S = (5.0, 10.0, 20.0, 40.0, 60.0)
+#: Where no generation has come for so long, and twice as long as between the two before, the newest is sent, whichever it is.
+QUIET_S = 2.0
+
+
+class RunsSend(Protocol):
+    """Runs a job in the thread that sends, then `then` in the keeper's."""
+
+    def __call__(self, job: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        """Return at once."""
+        ...
+
+
+class Sending:
+    """One node's."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        sender: Sender,
+        run: RunsSend,
+        tell: Callable[[KeeperNote], None],
+        now_s: Callable[[], float],
+    ) -> None:
+        self._pool, self._sender, self._run, self._tell, self._now_s = pool, sender, run, tell, now_s
+        self.pace = Pace()
+        self._to: CopyTo | None = None
+        self._ordered: CopyTo | None = None
+        """The newest order; of an attempt that may not have begun."""
+        self._is_busy = False
+        self._seen: Generation | None = None
+        """The newest that was whole here."""
+        self._seen_s = self._apart_s = 0.0
+        """When that was, and how long after the one before."""
+        self._kept: Generation | None = None
+        """The newest that has been sent."""
+        self._due_s: float | None = None
+        """When to send the newest, whichever it is."""
+        self._failures = 0
+
+    def begin_attempt(self, attempt: int) -> None:
+        """Stop: who keeps copies is told anew. What is being sent is given up, so that ranks have their buffers back."""
+        self._stop()
+        self.pace, self._seen, self._apart_s = Pace(), None, 0.0
+        if self._ordered is not None and self._ordered.attempt == attempt:
+            self._start(self._ordered)
+
+    def copy_to(self, order: CopyTo, attempt: int) -> None:
+        """Send to another node from now on, in that attempt."""
+        self._ordered = order
+        if order.attempt == attempt:
+            self._start(order)
+
+    def _start(self, order: CopyTo) -> None:
+        if self._to is not None and (self._to.host, self._to.port) == (order.host, order.port):
+            return
+        self._stop()
+        if order.host:
+            self._to, self._due_s = order, self._now_s()
+
+    def _stop(self) -> None:
+        self._to, self._kept, self._due_s, self._failures = None, None, None, 0
+        if self._is_busy:
+            self._sender.cut()
+
+    def look(self, holdings: Holdings) -> None:
+        """Note that something has become whole, and send it if it is its turn."""
+        parts = generations.whole(holdings)
+        if not parts or ((generation := _generation(parts)) <= (self._seen or (-1, -1))):
+            return
+        before, now_s = self._seen, self._now_s()
+        self._apart_s = now_s - self._seen_s if before is not None else 0.0
+        self._seen, self._seen_s = generation, now_s
+        same = before is not None and before[0] == generation[0]
+        if self._failures or self._to is None:
+            return
+        self._due_s = now_s + max(QUIET_S, 2 * self._apart_s)
+        if pace.begins_stretch(self.pace, before[1] if same and before is not None else None, generation[1]):
+            self._send(holdings, parts)
+
+    def answer_due(self, holdings: Holdings) -> float | None:
+        """Send the newest if it is time; return how long until it may be. None: not before something happens."""
+        if self._due_s is None or self._is_busy:
+            return None
+        wait_s = self._due_s - self._now_s()
+        if wait_s > 0:
+            return wait_s
+        self._due_s = None
+        if parts := generations.whole(holdings):
+            self._send(holdings, parts)
+        return None
+
+    def _send(self, holdings: Holdings, parts: tuple[HeldBuffer, ...]) -> None:
+        to, generation = self._to, _generation(parts)
+        if to is None or self._is_busy or generation == self._kept:
+            return
+        sent = self._lend(parts, holdings)
+        if sent is None:
+            return
+        self._is_busy, self._due_s = True, None
+        self._sender.begin()
+
+        def job() -> int:
+            try:
+                return self._sender.send(to, sent)
+            finally:
+                close_all(sent)
+
+        def then(result: int | Exception) -> None:
+            self._is_busy = False
+            for each in parts:
+                self._pool.returned(each.id)
+            if self._to is not to:  # cut: another attempt, or another node
+                return
+            if isinstance(result, Exception):
+                self._failed(result)
+            else:
+                self._succeeded(generation, result)
+
+        self._run(job, then)
+
+    def _lend(self, parts: tuple[HeldBuffer, ...], holdings: Holdings) -> tuple[Outgoing, ...] | None:
+        sent: list[Outgoing] = []
+        try:
+            for each in parts:
+                sent.append(self._outgoing(each, holdings))
+        except OSError as error:  # no descriptors left
+            close_all(tuple(sent))
+            for each, _ in zip(parts, sent, strict=False):
+                self._pool.returned(each.id)
+            self._failed(CopyFailed(f"a part cannot be read: {error.strerror or error}"))
+            return None
+        return tuple(sent)
+
+    def _outgoing(self, each: HeldBuffer, holdings: Holdings) -> Outgoing:
+        part = each.part
+        assert part is not None, "only what is whole is sent"
+        push = Push(
+            rank=each.rank,
+            ranks=holdings.ranks,
+            attempt=part.attempt,
+            step=part.step,
+            world_size=part.world_size,
+            used_bytes=part.used_bytes,
+            room_bytes=each.size_bytes,
+            digest=part.digest,
+            created_s=part.created_s,
+            during=holdings.attempt,
+            stride=self.pace.own,
+        )
+        return Outgoing(push=push, descriptor=self._pool.lend(each.id))
+
+    def _succeeded(self, generation: Generation, stride: int) -> None:
+        is_first = self._kept is None  # it had buffers reserved over there
+        self._kept, self._failures = generation, 0
+        self.pace = msgspec.structs.replace(self.pace, receiver=stride)
+        seen = self._seen
+        if seen is not None and seen[0] == generation[0] and not is_first:
+            self.pace = pace.sent(self.pace, seen[1] - generation[1])
+        if seen is not None and seen != generation:
+            self._due_s = self._seen_s + max(QUIET_S, 2 * self._apart_s)
+
+    def _failed(self, error: Exception) -> None:
+        is_usual = isinstance(error, CopyFailed) and error.is_usual
+        if not self._failures and not is_usual and self._to is not None:
+            name = self._to.name or f"{self._to.host}:{self._to.port}"
+            self._tell(
+                KeeperNote(
+                    text=f"no copies of checkpoints in memory on {name}: {error}; it is tried again, training goes on"
+                )
+            )
+        self._due_s = self._now_s() + RETRIES_S[min(self._failures, len(RETRIES_S) - 1)]
+        self._failures += 0 if is_usual and not self._failures else 1
+
+
+def _generation(parts: tuple[HeldBuffer, ...]) -> Generation:
+    part = parts[0].part
+    assert part is not None, "only what is whole is sent"
+    return part.generation
