@@ -218,6 +218,11 @@ def test_a_holder_is_not_waited_for_where_the_newest_is_whole_without_it() -> No
     assert step_of(chosen(said(a=A, c=C), WITHOUT_B, holders=("b",), due=("b",))) == ("peer", 7)
 
 
+def test_a_holder_is_not_waited_for_where_all_ranks_are_where_they_were() -> None:
+    memory = said(a=(held(7, 0, 1), held(6, 0, 1)), b=held(6, 2, 3), c=(held(7, 4, 5), held(6, 4, 5)))
+    assert step_of(chosen(memory, holders=("spare",), due=("spare",))) == ("memory", 6)
+
+
 # --- words
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
 from stories import Story, gathering, start_of
 
 from robust_run.launcher.core.step import replay
@@ -205,3 +207,47 @@ def test_a_controller_that_goes_on_knows_who_was_told_what() -> None:
     again = replay(story.policy, story.told)
     assert again == story.state
     assert told(story.returns("a")) == {"a": "b"}, "it may have missed it"
+
+
+# --- whatever happens
+
+NODES = ("a", "b", "c", "d")
+HAPPENINGS = st.lists(
+    st.tuples(st.sampled_from(["ready", "gone", "lost", "returns", "fails", "groups"]), st.sampled_from(NODES)),
+    max_size=25,
+)
+
+
+@given(HAPPENINGS)
+def test_nobody_is_ever_told_to_send_to_itself_or_to_who_is_not_there(happenings: list[tuple[str, str]]) -> None:
+    story = runs("a", "b", "c", standbys=("d",))
+    ports = dict.fromkeys(NODES, 0)
+    for number, (what, node) in enumerate(happenings):
+        is_there = story.state.members[node].present
+        actions: list[Any] = []
+        if what == "ready" and is_there:
+            ports[node] = ports[node] or 1000 + number
+            actions = story.happens(ready(node, ports[node], story.state.attempt))
+        elif what == "gone" and is_there:
+            ports[node] = 0
+            actions = story.happens(ready(node, 0, story.state.attempt))
+        elif what == "lost" and is_there and story.state.usable > 3:
+            ports[node] = 0
+            actions = story.is_lost(node)
+        elif what == "returns" and not is_there:
+            actions = story.returns(node)
+        elif what == "groups":
+            actions = story.happens(MemoryGroups(attempt=story.state.attempt, groups=((0, 1),)))
+        elif what == "fails" and story.state.phase == "running":
+            actions = story.exits(0, -9)
+        if story.state.phase == "ending":
+            actions += story.all_end()
+        if story.state.phase == "opening":
+            actions += story.happens(ResumeChosen(attempt=story.state.attempt))
+            actions += story.opens()
+        for order in actions:
+            for peer in order.peers if isinstance(order, MemoryPeers) else ():
+                assert peer.name != peer.node
+                assert peer.node in story.state.places and peer.name in story.state.places
+                assert peer.port == ports[peer.name] != 0
+        assert replay(story.policy, story.told) == story.state

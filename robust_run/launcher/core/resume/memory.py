@@ -72,15 +72,24 @@ def decide(choosing: Choosing, now_s: float, now_unix_s: float, host: Callable[[
 
 
 def _wait_for_holders(now: CheckpointSituation, world: MemoryWorld, held: HeldWhole | None) -> ResumeWait | None:
-    """Wait for nodes that may have what others lack, unless nothing newer is known than what there is without them."""
+    """Wait for nodes that may have what others lack, unless nothing newer is known than what there is without them.
+
+    Where all ranks are where they were, other nodes have nothing newer than what is here.
+    """
     choosing = now.choosing
     due = [node for node, asked in choosing.holders.items() if asked.is_due]
-    if not due or now.waited_s >= ANSWER_S:
+    if not due or now.waited_s >= ANSWER_S or _is_in_place(world):
         return None
     known = (each for each in _known(choosing) if not _why_not_used(choosing, world, *each))
     if held is not None and (held.attempt, held.step) == next(known, None):
         return None
     return ResumeWait(choosing.began_s + ANSWER_S, f"{now.names(due)} has not said yet what it holds in memory")
+
+
+def _is_in_place(world: MemoryWorld) -> bool:
+    """Whether all ranks of the attempt before are on the same nodes again."""
+    before = {each.node: tuple(range(each.first_rank, each.first_rank + each.nproc)) for each in world.held_by}
+    return before == dict(world.ranks)
 
 
 def point(world: MemoryWorld, held: HeldWhole) -> ResumePoint:
