@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ from robust_run.ckpt_io.memory.frames import frame, take
 from robust_run.ckpt_io.memory.process import command
 from robust_run.ckpt_io.memory.protocol import (
     AttemptBegins,
+    CopyTo,
     KeeperNote,
     KeeperReady,
     KeeperSetup,
@@ -25,9 +27,12 @@ from robust_run.ckpt_io.memory.protocol import (
     MemoryLook,
     ToAgent,
 )
+from robust_run.ckpt_io.memory.types import MemoryGeneration
 
 #: Only ever waited for in full where something is broken.
 LIMIT_S = 60.0
+KEY = bytes(range(32))
+"""Of a job whose keepers copy."""
 _decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(ToAgent)
 _Kind = TypeVar("_Kind")
 
@@ -35,8 +40,10 @@ _Kind = TypeVar("_Kind")
 class KeeperGround:
     """The agent's end of a keeper."""
 
-    def __init__(self, folder: str, limit_bytes: int | None = None) -> None:
+    def __init__(self, folder: str, limit_bytes: int | None = None, key: bytes = b"") -> None:
+        """`key`: it copies to and from others."""
         self.folder = folder
+        self.port = 0
         ours, theirs = socket.socketpair()
         with theirs:
             self.process = subprocess.Popen(command(theirs.fileno()), pass_fds=[theirs.fileno()], cwd="/")
@@ -45,13 +52,13 @@ class KeeperGround:
         self.notes: list[str] = []
         self._came = bytearray()
         self._looks = 0
-        self.tell(KeeperSetup(folder=folder, limit_bytes=limit_bytes))
+        self.tell(KeeperSetup(folder=folder, limit_bytes=limit_bytes, address="127.0.0.1" if key else "", key=key))
 
     def tell(self, message: msgspec.Struct) -> None:
         self.socket.sendall(frame(message))
 
     def ready(self) -> KeeperGround:
-        self.next_of(KeeperReady)
+        self.port = self.next_of(KeeperReady).port
         return self
 
     def next_of(self, kind: type[_Kind]) -> _Kind:
@@ -78,16 +85,37 @@ class KeeperGround:
 
     def look(self) -> list[tuple[int, int, tuple[int, ...]]]:
         """What is whole: attempt, step, ranks."""
+        return [(each.attempt, each.step, each.ranks) for each in self.generations() if each.ranks]
+
+    def copies(self) -> list[tuple[int, int, tuple[int, ...]]]:
+        """What is whole of others: attempt, step, ranks."""
+        return [(each.attempt, each.step, each.copies) for each in self.generations() if each.copies]
+
+    def generations(self) -> tuple[MemoryGeneration, ...]:
         self._looks += 1
         self.tell(LookInMemory(number=self._looks))
         look = self.next_of(MemoryLook)
         assert look.number == self._looks
-        return [(each.attempt, each.step, each.ranks) for each in look.generations]
+        return look.generations
 
     def look_until(self, is_right: Callable[[list[tuple[int, int, tuple[int, ...]]]], bool]) -> None:
         """Ask until it is so; the test's own limit ends what never is."""
         while not is_right(self.look()):
             pass
+
+    def copies_until(self, is_right: Callable[[list[tuple[int, int, tuple[int, ...]]]], bool]) -> None:
+        """Ask until it is so."""
+        while not is_right(self.copies()):
+            time.sleep(0.01)
+
+    def noted(self, text: str) -> str:
+        """Wait for a note that says this."""
+        while not (found := [each for each in self.notes if text in each]):
+            self.next_of(KeeperNote)
+        return found[0]
+
+    def copy_to(self, other: KeeperGround, attempt: int = 0, name: str = "node-1") -> None:
+        self.tell(CopyTo(attempt=attempt, host="127.0.0.1", port=other.port, name=name))
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)

@@ -16,8 +16,6 @@ from robust_run.ckpt_io.memory.guest_desk import GuestDesk
 from robust_run.ckpt_io.memory.pool import Pool
 from robust_run.ckpt_io.memory.protocol import Bring, Coming, KeeperNote, Source
 
-#: How often one who waits for a part is told that it is on its way.
-COMING_S = 1.0
 BROUGHT_BY = -1
 """The maker of parts that were brought: no connection of a worker."""
 
@@ -37,17 +35,17 @@ class Bringing:
         self, pool: Pool, desk: GuestDesk, key: bytes, run: RunsFetch, tell: Callable[[KeeperNote], None]
     ) -> None:
         self._pool, self._desk, self._key, self._run, self._tell = pool, desk, key, run, tell
-        self._attempt = -1
+        self._attempt, self._has_begun = -1, False
         self._errands: dict[tuple[int, Generation], Errand] = {}
         """On their way."""
         self._failures: dict[tuple[int, Generation], str] = {}
         self.pinned: set[int] = set()
         """Buffers of parts that are here before the attempt that needs them: nobody else knows what they are for."""
 
-    def bring(self, message: Bring, holdings: Holdings, came: Callable[[HeldBuffer], None]) -> Holdings:
-        """Have parts brought; `came` gets each that is fetched, in a buffer that is not in `holdings` yet."""
+    def bring(self, message: Bring, holdings: Holdings, came: Callable[[HeldBuffer | None], None]) -> Holdings:
+        """Have parts brought; `came` gets each that is fetched, in a buffer that is in no holdings yet, or None: it failed."""
         self.drop()
-        self._attempt = message.attempt
+        self._attempt, self._has_begun = message.attempt, False
         generation = (message.from_attempt, message.step)
         for source in message.sources:
             found = generations.find(holdings, source.rank, generation)
@@ -59,7 +57,7 @@ class Bringing:
                 self._fetch(source, generation, came)
         return holdings
 
-    def _fetch(self, source: Source, generation: Generation, came: Callable[[HeldBuffer], None]) -> None:
+    def _fetch(self, source: Source, generation: Generation, came: Callable[[HeldBuffer | None], None]) -> None:
         name = (source.rank, generation)
         if not source.host or len(self._key) == 0:
             self._failures[name] = f"step {generation[1]} of rank {source.rank} is not held here any more"
@@ -75,12 +73,14 @@ class Bringing:
             del self._errands[name]
             if isinstance(result, Brought):
                 buffer = _buffer(self._pool, source.rank, result)
-                self.pinned.add(buffer.id)
+                if not self._has_begun:
+                    self.pinned.add(buffer.id)
                 came(buffer)
                 return
             why = str(result) if isinstance(result, CopyFailed) else f"{type(result).__name__}: {result}"
             self._failures[name] = why
             self._tell(KeeperNote(text=f"step {generation[1]} of rank {source.rank} could not be brought here: {why}"))
+            came(None)
 
         ledger: buffers.Ledger = self._pool.ledger
         self._run(lambda: fetch(errand, self._key, ledger), then)
@@ -88,6 +88,7 @@ class Bringing:
     def begin_attempt(self, attempt: int) -> None:
         """Let go of what was brought for attempts before; what was for this one has its ranks now."""
         self.pinned.clear()
+        self._has_begun = True
         if attempt != self._attempt:
             self.drop()
 

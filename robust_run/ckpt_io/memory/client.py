@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from robust_run.ckpt_io.errors import MemoryUnavailable
+from robust_run.ckpt_io.errors import CheckpointError, MemoryUnavailable
 from robust_run.ckpt_io.memory import place
 from robust_run.ckpt_io.memory.frames import FrameRefused, frame, take
 from robust_run.ckpt_io.memory.protocol import (
@@ -20,6 +20,7 @@ from robust_run.ckpt_io.memory.protocol import (
     Attach,
     Attached,
     Begin,
+    Coming,
     Copied,
     Fetch,
     FromKeeper,
@@ -35,6 +36,8 @@ from robust_run.ckpt_io.memory.types import BUFFERS
 
 #: To reserve takes 0.07 s per GiB and thread; all ranks of a node do so at the same time.
 RESERVE_TIMEOUT_S = 120.0
+#: How long a part is waited for that comes from another node, as long as the keeper says that it does.
+COMING_TIMEOUT_S = 600.0
 _decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(FromKeeper)
 _Answer = TypeVar("_Answer")
 _Other = TypeVar("_Other")
@@ -129,14 +132,36 @@ class MemoryClient:
             self._send(Copied(step=buffer.step, buffer=buffer.id, used_bytes=used_bytes))
 
     def fetch(self, attempt: int, step: int) -> HeldPart | None:
-        """Return this rank's part of a generation; None: it is not held. Raises MemoryUnavailable."""
+        """Return this rank's part of a generation; None: it is not held. One that comes from another node is waited for.
+
+        Raises:
+            MemoryUnavailable: The keeper does not answer.
+            CheckpointError: It was to come from another node, and did not: why.
+        """
         with self._lock:
-            answer = self._ask(Fetch(attempt=attempt, step=step), Held, Absent)
+            answer = self._fetched(Fetch(attempt=attempt, step=step))
             descriptors = self._take_descriptors(1 if isinstance(answer, Held) else 0)
             if isinstance(answer, Absent):
+                if answer.was_due:
+                    raise CheckpointError(answer.reason)
                 return None
             memory = self._mapped(descriptors[0], mmap.PROT_READ)
             return HeldPart(self, attempt, step, answer, memory)
+
+    def _fetched(self, question: Fetch) -> Held | Absent:
+        until_s = time.monotonic() + COMING_TIMEOUT_S
+        answer = self._asked(question, self._timeout_s)
+        while isinstance(answer, Coming):
+            if time.monotonic() > until_s:
+                self._hang_up()
+                raise CheckpointError(
+                    f"step {question.step} of another node is not here after {COMING_TIMEOUT_S:.0f} s: "
+                    f"{answer.done_bytes} of {answer.of_bytes} bytes"
+                )
+            answer = self._asked(None, self._timeout_s)
+        if isinstance(answer, (Held, Absent)):
+            return answer
+        raise self._unexpected(question, answer)
 
     def have_read(self, attempt: int, step: int) -> None:
         """Say that what was fetched has been read. One who cannot say so any more need not."""
@@ -176,22 +201,30 @@ class MemoryClient:
     def _ask(
         self, question: msgspec.Struct, kind: type[_Answer], or_kind: type[_Other], timeout_s: float | None = None
     ) -> _Answer | _Other:
+        answer = self._asked(question, self._timeout_s if timeout_s is None else timeout_s)
+        if isinstance(answer, (kind, or_kind)):
+            return answer
+        raise self._unexpected(question, answer)
+
+    def _asked(self, question: msgspec.Struct | None, timeout_s: float) -> Any:
+        """Ask, or wait for what else is answered to the question before."""
         try:
-            self._send(question)
-            answer = self._answer(self._timeout_s if timeout_s is None else timeout_s)
+            if question is not None:
+                self._send(question)
+            return self._answer(timeout_s)
         except MemoryUnavailable:
             raise
         except BaseException:  # a signal's handler, in between: the answer would be taken for that of the next question
             self._hang_up()
             raise
-        if isinstance(answer, (kind, or_kind)):
-            return answer
+
+    def _unexpected(self, question: msgspec.Struct, answer: Any) -> MemoryUnavailable:
         self._take_descriptors(0)
         if isinstance(answer, Refused):
             if isinstance(question, Attach):
                 self._hang_up()
-            raise MemoryUnavailable(answer.reason)
-        raise self._lost(f"answered {type(question).__name__} with {type(answer).__name__}")
+            return MemoryUnavailable(answer.reason)
+        return self._lost(f"answered {type(question).__name__} with {type(answer).__name__}")
 
     def _send(self, message: msgspec.Struct) -> None:
         connection = self._connection()

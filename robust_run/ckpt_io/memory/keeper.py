@@ -8,9 +8,11 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from robust_run.ckpt_io.memory import buffers, generations
 from robust_run.ckpt_io.memory.budget import rounded
-from robust_run.ckpt_io.memory.generations import Holdings, Part
+from robust_run.ckpt_io.memory.generations import HeldBuffer, Holdings, Part
+from robust_run.ckpt_io.memory.keeper_copies import CopyThreads, KeeperCopies
 from robust_run.ckpt_io.memory.looks import Looks
 from robust_run.ckpt_io.memory.peers import Peer
+from robust_run.ckpt_io.memory.pool import Pool
 from robust_run.ckpt_io.memory.protocol import (
     SCHEMA,
     Absent,
@@ -18,7 +20,9 @@ from robust_run.ckpt_io.memory.protocol import (
     Attached,
     AttemptBegins,
     Begin,
+    Bring,
     Copied,
+    CopyTo,
     Fetch,
     FromWorker,
     Held,
@@ -37,6 +41,8 @@ from robust_run.ckpt_io.memory.types import BUFFERS
 #: How long a save waits for a buffer that is being hashed. Hashing is twice as fast as copying, so this is for moments of a busy
 #: machine; and ranks of other nodes wait for this one in their next collective, where a skip would leave them with other steps.
 BEGIN_S = 0.5
+#: How often one who waits for a part of another node is told that it is on its way.
+COMING_S = 1.0
 _LEAST_BUFFERS = 2
 """While a rank moves to larger buffers and holds parts in smaller ones: one that is whole, one that is written."""
 _MOST_BYTES = 1 << 46
@@ -71,18 +77,24 @@ class Keeper:
         run: Runs,
         unix_s: Callable[[], float],
         now_s: Callable[[], float],
+        threads: CopyThreads | None = None,
     ) -> None:
+        """`threads`: None: nothing is copied between nodes."""
         self._ledger, self._tell, self._run, self._unix_s = ledger, tell, run, unix_s
         self.holdings = Holdings()
+        self.pool = Pool(ledger)
+        self.copies = KeeperCopies(self.pool, lambda: self.holdings, self._is_settled, threads, tell, now_s)
         self._peers: dict[int, Peer] = {}
-        self._descriptors: dict[int, int] = {}
-        self._next_id = 1
         self._needed_bytes: dict[int, int] = {}
         self._reserving: set[int] = set()
         self._hashing: dict[int, Part] = {}
         self._fetches: list[tuple[Peer, Fetch]] = []
         """Of parts that are being hashed."""
         self._begins: list[_LateBegin] = []
+        self._awaited: list[tuple[Peer, Fetch]] = []
+        """Of parts that come from other nodes."""
+        self._coming_s = 0.0
+        """When those who wait for them are told next."""
         self._waiting: list[tuple[Peer, int]] = []
         """Ask for buffers of a rank for which some are being reserved: it may have died meanwhile and come back."""
         self._looks = Looks(now_s)
@@ -102,6 +114,20 @@ class Keeper:
         self.holdings = generations.begin_attempt(
             self.holdings, message.attempt, message.ranks, message.world_size, message.resumed_step
         )
+        self.copies.begin_attempt(message)
+
+    def copy_to(self, message: CopyTo) -> None:
+        """Send copies of what ranks save to another node."""
+        self.copies.sending.copy_to(message, self.holdings.attempt)
+
+    def bring(self, message: Bring) -> None:
+        """Have parts here that ranks of the attempt that follows start from."""
+        self.holdings = self.copies.bringing.bring(message, self.holdings, self._brought)
+
+    def _brought(self, buffer: HeldBuffer | None) -> None:
+        if buffer is not None:
+            self.holdings = generations.take_over(self.holdings, buffer)
+        self._answer_awaited()
 
     def look(self, message: LookInMemory) -> None:
         """Say what is whole, once what was copied so far is hashed."""
@@ -116,12 +142,17 @@ class Keeper:
         for each in late:
             self._begin(each.peer, each.step, None)
         waits = [self.answer_looks(), *(each.until_s - now_s for each in self._begins)]
+        waits.append(self.copies.sending.answer_due(self.holdings))
+        if self._awaited:
+            if self._coming_s <= now_s:
+                self._answer_awaited()
+            waits.append(max(0.0, self._coming_s - now_s))
         return min((each for each in waits if each is not None), default=None)
 
     def answer_looks(self) -> float | None:
         """Answer those that have waited enough; return how long until the next has, None: there is none."""
         for number in self._looks.take_due():
-            self._tell(MemoryLook(number=number, generations=generations.held(self.holdings)))
+            self._tell(MemoryLook(number=number, generations=self.copies.held(self.holdings)))
         return self._looks.wait_s()
 
     # --- workers
@@ -149,6 +180,7 @@ class Keeper:
         peer.reading.clear()
         self._fetches = [each for each in self._fetches if each[0] is not peer]
         self._begins = [each for each in self._begins if each.peer is not peer]
+        self._awaited = [each for each in self._awaited if each[0] is not peer]
         self._waiting = [each for each in self._waiting if each[0] is not peer]
         self.holdings = generations.forget(self.holdings, peer.number)
         self._free(self._superseded())
@@ -195,9 +227,7 @@ class Keeper:
 
         def then(made: list[int] | Exception) -> None:
             self._reserving.discard(rank)
-            left = () if is_last else generations.left_behind(self.holdings, self._busy())
-            if left and isinstance(made, buffers.NoRoom):
-                self._free(left)
+            if not is_last and isinstance(made, buffers.NoRoom) and self._make_room():
                 self._start_reserving(peer, rank, size_bytes, wanted, least, is_last=True)
                 return
             if isinstance(made, Exception):
@@ -210,11 +240,17 @@ class Keeper:
         self._reserving.add(rank)
         self._run(job, then, is_long=True)
 
+    def _make_room(self) -> bool:
+        """Free what ranks of this node need more: parts of ranks that have left it, and copies."""
+        left = generations.left_behind(self.holdings, self._busy())
+        self._free(left)
+        return self.copies.desk.give_way() or bool(left)
+
+    def _is_settled(self) -> bool:
+        return all(rank in self._needed_bytes for rank in self.holdings.ranks)
+
     def _take_in(self, made: list[int], rank: int, room_bytes: int) -> None:
-        ids = range(self._next_id, self._next_id + len(made))
-        self._next_id += len(made)
-        self._descriptors.update(zip(ids, made, strict=True))
-        self.holdings = generations.add(self.holdings, rank, room_bytes, ids)
+        self.holdings = generations.add(self.holdings, rank, room_bytes, self.pool.take_in(made))
 
     def _reserve_waiting(self) -> None:
         waiting, self._waiting = self._waiting, []
@@ -227,7 +263,7 @@ class Keeper:
         peer.known = frozenset(ids)
         least_bytes = min((each.size_bytes for each in self.holdings.buffers if each.id in peer.known), default=0)
         if peer.is_open:
-            peer.send(Reserved(buffers=ids, size_bytes=least_bytes), [self._descriptors[each] for each in ids])
+            peer.send(Reserved(buffers=ids, size_bytes=least_bytes), [self.pool.descriptor(each) for each in ids])
 
     def _refuse(self, peer: Peer, reason: str) -> None:
         if peer.is_open:
@@ -266,7 +302,7 @@ class Keeper:
         self._hash(message.buffer, part)
 
     def _hash(self, buffer: int, part: Part) -> None:
-        descriptor = self._descriptors[buffer]
+        descriptor = self.pool.descriptor(buffer)
 
         def then(digest: bytes | Exception) -> None:
             del self._hashing[buffer]
@@ -285,20 +321,23 @@ class Keeper:
                 if peer.rank is not None:
                     self._fetch(peer, peer.rank, fetch)
             self._free(self._superseded())
+            self.copies.look()
 
         self._hashing[buffer] = part
         self._run(lambda: buffers.digest_of(descriptor, part.used_bytes), then, is_long=False)
 
     def _fetch(self, peer: Peer, rank: int, message: Fetch) -> None:
         found = generations.find(self.holdings, rank, (message.attempt, message.step))
+        if found is None and (copy := self.copies.desk.adopt(rank, (message.attempt, message.step))) is not None:
+            self.holdings, found = generations.take_over(self.holdings, copy), copy
         if found is None or found.part is None:
-            peer.send(Absent(reason=f"step {message.step} of attempt {message.attempt} is not held for rank {rank}"))
+            self._await(peer, rank, message)
             return
         if found.part.state != "whole":
             self._fetches.append((peer, message))
             return
         try:
-            descriptor = buffers.read_only(self._descriptors[found.id])
+            descriptor = buffers.read_only(self.pool.descriptor(found.id))
         except OSError as error:
             peer.send(Absent(reason=f"step {message.step} cannot be handed out: {error.strerror or error}"))
             return
@@ -306,6 +345,25 @@ class Keeper:
         part = found.part
         peer.send(Held(used_bytes=part.used_bytes, digest=part.digest, created_s=part.created_s), [descriptor])
         os.close(descriptor)
+
+    def _await(self, peer: Peer, rank: int, message: Fetch) -> None:
+        """Tell one who wants what is not here that it comes, or that it does not."""
+        generation = (message.attempt, message.step)
+        if (coming := self.copies.bringing.coming(rank, generation)) is not None:
+            if not self._awaited:
+                self._coming_s = self._now_s() + COMING_S
+            self._awaited.append((peer, message))
+            peer.send(coming)
+        elif why := self.copies.bringing.failure(rank, generation):
+            peer.send(Absent(reason=why, was_due=True))
+        else:
+            peer.send(Absent(reason=f"step {message.step} of attempt {message.attempt} is not held for rank {rank}"))
+
+    def _answer_awaited(self) -> None:
+        awaited, self._awaited = self._awaited, []
+        for peer, fetch in awaited:
+            if peer.rank is not None and peer.is_open:
+                self._fetch(peer, peer.rank, fetch)
 
     def _read(self, peer: Peer, rank: int, message: Read) -> None:
         found = generations.find(self.holdings, rank, (message.attempt, message.step))
@@ -315,15 +373,12 @@ class Keeper:
     # --- buffers
 
     def _busy(self) -> set[int]:
-        return set(self._hashing).union(*(peer.reading for peer in self._peers.values()))
+        return set(self._hashing).union(self.copies.busy, *(peer.reading for peer in self._peers.values()))
 
     def _superseded(self) -> tuple[int, ...]:
         return generations.superseded(self.holdings, self._needed_bytes, self._busy())
 
     def _free(self, ids: tuple[int, ...]) -> None:
         gone = set(ids)
-        for each in self.holdings.buffers:
-            if each.id in gone:
-                os.close(self._descriptors.pop(each.id))
-                self._ledger.give_back(each.size_bytes)
+        self.pool.free([each for each in self.holdings.buffers if each.id in gone])
         self.holdings = generations.without(self.holdings, gone)

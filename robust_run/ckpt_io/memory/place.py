@@ -50,6 +50,19 @@ def listen(folder: str) -> socket.socket:
     return listening
 
 
+def listen_at(address: str) -> socket.socket:
+    """Return a socket that keepers of other nodes can call at, at some port of an address. Raises OSError."""
+    family, kind, protocol, _, at = socket.getaddrinfo(address, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    listening = socket.socket(family, kind, protocol)
+    try:
+        listening.bind(at)
+        listening.listen(128)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
 def connect(folder: str, timeout_s: float) -> socket.socket:
     """Return a connection to the keeper in a folder.
 

@@ -114,6 +114,8 @@ class Absent(_Message, frozen=True, tag="absent", kw_only=True):
     """It is not held."""
 
     reason: str
+    was_due: bool = False
+    """It was to be brought from another node, and could not be."""
 
 
 class Coming(_Message, frozen=True, tag="coming", kw_only=True):

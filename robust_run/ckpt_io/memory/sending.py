@@ -145,7 +145,7 @@ class Sending:
         sent: list[Outgoing] = []
         try:
             for each in parts:
-                sent.append(self._outgoing(each, holdings))
+                sent.append(self._outgoing(each, holdings))  # noqa: PERF401 - what was lent before it fails is returned
         except OSError as error:  # no descriptors left
             close_all(tuple(sent))
             for each, _ in zip(parts, sent, strict=False):

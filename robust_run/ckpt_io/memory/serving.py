@@ -6,21 +6,28 @@ import contextlib
 import queue
 import selectors
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
 
 from robust_run.ckpt_io.memory import node_memory, place
 from robust_run.ckpt_io.memory.buffers import Ledger
+from robust_run.ckpt_io.memory.copy_server import CopyServer, Host
 from robust_run.ckpt_io.memory.frames import FrameRefused
 from robust_run.ckpt_io.memory.keeper import Keeper
+from robust_run.ckpt_io.memory.keeper_copies import CopyThreads
+from robust_run.ckpt_io.memory.link import KEY_BYTES
 from robust_run.ckpt_io.memory.peers import Peer
 from robust_run.ckpt_io.memory.protocol import (
     SCHEMA,
     AttemptBegins,
+    Bring,
+    CopyTo,
     FromAgent,
     FromWorker,
     KeeperNote,
@@ -32,6 +39,8 @@ from robust_run.ckpt_io.memory.protocol import (
 #: Connections of workers at a time.
 MOST_PEERS = 512
 _THREADS = 4
+#: Parts that are fetched from other nodes at the same time.
+_FETCHES = 8
 _Result = TypeVar("_Result")
 _from_agent: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(FromAgent)
 _from_worker: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(FromWorker)
@@ -50,6 +59,7 @@ class Loop:
         self._next_number = 1
         self._keeper: Keeper | None = None
         self._long, self._short = ThreadPoolExecutor(_THREADS), ThreadPoolExecutor(_THREADS)
+        self._sends, self._fetches = ThreadPoolExecutor(1), ThreadPoolExecutor(_FETCHES)
         self._done: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
@@ -96,6 +106,10 @@ class Loop:
                     self._keeper.begin_attempt(message)
                 elif isinstance(message, LookInMemory):
                     self._keeper.look(message)
+                elif isinstance(message, CopyTo):
+                    self._keeper.copy_to(message)
+                elif isinstance(message, Bring):
+                    self._keeper.bring(message)
 
     def _set_up(self, setup: KeeperSetup) -> None:
         if self._keeper is not None:
@@ -105,9 +119,29 @@ class Loop:
         self._listening = place.listen(setup.folder)
         self._folder = setup.folder
         ledger = Ledger(node_memory.read, setup.limit_bytes)
-        self._keeper = Keeper(ledger, self._agent.send, self._run, time.time, time.monotonic)
+        threads = CopyThreads(setup.key, partial(self._submit, self._sends), partial(self._submit, self._fetches))
+        self._keeper = Keeper(ledger, self._agent.send, self._run, time.time, time.monotonic, threads)
         self._accept_on(True)
-        self._agent.send(KeeperReady())
+        self._agent.send(KeeperReady(port=self._listen_to_keepers(setup)))
+
+    def _listen_to_keepers(self, setup: KeeperSetup) -> int:
+        """Let keepers of other nodes in from now on; return the port that they call at, 0: they cannot."""
+        if not setup.address or self._keeper is None:
+            return 0
+        try:
+            if len(setup.key) != KEY_BYTES:
+                raise OSError(f"the key has {len(setup.key)} bytes in place of {KEY_BYTES}")
+            listening = place.listen_at(setup.address)
+        except OSError as error:
+            why = error.strerror or error
+            self.tell(
+                KeeperNote(text=f"no checkpoints in memory are copied to or from this node: {setup.address}: {why}")
+            )
+            return 0
+        host = Host(self._keeper.copies.desk, self._keeper.pool.ledger, self._call)
+        server = CopyServer(listening, setup.key, host.serve)
+        threading.Thread(target=server.run, daemon=True).start()
+        return int(listening.getsockname()[1])
 
     # --- workers
 
@@ -186,17 +220,38 @@ class Loop:
     # --- threads
 
     def _run(self, job: Callable[[], _Result], then: Callable[[_Result | Exception], None], *, is_long: bool) -> None:
+        self._submit(self._long if is_long else self._short, job, then)
+
+    def _submit(
+        self, pool: ThreadPoolExecutor, job: Callable[[], _Result], then: Callable[[_Result | Exception], None]
+    ) -> None:
         def work() -> None:
             result: _Result | Exception
             try:
                 result = job()
             except Exception as error:
                 result = error
-            self._done.put(lambda: then(result))
-            with contextlib.suppress(BlockingIOError):  # it is awake enough
-                self._wake_out.send(b"\0")
+            self._have_done(lambda: then(result))
 
-        (self._long if is_long else self._short).submit(work)
+        pool.submit(work)
+
+    def _call(self, job: Callable[[], _Result]) -> _Result:
+        """Have something done in the loop's thread, and wait for it. For another thread."""
+        done: Future[_Result] = Future()
+
+        def work() -> None:
+            try:
+                done.set_result(job())
+            except Exception as error:
+                done.set_exception(error)
+
+        self._have_done(work)
+        return done.result()
+
+    def _have_done(self, work: Callable[[], None]) -> None:
+        self._done.put(work)
+        with contextlib.suppress(BlockingIOError):  # it is awake enough
+            self._wake_out.send(b"\0")
 
     def _finish_jobs(self) -> None:
         with contextlib.suppress(BlockingIOError):
