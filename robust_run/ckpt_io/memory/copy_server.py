@@ -64,6 +64,13 @@ class CopyServer:
         while True:
             self.turn()
 
+    def close(self) -> None:
+        """Let nobody in any more."""
+        for each in list(self._unproven.values()):
+            self._drop(each)
+        self._selector.close()
+        self._listening.close()
+
     def turn(self) -> None:
         """Wait for the next, and let in who has come."""
         now_s = time.monotonic()
@@ -175,7 +182,7 @@ class Host:
             is_right = link.receive_part(answer.descriptor, push)
         finally:
             buffer = answer.buffer
-            counts = self._call(lambda: self._desk.has_come(buffer, number, push, is_right=is_right))
+            counts = self._call(lambda: self._desk.has_come(buffer, number, is_right=is_right))
         if not is_right:
             raise LinkLost("what came is not what was sent")
         link.send(Kept(stride=self._desk.stride) if counts else Stale(reason="another attempt has begun"))

@@ -58,7 +58,7 @@ class GuestDesk:
         self.guests = guests.expect(self.guests, push)
         if guests.find(self.guests, push.rank, push.generation) is not None:
             return Kept(stride=self.stride)
-        self.free_spare(push)
+        self.free_spare()
         chosen = guests.choose(self.guests, push, self._pool.lent)
         if isinstance(chosen, Needed):
             if not self._is_settled():
@@ -77,10 +77,10 @@ class GuestDesk:
         """Free what is of no use: copies of some ranks of a node, and no room for those of others."""
         self._free(guests.useless(self.guests, push.ranks, self._pool.lent))
 
-    def has_come(self, buffer: int, maker: int, push: Push, *, is_right: bool) -> bool:
+    def has_come(self, buffer: int, maker: int, *, is_right: bool) -> bool:
         """Note that a copy is here, or will not come; whether it counts."""
         self.guests, counts = guests.came(self.guests, buffer, maker, is_right=is_right)
-        self.free_spare(push)
+        self.free_spare()
         return counts
 
     # --- a part goes
@@ -110,10 +110,9 @@ class GuestDesk:
             self.guests = guests.without(self.guests, {found.id})
         return found
 
-    def free_spare(self, push: Push | None = None) -> None:
+    def free_spare(self) -> None:
         """Free what nobody needs any more."""
-        size_bytes, rank = (push.used_bytes, push.rank) if push is not None else (0, -1)
-        self._free(guests.spare(self.guests, self._pool.lent, size_bytes, rank))
+        self._free(guests.spare(self.guests, self._pool.lent))
 
     def give_way(self) -> bool:
         """Free all that can be: this node's own ranks come first. Whether that was anything."""

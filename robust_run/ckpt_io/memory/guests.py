@@ -8,7 +8,7 @@ They stay when an attempt begins: the attempt that starts from them needs them. 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Literal
 
 import msgspec
@@ -26,8 +26,8 @@ class Guests(msgspec.Struct, frozen=True, kw_only=True):
     buffers: tuple[HeldBuffer, ...] = ()
     during: int = -1
     """The newest attempt in which some came."""
-    senders: frozenset[int] = frozenset()
-    """Ranks of which some came, or may come, in it."""
+    senders: Mapping[int, int] = {}
+    """Ranks of which some came, or may come, in it, and how many bytes the newest part has; 0: none came."""
     floor: Generation = (-1, -1)
     """The newest attempt that began here, and the step that it started from: what older attempts made beyond it did not
     happen."""
@@ -70,10 +70,9 @@ def refusal(guests: Guests, own: Holdings, push: Push) -> str:
 
 def expect(guests: Guests, push: Push) -> Guests:
     """Note who sends."""
-    ranks = frozenset(push.ranks)
-    if push.during > guests.during:
-        return msgspec.structs.replace(guests, during=push.during, senders=ranks)
-    return msgspec.structs.replace(guests, senders=guests.senders | ranks)
+    before = guests.senders if push.during <= guests.during else {}
+    senders = {**dict.fromkeys(push.ranks, 0), **before, push.rank: push.used_bytes}
+    return msgspec.structs.replace(guests, during=max(push.during, guests.during), senders=senders)
 
 
 def choose(guests: Guests, push: Push, busy: Collection[int]) -> int | Needed | Literal["busy"]:
@@ -136,7 +135,7 @@ def common(guests: Guests, ranks: Iterable[int]) -> Generation | None:
     return max((generation for generation, of in have.items() if wanted and wanted <= of), default=None)
 
 
-def spare(guests: Guests, busy: Collection[int], needed_bytes: int = 0, rank: int = -1) -> tuple[int, ...]:
+def spare(guests: Guests, busy: Collection[int]) -> tuple[int, ...]:
     """Return the buffers to free, with which nothing is lost.
 
     Those of ranks that nobody sends any more, once those that are sent have a generation of the newest attempt; and those that
@@ -150,7 +149,7 @@ def spare(guests: Guests, busy: Collection[int], needed_bytes: int = 0, rank: in
             return False
         if each.rank not in guests.senders:
             return has_own
-        if each.rank != rank or each.size_bytes >= needed_bytes:
+        if each.size_bytes >= guests.senders[each.rank]:
             return False
         return each.part is None or (newest is not None and each.part.generation < newest)
 
