@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from clusters import PATIENT, STEPS, ClusterJob, start_all, write
-from hosts import Cluster, need_hosts
+from hosts import Cluster, Host, need_hosts
 from jobs import wait_for
 
 TRAIN = f"""{STEPS}
@@ -19,7 +19,7 @@ TRAIN = f"""{STEPS}
 
     dist.init_process_group("gloo")
     weights = torch.arange(1, 101, dtype=torch.int64)
-    state = {{"weights": weights}}
+    state = {{"weights": weights, "more": torch.zeros(300_000, dtype=torch.int64)}}
     at = begin = checkpoint.load(state) or 0
     done = torch.zeros(1, dtype=torch.int64)
     while not done:
@@ -53,7 +53,7 @@ def hosts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
         yield cluster
 
 
-def begin(cluster: Cluster, tmp_path: Path, nodes: int) -> ClusterJob:
+def begin(cluster: Cluster | list[Host], tmp_path: Path, nodes: int) -> ClusterJob:
     """Start the training on some of the hosts; the others stand by. Return when it keeps copies and has made some steps."""
     options = ["--nnodes", str(nodes), "--standby", str(len(cluster) - nodes), "--restart-grace", "0.3", *PATIENT]
     job = start_all(
@@ -133,3 +133,26 @@ def test_a_node_and_its_peer_that_lose_their_power_bring_the_job_back_to_storage
         finish(job, 3)
     finally:
         job.kill_everything()
+
+
+@pytest.mark.parametrize("hosts", [3], indirect=True)
+def test_a_copy_that_does_not_come_is_passed_over_and_not_tried_for_ever(hosts: Cluster, tmp_path: Path) -> None:
+    job = begin(hosts[:2], tmp_path, 2)
+    try:
+        job.join(hosts[2], "--ckpt-memory", "1M")  # there is no room for what is to be brought
+        wait_for(lambda: len(job.names()) == 3, "the standby")
+        hosts[1].power_off()
+        (attempt,) = wait_for(lambda: storage_starts(job), f"an attempt that starts from storage:\n{job.said()}", 60.0)
+        job.wait_for_steps(attempt, 2, count=5)
+        tried = [event for event in job.events("resume_chosen") if 0 < event["attempt"] < attempt]
+        assert 1 <= len(tried) <= 3 and {event["source"] for event in tried} == {"peer"}, job.said()
+        steps = [event["step"] for event in tried]
+        assert steps == sorted(set(steps), reverse=True), "each of them once, the newest first"
+        assert "cannot be read" in job.said() and "is passed over" in job.said()
+        finish(job, 2)
+    finally:
+        job.kill_everything()
+
+
+def storage_starts(job: ClusterJob) -> list[int]:
+    return [event["attempt"] for event in job.events("resume_chosen") if event["source"] == "storage"][:1]
