@@ -78,6 +78,7 @@ MEETING = ("--rdzv-endpoint", "node-0:29400")
     [
         (("--nnodes", "2", *MEETING), 1),
         (("--nnodes", "1:4", *MEETING), 1),
+        (("--nnodes", "1", "--standby", "1", "--rdzv-backend", "c10d", *MEETING), 1),
         (("--nnodes", "2", "--ckpt-copies", "0", *MEETING), 0),
         (("--nnodes", "2", "--ckpt-memory", "off", "--ckpt-copies", "1", *MEETING), 0),
         ((), 0),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -67,15 +70,16 @@ def begin(cluster: Cluster | list[Host], tmp_path: Path, nodes: int) -> ClusterJ
     return job
 
 
-def made(job: ClusterJob) -> int:
-    """Steps of the rank of the first attempt that has made most."""
-    return max((len(worker.times) for worker in job.workers() if worker.attempt == 0), default=0)
+def made(job: ClusterJob, attempt: int = 0) -> int:
+    """Steps of the rank of an attempt that has made most."""
+    return max((len(worker.times) for worker in job.workers() if worker.attempt == attempt), default=0)
 
 
-def copied_to(job: ClusterJob) -> dict[str, str]:
+def copied_to(job: ClusterJob, attempt: int = 0) -> dict[str, str]:
     """By name of a host: which one gets its copies."""
     names = job.names()
-    return {names[peer["node"]]: peer["name"] for order in job.actions("memory_peers") for peer in order["peers"]}
+    orders = [order for order in job.actions("memory_peers") if order["attempt"] == attempt]
+    return {names[peer["node"]]: peer["name"] for order in orders for peer in order["peers"]}
 
 
 def chosen(job: ClusterJob, attempt: int) -> dict[str, Any]:
@@ -94,18 +98,44 @@ def finish(job: ClusterJob, ranks: int) -> None:
 
 
 @pytest.mark.parametrize("hosts", [3], indirect=True)
-def test_a_node_that_loses_its_power_costs_a_step(hosts: Cluster, tmp_path: Path) -> None:
+def test_a_rank_that_dies_and_then_a_node_that_loses_its_power_cost_a_step_each(hosts: Cluster, tmp_path: Path) -> None:
     job = begin(hosts, tmp_path, 2)
     try:
-        victim = next(host for host in hosts if host.name in job.layout(0) and host is not hosts[0])
-        victim.power_off()
-        job.wait_for_steps(1, 2, count=5)
+        worker = next(each for each in job.workers() if each.rank == 1)
+        host = next(host for host in hosts if host.name == worker.host)
+        os.kill(host.pid_outside(worker.pid), signal.SIGKILL)
+        job.wait_for_steps(1, 2, count=20)
         event = chosen(job, 1)
-        reached = made(job)
+        assert (event["source"], event["step"] >= made(job) - 1) == ("memory", True), (event, job.said())
+        wait_for(lambda: len(copied_to(job, 1)) == 2, "all to be told again where to send copies")
+        job.wait_for_steps(1, 2, count=made(job, 1) + 10)
+
+        host.power_off()
+        job.wait_for_steps(2, 2, count=5)
+        reached = event["step"] + made(job, 1)
+        event = chosen(job, 2)
         assert (event["source"], event["step"] >= reached - 1) == ("peer", True), (reached, event, job.said())
-        words = f"attempt 1 starts at step {event['step']} from memory, {victim.name}'s part from its copy on {hosts[0].name}"
+        words = (
+            f"attempt 2 starts at step {event['step']} from memory, {host.name}'s part from its copy on {hosts[0].name}"
+        )
         assert words in job.said()
+        wait_for(lambda: copied_to(job, 2) == {"node-0": "node-2", "node-2": "node-0"}, "the newcomer to have its part")
         finish(job, 2)
+    finally:
+        job.kill_everything()
+
+
+@pytest.mark.parametrize("hosts", [2], indirect=True)
+def test_with_one_node_a_standby_has_the_copy_and_goes_on_with_it(hosts: Cluster, tmp_path: Path) -> None:
+    job = begin(hosts, tmp_path, 1)
+    try:
+        (name,) = job.layout(0)
+        evict = ["evict", name, "--force", "--reason", "its turn", str(job.run_dir)]
+        hosts[0].run([sys.executable, "-c", "from robust_run.robust_cli import main; main()", *evict], env=job.env)
+        job.wait_for_steps(1, 1, count=5)
+        reached, event = made(job), chosen(job, 1)
+        assert (event["source"], event["step"] >= reached - 1) == ("peer", True), (reached, event, job.said())
+        finish(job, 1)
     finally:
         job.kill_everything()
 

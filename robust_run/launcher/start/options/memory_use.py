@@ -38,7 +38,7 @@ def _copies(spec: JobSpec, word: str) -> int:
     """Return how many copies other nodes keep: one where there are some, unless it was said otherwise."""
     if spec.many is None or word == "0":
         return 0
-    return int(word == "1" or spec.many.most > 1)
+    return int(word == "1" or spec.many.most + spec.many.standby > 1)
 
 
 def parse_bytes(text: str) -> int:
