@@ -106,7 +106,7 @@ def _ask_where_to_start(state: JobState) -> list[Action]:
     opening of the store. Before the first attempt nothing is in memory, and no worker waits for that to be said.
     """
     state.resume, state.found_damaged, state.no_point = None, "", ""
-    state.elsewhere, state.memory_peers, state.memory_told = (), {}, {}
+    state.elsewhere, state.memory_peers, state.memory_keeps, state.memory_told = (), {}, {}, {}
     state.looks_in = ""
     infos = [state.members[each.node].info for each in state.layout]
     state.has_memory = any(info.has_memory for info in infos)

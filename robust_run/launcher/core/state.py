@@ -251,6 +251,8 @@ class JobState(msgspec.Struct, kw_only=True, rename={"ladder_state": "climb"}): 
     """By agent id: keepers that take copies, in the order they said so."""
     memory_peers: dict[str, str] = {}
     """By node of the newest attempt: the one that is to have copies of what it keeps; empty: not decided yet."""
+    memory_keeps: dict[str, str] = {}
+    """The same the other way round."""
     memory_told: dict[str, MemoryAddress] = {}
     """By node: where it was told to send them in this attempt."""
     memory_groups: tuple[tuple[int, ...], ...] = ()

@@ -99,6 +99,15 @@ def test_with_one_node_a_standby_keeps_the_copy() -> None:
     assert told(story.happens(ready("spare", attempt=-1))) == {"a": "spare"}
 
 
+def test_a_standby_that_goes_leaves_the_copies_to_another() -> None:
+    story = runs("a", standbys=("spare", "other"))
+    story.happens(ready("a"))
+    story.happens(ready("spare", attempt=-1))
+    assert told(story.happens(ready("other", attempt=-1))) == {}
+    assert told(story.is_lost("spare")) == {"a": "other"}
+    assert told(story.leaves("other")) == {}
+
+
 def test_with_one_node_and_no_standby_nobody_is_told() -> None:
     story = runs("a")
     assert story.happens(ready("a")) == []
@@ -165,6 +174,20 @@ def test_a_lost_node_s_keeper_is_forgotten_until_it_says_again_that_it_is_there(
     assert told(story.opens()) == {}, "neither b nor spare is ready"
     story.returns("b")
     assert told(story.happens(ready("spare", attempt=1))) == {"a": "spare", "spare": "a"}
+
+
+def test_a_node_that_was_lost_and_is_back_gives_what_it_holds() -> None:
+    """It repeats what it said of its newest attempt, and then it is back."""
+    story = runs("a", "b", standbys=("spare", "other"))
+    all_ready(story, "a", "b")
+    lose(story, "b")
+    story.happens(ResumeChosen(attempt=1))
+    story.starts()
+    story.happens(ready("b"))
+    story.returns("b")
+    question = lose(story, "spare")
+    assert (question.nodes, question.holders) == (("a", "b"), ())
+    assert story.state.memory_at.keys() == {"a", "b"}
 
 
 # --- what is brought

@@ -157,6 +157,8 @@ def _from_where(elsewhere: Sequence[PartsElsewhere]) -> str:
 def adopt(state: JobState, event: AttemptStarted) -> list[Action]:
     """Take what a node says it was told for what was chosen: the journal may have lost that. Nothing is said."""
     name = event.resumes_name
+    if state.has_memory and (event.resumes_step is not None or not name):
+        state.began_at[event.attempt] = event.resumes_step or 0
     if event.resumes_source in IN_MEMORY:
         from robust_run.launcher.core.resume import memory
 
