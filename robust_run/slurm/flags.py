@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from robust_run.launcher.model.job import SlurmUse
+from robust_run.launcher.model.job_parts import SlurmUse
 from robust_run.slurm.scontrol import Answer, fields
 from robust_run.slurm.scontrol_client import ScontrolClient
 

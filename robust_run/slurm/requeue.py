@@ -16,7 +16,8 @@ import msgspec
 
 from robust_run.launcher.agent.workers.environment import warning_file
 from robust_run.launcher.control.errors import NoController
-from robust_run.launcher.model.job import JobSpec, SlurmUse
+from robust_run.launcher.model.job import JobSpec
+from robust_run.launcher.model.job_parts import SlurmUse
 from robust_run.slurm import exclusion, required
 from robust_run.slurm.node_state import is_dead
 from robust_run.slurm.past import Past, past_of

@@ -16,7 +16,7 @@ from made_checkpoints import make_checkpoint
 from robust_run.ckpt_io import briefly, newest
 from robust_run.ckpt_io.notes import leave_save as leave_note
 from robust_run.ckpt_io.notes import read_save as read_note
-from robust_run.ckpt_io.seen import FolderLook, SeenCheckpoint
+from robust_run.ckpt_io.seen import FolderLook, MemoryGeneration, SeenCheckpoint
 from robust_run.launcher.agent import checkpoints as agent_checkpoints
 from robust_run.launcher.agent.checkpoints import AgentCheckpoints
 from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
@@ -46,6 +46,7 @@ def test_without_a_loop_the_answer_is_there_when_the_call_returns(tmp_path: Path
     AgentCheckpoints(str(tmp_path), told.append).look(question(tmp_path))
     (answer,) = told
     assert (answer.attempt, answer.number) == (0, 1)
+    assert answer.look is not None
     (seen,) = answer.look.seen
     assert (seen.name, seen.uuid, seen.step, seen.fault) == ("step-3", made.uuid, 3, "")
 
@@ -86,12 +87,56 @@ def test_a_storage_that_hangs_holds_nothing_up_and_is_heard_when_it_answers(
     wait_for(lambda: [answer.number for answer in told] == [1, 3], "the answers")
 
 
+def test_what_is_in_memory_is_told_while_the_folder_hangs_and_the_folder_is_not_called_empty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs = threading.Event()
+
+    def slow(folder: str, **_: object) -> FolderLook:
+        hangs.wait(60)
+        return FolderLook(seen=(SeenCheckpoint(name=folder),))
+
+    monkeypatch.setattr(agent_checkpoints, "look", slow)
+    monkeypatch.setattr(agent_checkpoints, "FOLDER_S", 0.01)
+    held = (MemoryGeneration(attempt=0, step=7, world_size=1, ranks=(0,)),)
+    told: list[CheckpointsSeen] = []
+    loop = Loop()
+    agent = AgentCheckpoints(str(tmp_path), told.append, lambda: held)
+    agent.attach(loop.soon)
+    for number in (1, 2):
+        agent.look(question(tmp_path, number))
+        loop.run_one()
+        assert (told[-1].number, told[-1].look, told[-1].memory) == (number, None, held)
+    hangs.set()
+    loop.run_one()
+    loop.run_one()
+    assert {(answer.number, answer.look is None, answer.memory) for answer in told[2:]} == {
+        (1, False, held),
+        (2, False, held),
+    }
+
+
+def test_a_node_that_is_asked_for_its_memory_alone_leaves_the_folder_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_checkpoints, "look", None)
+    held = (MemoryGeneration(attempt=0, step=7, world_size=1, ranks=(), copies=(0,)),)
+    told: list[CheckpointsSeen] = []
+    loop = Loop()
+    agent = AgentCheckpoints(str(tmp_path), told.append, lambda: held)
+    agent.attach(loop.soon)
+    agent.look(question(tmp_path, memory_only=True))
+    loop.run_one()
+    assert [answer.memory for answer in told] == [held]
+
+
 def test_a_node_without_a_folder_looks_where_the_others_do(tmp_path: Path) -> None:
     make_checkpoint([tmp_path / "mine" / "step-1"], {}, step=1)
     make_checkpoint([tmp_path / "theirs" / "step-2"], {}, step=2)
     for own, step in ((str(tmp_path / "mine"), 1), (None, 2)):
         told: list[CheckpointsSeen] = []
         AgentCheckpoints(own, told.append).look(question(tmp_path / "theirs"))
+        assert told[0].look is not None
         assert [seen.step for seen in told[0].look.seen] == [step]
 
 

@@ -12,7 +12,8 @@ from robust_run.errors import UserError
 from robust_run.launcher.agent.places.image_binds import script_folder
 from robust_run.launcher.agent.places.image_warmth import reason
 from robust_run.launcher.agent.warm.ladder import why_never
-from robust_run.launcher.model.job import ImageUse, JobSpec
+from robust_run.launcher.model.job import JobSpec
+from robust_run.launcher.model.job_parts import ImageUse
 from robust_run.launcher.start.options.command import parse
 from robust_run.launcher.start.options.validate import resolve
 from robust_run.version import __version__

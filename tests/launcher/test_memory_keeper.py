@@ -17,6 +17,7 @@ from jobs import wait_for
 from keepers import LIMIT_S, save, worker
 
 from robust_run.ckpt_io.memory.client import MemoryClient
+from robust_run.ckpt_io.memory.protocol import KeeperSetup
 from robust_run.ckpt_io.seen import MemoryGeneration
 from robust_run.launcher.agent.memory_keeper import MemoryKeeper, attempt_of
 from robust_run.launcher.model.actions import StartAttempt
@@ -35,7 +36,10 @@ class Ground:
         """Started in place of the keeper."""
         self.heard: dict[socket.socket, Callable[[], None]] = {}
         self.keeper = MemoryKeeper(
-            self.start, {**os.environ, "ROBUST_TOKEN": "secret"}, self.folder, 64 << 20, self.said.append
+            self.start,
+            {**os.environ, "ROBUST_TOKEN": "secret"},
+            KeeperSetup(folder=self.folder, limit_bytes=64 << 20),
+            self.said.append,
         )
         self.keeper.attach(self.listen)
         self.pool = ThreadPoolExecutor(1)
@@ -110,7 +114,7 @@ def test_one_that_dies_is_said_once_and_replaced_with_the_next_attempt(ground: G
     assert ground.held()
     client.close()
     os.kill(ground.processes[0].pid, signal.SIGKILL)
-    wait_for(lambda: (ground.read(), not ground.keeper.is_running)[1], "the end of the keeper")
+    wait_for(lambda: (ground.read(), ground.said)[1], "the end of the keeper")
     assert ground.held() == ()
     assert ground.said == [
         f"the keeper, process {ground.processes[0].pid}, has ended: the checkpoints it held in memory are lost; "
@@ -143,10 +147,10 @@ def test_one_that_says_nonsense_is_hung_up_on(ground: Ground) -> None:
         ground.processes.append(subprocess.Popen((sys.executable, "-c", program), pass_fds=keep))
         return ground.processes[-1].pid
 
-    keeper = MemoryKeeper(start, os.environ, ground.folder, None, ground.said.append)
+    keeper = MemoryKeeper(start, os.environ, KeeperSetup(folder=ground.folder), ground.said.append)
     keeper.attach(ground.listen)
     keeper.begin(order(0))
-    wait_for(lambda: (ground.read(), not keeper.is_running)[1], "the keeper to be hung up on")
+    wait_for(lambda: (ground.read(), ground.said)[1], "the keeper to be hung up on")
     assert "says what is not understood" in ground.said[0]
 
 
@@ -156,7 +160,7 @@ def test_one_that_cannot_be_started_is_said_and_the_attempt_starts_without(tmp_p
     def refuse(argv: tuple[str, ...], env: Mapping[str, str], keep: tuple[int, ...]) -> int:
         raise OSError(11, "Resource temporarily unavailable")
 
-    keeper = MemoryKeeper(refuse, os.environ, str(tmp_path / "keeper"), None, said.append)
+    keeper = MemoryKeeper(refuse, os.environ, KeeperSetup(folder=str(tmp_path / "keeper")), said.append)
     assert not keeper.begin(order(0))
     assert keeper.held() == ()
     assert len(said) == 1 and "Resource temporarily unavailable" in said[0]

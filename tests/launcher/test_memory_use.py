@@ -1,4 +1,4 @@
-"""`--ckpt-memory` and `--ckpt-every`: when a keeper holds what ranks save, and what workers are told of it."""
+"""`--ckpt-memory`, `--ckpt-every` and `--ckpt-copies`: when a keeper holds what ranks save, and what workers are told of it."""
 
 from __future__ import annotations
 
@@ -68,6 +68,30 @@ def test_how_often_it_saves_starts_no_keeper(machine: Machine) -> None:
     assert (spec.ckpt_every, spec.ckpt_memory) == ("10m", None)
     told = environment(spec)
     assert (told["ROBUST_CKPT_EVERY"], told["ROBUST_CKPT_DIR"]) == ("10m", "/job/ckpt")
+
+
+MEETING = ("--rdzv-endpoint", "node-0:29400")
+
+
+@pytest.mark.parametrize(
+    ("options", "copies"),
+    [
+        (("--nnodes", "2", *MEETING), 1),
+        (("--nnodes", "1:4", *MEETING), 1),
+        (("--nnodes", "1", "--standby", "1", "--rdzv-backend", "c10d", *MEETING), 1),
+        (("--nnodes", "2", "--ckpt-copies", "0", *MEETING), 0),
+        (("--nnodes", "2", "--ckpt-memory", "off", "--ckpt-copies", "1", *MEETING), 0),
+        ((), 0),
+        (("--ckpt-copies", "1"), 0),
+    ],
+)
+def test_other_nodes_keep_a_copy_where_there_are_some(machine: Machine, options: tuple[str, ...], copies: int) -> None:
+    assert job(machine, *options, text=SAVES).ckpt_copies == copies
+
+
+def test_more_than_one_copy_cannot_be_asked_for(machine: Machine) -> None:
+    with pytest.raises(UserError, match="--ckpt-copies"):
+        job(machine, "--ckpt-copies", "2", text=SAVES)
 
 
 def test_a_job_inside_another_s_worker_does_not_find_the_outer_keeper(machine: Machine) -> None:

@@ -109,6 +109,7 @@ def test_our_own_options_read_variables_of_ours() -> None:
         "ckpt-dir": "ROBUST_CKPT_DIR",
         "ckpt-memory": None,  # ROBUST_CKPT_MEMORY is where workers find the keeper
         "ckpt-every": "ROBUST_CKPT_EVERY",
+        "ckpt-copies": "ROBUST_CKPT_COPIES",
         "http-port": "ROBUST_HTTP_PORT",
         "http-host": "ROBUST_HTTP_HOST",
         "resume": None,  # a variable of an old job must not turn a new one into it

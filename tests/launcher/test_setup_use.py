@@ -12,7 +12,8 @@ from worlds import Machine
 from robust_run.errors import UserError
 from robust_run.launcher.agent.places.setup_start import taking
 from robust_run.launcher.agent.warm.ladder import why_never
-from robust_run.launcher.model.job import JobSpec, SetupUse
+from robust_run.launcher.model.job import JobSpec
+from robust_run.launcher.model.job_parts import SetupUse
 from robust_run.launcher.start.options.command import parse
 from robust_run.launcher.start.options.validate import resolve
 from robust_run.snapshot import platforms

@@ -120,6 +120,12 @@ def served(call: Callable[[str], Awaitable[Sights]]) -> Sights:
     return asyncio.run(run())
 
 
+def test_without_samples_only_what_rings_hold_is_told(tmp_path: Path) -> None:
+    seen = asyncio.run(seen_by(tmp_path, "127.0.0.1:1", 0))
+    assert [sight.rank for sight in seen.sights] == [0, 1]
+    assert not any(sight.processes for sight in seen.sights), "no process was looked at"
+
+
 def test_on_suspicion_ras_is_heard(tmp_path: Path) -> None:
     seen = served(lambda address: seen_by(tmp_path, address, 3))
     first, second = seen.sights

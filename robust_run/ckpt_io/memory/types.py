@@ -51,3 +51,11 @@ def generation_name(attempt: int, step: int) -> str:
 def generation_address(attempt: int, step: int) -> str:
     """Return what workers are told as ROBUST_RESUME."""
     return f"rrck+memory://{attempt}/{step}"
+
+
+def generation_of_name(name: str) -> tuple[int, int] | None:
+    """Return attempt and step of such a name; None: it is none."""
+    words = name.split("-")
+    if len(words) != 3 or words[0] != "memory" or not (words[1].isdecimal() and words[2].isdecimal()):
+        return None
+    return int(words[1]), int(words[2])

@@ -7,7 +7,7 @@ starting them. What comes with the loop is in `agent.loop`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -35,61 +35,20 @@ from robust_run.launcher.model.events import (
     WarmReady,
 )
 from robust_run.launcher.model.job import Progress, Sights
-from robust_run.launcher.model.resume_events import CheckpointSaved, LookForCheckpoints
+from robust_run.launcher.model.resume_events import CheckpointSaved, LookForCheckpoints, MemoryPeers, MemoryReady
 
 if TYPE_CHECKING:
     import asyncio
-    import socket
 
-    from robust_run.ckpt_io.seen import MemoryGeneration
     from robust_run.launcher.agent.checkpoints import AgentCheckpoints
     from robust_run.launcher.agent.checks import AgentChecks
     from robust_run.launcher.agent.code import AgentCode
-    from robust_run.launcher.agent.memory_keeper import MemoryKeeper
+    from robust_run.launcher.agent.memory import AgentMemory
     from robust_run.launcher.agent.node import Node
+    from robust_run.launcher.agent.serving import Serving
     from robust_run.launcher.model.links import ControllerLink
     from robust_run.launcher.model.start_notes import Seen
     from robust_run.launcher.records.code.types import TreeParts
-
-
-class Serving(Protocol):
-    """The event loop of an agent, see `agent.loop.AgentLoop`: there is none until the first workers have been started."""
-
-    def stop(self) -> None:
-        """The agent is not needed any more."""
-        ...
-
-    def later(self, delay_s: float, call: Callable[[], None]) -> asyncio.TimerHandle:
-        """Call after a time."""
-        ...
-
-    def call_soon(self, call: Callable[[], None]) -> asyncio.Handle:
-        """Call in the loop's thread; from any thread. Raises RuntimeError if the loop is closed."""
-        ...
-
-    def listen(self, sock: socket.socket, call: Callable[[], None] | None) -> None:
-        """Call whenever there is something to read; None: not any more."""
-        ...
-
-    def watch(self, attempt: Attempt) -> None:
-        """See its workers end from now on."""
-        ...
-
-    def attempt_began(self, attempt: Attempt) -> None:
-        """An attempt was just started."""
-        ...
-
-    def attempt_is_ending(self) -> None:
-        """Its end is about to be reported."""
-        ...
-
-    def attempt_ended(self) -> None:
-        """No workers run here any more."""
-        ...
-
-    def usage(self) -> tuple[float, ...]:
-        """Return what this node did since the last call."""
-        ...
 
 
 class Agent:
@@ -117,8 +76,7 @@ class Agent:
         self._codes: AgentCode | None = None
         self._checks: AgentChecks | None = None
         self._checkpoints: AgentCheckpoints | None = None
-        self._memory: MemoryKeeper | None = None
-        """Holds what ranks save in memory; None: none was started yet, or the job has none."""
+        self._memory: AgentMemory | None = None
 
     def serve(self, link: ControllerLink) -> None:
         """Report to this one from now on."""
@@ -142,8 +100,8 @@ class Agent:
                     self._loop.attempt_ended()
                 self._node.starter.learn(event)
                 event = self._with_save(event)
-            case CheckpointSaved():
-                self.history = [each for each in self.history if not isinstance(each, CheckpointSaved)]
+            case CheckpointSaved() | MemoryReady():
+                self.history = [each for each in self.history if type(each) is not type(event)]
             case WarmReady() if self.newest_attempt <= 0:
                 self._node.restock(0, 0.0)
             case _:
@@ -196,6 +154,8 @@ class Agent:
                 self.attempt.keep_traces()
             case LookForCheckpoints():
                 self.checkpoints.look(order)
+            case MemoryPeers() if self.memory is not None:
+                self.memory.copy_to(order)
             case StageCode():
                 self.codes.stage(order.tree)
             case TellFacts() | OpenPlace() | RunChecks() | EndChecks():
@@ -244,27 +204,14 @@ class Agent:
         self._has_ended = False
         self._node.workplace.meet(order.peers)
         path = self.checkpoints.path_of(order.resume) if order.resume is not None else ""
-        place = place_of(order, path, self._keep_memory(order))
+        memory = self.memory
+        place = place_of(order, path, memory.folder_for(order) if memory is not None else "")
         self.attempt = Attempt(place, self._node, self.node_id, self.report, self._deliver)
         self.attempt.start()
-        if place.memory_folder and self._memory is None:  # the first workers do not wait for it
-            self._memory = self._node.made_keeper()
-            self._begin_memory(self._memory, order)
+        if memory is not None:
+            memory.begun(order)
         if self._loop is not None:
             self._loop.attempt_began(self.attempt)
-
-    def _keep_memory(self, order: StartAttempt) -> str:
-        """Tell the keeper of an attempt, and return where workers find it; empty: nowhere. A replay is not to save anything."""
-        if order.replay_steps or (self._memory is not None and not self._begin_memory(self._memory, order)):
-            return ""
-        return self._node.memory_folder
-
-    def _begin_memory(self, memory: MemoryKeeper, order: StartAttempt) -> bool:
-        if not memory.begin(order):
-            return False
-        if self._loop is not None:
-            memory.attach(self._loop.listen)
-        return True
 
     @property
     def codes(self) -> AgentCode:
@@ -295,19 +242,28 @@ class Agent:
         if self._checkpoints is None:
             from robust_run.launcher.agent.checkpoints import AgentCheckpoints
 
-            self._checkpoints = AgentCheckpoints(self._node.spec.ckpt_dir, self._deliver, self._held_in_memory)
+            memory = self.memory
+            held = memory.held if memory is not None else None
+            self._checkpoints = AgentCheckpoints(self._node.spec.ckpt_dir, self._deliver, held)
             if self._loop is not None:
                 self._checkpoints.attach(self._loop.call_soon)
         return self._checkpoints
+
+    @property
+    def memory(self) -> AgentMemory | None:
+        """What this agent does about checkpoints in memory; None: the job keeps none there."""
+        if self._memory is None and self._node.spec.ckpt_memory:
+            from robust_run.launcher.agent.memory import AgentMemory
+
+            self._memory = AgentMemory(self._node, self.node_id, self.report)
+            if self._loop is not None:
+                self._memory.attach(self._loop.listen)
+        return self._memory
 
     def let_memory_go(self) -> None:
         """Let the keeper end: no attempt follows here."""
         if self._memory is not None:
             self._memory.end()
-
-    def _held_in_memory(self) -> tuple[MemoryGeneration, ...]:
-        """Return what the keeper holds whole. Called by another thread, which may wait."""
-        return self._memory.held() if self._memory is not None else ()
 
     def _end_checks(self) -> bool:
         """Have checks end here; whether none runs any more."""
@@ -405,7 +361,9 @@ class Agent:
         if self._checkpoints is not None:
             self._checkpoints.attach(self._loop.call_soon)
         if self._memory is not None:
-            self._memory.attach(self._loop.listen)
+            self._memory.attach(loop.listen)
+        elif self._node.spec.ckpt_copies:
+            _ = self.memory  # it may keep copies before it is used
         if self.attempt is not None:
             self._loop.watch(self.attempt)
         if self._pending_end is not None:

@@ -1,7 +1,8 @@
 """Checkpoint lookup on a node: looks at its folder of checkpoints, asks what is in memory, knows where what was chosen lies
 here, and what its ranks have saved.
 
-Looking is done by a thread, because a file system that hangs must hold up nothing else. Imported where there is such a folder.
+Looking is done by a thread, because a file system that hangs must hold up nothing else, not even what is in memory: that is asked
+for at the same time, and told alone where the folder takes long. Imported where there is such a folder, or such memory.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 
 from robust_run.ckpt_io.newest import MOST_SEEN, Known, look
 from robust_run.ckpt_io.seen import FolderLook, MemoryGeneration
@@ -19,6 +21,20 @@ from robust_run.launcher.model.resume_events import LookForCheckpoints, ResumePo
 AT_ONCE_S = 1.0
 #: Notes of what ranks have saved are looked for so often until there is one, and so often at last: in rounds of a second.
 FIRST_ROUNDS, MOST_ROUNDS = 2, 30
+#: What is in memory is told without what the folder shows, if that has not come so long after it.
+FOLDER_S = 1.0
+
+
+class _Question:
+    """One question, and what is known of its answer."""
+
+    def __init__(self, order: LookForCheckpoints) -> None:
+        self.order = order
+        self.memory: tuple[MemoryGeneration, ...] = ()
+        self.has_memory = threading.Event()
+        """It has been said what is in memory."""
+        self.is_looked = threading.Event()
+        """The folder has been looked at."""
 
 
 class AgentCheckpoints:
@@ -28,9 +44,11 @@ class AgentCheckpoints:
         self,
         own_folder: str | None,
         deliver: Callable[[CheckpointsSeen], None],
-        held: Callable[[], tuple[MemoryGeneration, ...]] = tuple,
+        held: Callable[[], tuple[MemoryGeneration, ...]] | None = None,
     ) -> None:
-        """`own_folder`: --ckpt-dir of this node; None: it was given none. `held`: what is in memory here; may take seconds."""
+        """`own_folder`: --ckpt-dir of this node; None: it was given none. `held`: what is in memory here; may take seconds.
+        None: nothing is kept there.
+        """
         self._own_folder = own_folder
         self._deliver = deliver
         self._held = held
@@ -38,7 +56,7 @@ class AgentCheckpoints:
         """Has the agent's own thread call something; None: it has no loop yet."""
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
-        self._next: LookForCheckpoints | None = None
+        self._next: _Question | None = None
         self._answers: list[CheckpointsSeen] = []
         self._known: Known = {}
         """Of the folder; used by the thread that looks."""
@@ -60,8 +78,16 @@ class AgentCheckpoints:
 
     def look(self, order: LookForCheckpoints) -> None:
         """Look, and deliver what is seen."""
+        question = _Question(order)
+        if self._held is None:
+            question.has_memory.set()
+        else:
+            threading.Thread(target=self._ask_memory, args=(question,), name="memory", daemon=True).start()
+        if order.memory_only and self._held is not None:
+            question.is_looked.set()
+            return
         with self._lock:
-            self._next = order
+            self._next = question
             has_loop = self._call_soon is not None
             thread = self._start()
         if not has_loop:
@@ -85,31 +111,44 @@ class AgentCheckpoints:
         """Look until no question is left; without one, for the sake of what is known then."""
         while True:
             with self._lock:
-                order, self._next = self._next, None
-            found = self._look_at(order)
-            held = self._held() if order is not None else ()
+                question, self._next = self._next, None
+            found = self._look_at(question.order if question is not None else None)
+            if question is not None:
+                question.is_looked.set()
+                question.has_memory.wait()
+                self._answer(question, found)
             with self._lock:
-                if order is not None:
-                    self._answers.append(
-                        CheckpointsSeen(attempt=order.attempt, number=order.number, look=found, memory=held)
-                    )
-                is_done = self._next is None
-                if is_done:
+                if self._next is None:
                     self._thread = None
-                call_soon = self._call_soon
-            if order is not None and call_soon is not None:
-                try:
-                    call_soon(self._hand_over)
-                except RuntimeError:  # the loop is closed: the agent does not want to know any more
                     return
-            if is_done:
-                return
+
+    def _ask_memory(self, question: _Question) -> None:
+        """See what is in memory; tell it alone where the folder is not wanted, or hangs: what is there follows when it comes."""
+        assert self._held is not None
+        question.memory = self._held()
+        question.has_memory.set()
+        if question.order.memory_only:
+            self._answer(question, FolderLook())
+        elif not question.is_looked.wait(FOLDER_S):
+            self._answer(question, None)
+
+    def _answer(self, question: _Question, found: FolderLook | None) -> None:
+        order = question.order
+        answer = CheckpointsSeen(attempt=order.attempt, number=order.number, look=found, memory=question.memory)
+        with self._lock:
+            if found is None and question.is_looked.is_set():
+                return  # it has come after all
+            self._answers.append(answer)
+            call_soon = self._call_soon
+        if call_soon is not None:
+            with suppress(RuntimeError):  # the loop is closed: the agent does not want to know any more
+                call_soon(self._hand_over)
 
     def _look_at(self, order: LookForCheckpoints | None) -> FolderLook:
         if order is None:
             return look(self._folder, whole=0, known=self._known)
         folder = self._own_folder or order.folder
-        if not folder:  # it is asked for what is in memory
+        if not folder or order.memory_only:  # it is asked for what is in memory
             return FolderLook()
         if folder != self._folder:
             self._folder, self._known = folder, {}
@@ -128,7 +167,7 @@ class AgentCheckpoints:
         with self._lock:
             answers, self._answers = self._answers, []
         for answer in answers:
-            self._seen = answer.look
+            self._seen = answer.look if answer.look is not None else self._seen
             self._deliver(answer)
 
     # --- what ranks have saved

@@ -20,16 +20,22 @@ from robust_run.ckpt_io.memory.process import command
 from robust_run.ckpt_io.memory.protocol import (
     SOCKET,
     AttemptBegins,
+    Bring,
+    CopyTo,
     FromAgent,
     KeeperNote,
+    KeeperReady,
     KeeperSetup,
     LookInMemory,
     MemoryLook,
+    Source,
     ToAgent,
 )
+from robust_run.ckpt_io.memory.types import generation_of_name
 from robust_run.ckpt_io.seen import MemoryGeneration
 from robust_run.errors import RobustRunError
 from robust_run.launcher.model.actions import StartAttempt
+from robust_run.launcher.model.resume_events import MemoryPeers
 
 #: A keeper that does not say what it holds within this time is not waited for: the attempt starts without. It hashes what was
 #: copied last before it says so (`ckpt_io.memory.keeper.LOOK_S`), and the controller waits for longer (`core.resume.looks`).
@@ -57,16 +63,17 @@ class MemoryKeeper:
         self,
         start: StartsHelpers,
         env: Mapping[str, str],
-        folder: str,
-        limit_bytes: int | None,
+        setup: KeeperSetup,
         say: Callable[[str], None],
+        ready: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """`folder`: of the socket that workers connect to. `limit_bytes`: how much it may hold; None: as it sees fit."""
+        """`ready` is called with the port that keepers of other nodes reach it at, and with 0 when it is gone."""
         self._start = start
         self._env = env
-        self._folder = folder
-        self._limit_bytes = limit_bytes
+        self._setup = setup
+        self._folder = setup.folder
         self._say = say
+        self._ready = ready
         self._socket: socket.socket | None = None
         """None: no keeper runs."""
         self._listen: Listen | None = None
@@ -78,22 +85,27 @@ class MemoryKeeper:
         self.pid: int | None = None
         """Of the process that was started last."""
 
-    @property
-    def is_running(self) -> bool:
-        """Whether there is a keeper, as far as is known."""
-        return self._socket is not None
-
-    def begin(self, order: StartAttempt) -> bool:
-        """Tell the keeper of an attempt that begins, and start one if there is none; false: there is none, which was said."""
+    def open(self) -> None:
+        """Start a keeper if there is none; if it cannot be, that is said."""
         self._read()  # one that has died by now is not told, but replaced
         if self._socket is None:
             self._open()
-        if self._socket is not None and not self._send(attempt_of(order)):
+
+    def begin(self, order: StartAttempt) -> bool:
+        """Tell the keeper of an attempt that begins, and start one if there is none; false: there is none, which was said."""
+        self.open()
+        messages: tuple[FromAgent, ...] = (*brought(order), attempt_of(order))
+        if self._socket is not None and not all(map(self._send, messages)):
             self._lost("does not take what it is told")  # it would hand out what belongs to another past
         return self._socket is not None
 
+    def copy_to(self, order: MemoryPeers) -> None:
+        """Tell it which node gets copies of what it holds."""
+        for peer in order.peers[:1]:
+            self._send(CopyTo(attempt=order.attempt, host=peer.host, port=peer.port, name=peer.name))
+
     def attach(self, listen: Listen) -> None:
-        """Read what it says from now on as it comes."""
+        """Read what it says as it comes, from now on; whichever keeper runs."""
         self._listen = listen
         if self._socket is not None:
             listen(self._socket, self._read)
@@ -136,7 +148,7 @@ class MemoryKeeper:
             theirs.close()
         ours.setblocking(False)
         self._socket, self._came = ours, bytearray()
-        self._send(KeeperSetup(folder=self._folder, limit_bytes=self._limit_bytes))
+        self._send(self._setup)
         if self._listen is not None:
             self._listen(ours, self._read)
 
@@ -185,9 +197,12 @@ class MemoryKeeper:
             with self._answered:
                 self._look = message
                 self._answered.notify_all()
+        elif isinstance(message, KeeperReady) and message.port:
+            self._ready(message.port)
 
     def _lost(self, what: str) -> None:
         self._hang_up()
+        self._ready(0)
         self._say(
             f"the keeper, process {self.pid}, {what}: the checkpoints it held in memory are lost; the next attempt gets another"
         )
@@ -217,6 +232,17 @@ def attempt_of(order: StartAttempt) -> AttemptBegins:
         world_size=order.world_size,
         resumed_step=order.resume.step if order.resume is not None and order.resume.source else None,
     )
+
+
+def brought(order: StartAttempt) -> tuple[Bring, ...]:
+    """Return what the keeper is told before: which of its ranks' parts other nodes have, if they start from such."""
+    if not order.elsewhere or order.resume is None:
+        return ()
+    generation = generation_of_name(order.resume.name)
+    if generation is None:
+        return ()
+    sources = tuple(Source(rank, each.host, each.port, each.name) for each in order.elsewhere for rank in each.ranks)
+    return (Bring(attempt=order.attempt, from_attempt=generation[0], step=generation[1], sources=sources),)
 
 
 def _make_folder(path: str) -> None:

@@ -65,12 +65,16 @@ class Node:
         given: WarmHandoff | None = None,
         address: str = "127.0.0.1",
         opened: OpenedPlace | None = None,
+        memory_key: bytes = b"",
     ) -> None:
-        """`opened`: the place of the workers, where the job has one."""
+        """`opened`: the place of the workers, where the job has one. `memory_key`: what keepers of the job prove to each other;
+        empty: nothing is copied between nodes.
+        """
         self.workplace = Workplace(spec, opened)
         spec = self.spec = self.workplace.spec
         self.address = address
         """Where workers of other nodes reach those of this one."""
+        self.memory_key = memory_key
         self.clock = clock
         self.run_directory = run_directory
         self.router = router
@@ -145,11 +149,18 @@ class Node:
         """Where workers find the keeper of what they save in memory; empty: the job has none."""
         return os.path.join(self.run_directory.memory, "keeper") if self.spec.ckpt_memory else ""
 
-    def made_keeper(self) -> MemoryKeeper:
-        """Return the handle on this node's keeper, which is started with its first attempt."""
+    def made_keeper(self, ready: Callable[[int], None]) -> MemoryKeeper:
+        """Return the handle on this node's keeper, which is started with its first attempt. `ready`: see there."""
+        from robust_run.ckpt_io.memory.protocol import KeeperSetup
         from robust_run.launcher.agent.memory_keeper import MemoryKeeper
 
-        return MemoryKeeper(self._start_helper, self.env, self.memory_folder, self.spec.ckpt_memory_bytes, self.say)
+        setup = KeeperSetup(
+            folder=self.memory_folder,
+            limit_bytes=self.spec.ckpt_memory_bytes,
+            address=self.address if self.memory_key else "",
+            key=self.memory_key,
+        )
+        return MemoryKeeper(self._start_helper, self.env, setup, self.say, ready)
 
     @property
     def code(self) -> NodeCode:

@@ -44,7 +44,7 @@ from robust_run.launcher.model.events import (
     WarmRefused,
 )
 from robust_run.launcher.model.job import Paces, Sights
-from robust_run.launcher.model.resume_events import LookForCheckpoints, ResumeChosen
+from robust_run.launcher.model.resume_events import LookForCheckpoints, MemoryPeers, ResumeChosen
 from robust_run.launcher.records.incidents import IncidentBook
 from robust_run.launcher.records.journal import Journal
 from robust_run.tracer.nccl.types import CommRate
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from robust_run.launcher.controller.checking import Checking
     from robust_run.launcher.controller.code_staging import Staging
     from robust_run.launcher.controller.fleet_comparison import FleetComparison
+    from robust_run.launcher.controller.memory_groups import MemoryGroupsLook
     from robust_run.launcher.controller.pacing import Pacing
     from robust_run.launcher.controller.starts import StartBook
     from robust_run.launcher.controller.steps import StepBook
@@ -111,6 +112,7 @@ class Controller:
         self._checking: Checking | None = None
         self._survey: CheckpointSurvey | None = None
         """What asks nodes which checkpoints they see; imported when they are first asked."""
+        self._groups_look: MemoryGroupsLook | None = None
         self._admits_soon = False
         self.admits = False
         """Whether nodes are checked before they are counted on, where no attempt needs them."""
@@ -258,6 +260,15 @@ class Controller:
         self._survey.begin(order)
 
     @property
+    def _memory_groups(self) -> MemoryGroupsLook:
+        """What finds out which nodes share a parallel group; imported where nodes may keep copies of each other's memory."""
+        if self._groups_look is None:
+            from robust_run.launcher.controller.memory_groups import MemoryGroupsLook
+
+            self._groups_look = MemoryGroupsLook(self.state, self.collector.ask, self.tell, self._later)
+        return self._groups_look
+
+    @property
     def _code_staging(self) -> Staging:
         """What is done about versions of the code; imported when there are any."""
         if self._staging is None:
@@ -284,6 +295,8 @@ class Controller:
                 self.book.first_step(event)
                 if self.comparison is not None:
                     self.comparison.begin(event.attempt)
+                if self.state.has_memory and self.policy.many:
+                    self._memory_groups.first_step(event.attempt)
             case WarmReady():
                 for module in event.skipped:
                     self._say(f"--preload: left out {module}", event.node)
@@ -303,8 +316,7 @@ class Controller:
             case OpenStore():
                 self._open_store(action, now_s)
             case StartAttempt():
-                for placement in action.placements:
-                    self._outbox.send(placement.node, msgspec.structs.replace(action, placements=(placement,)))
+                self._start(action)
             case EndAttempt():
                 self._journal.sync_soon()
                 order = msgspec.structs.replace(action, only=())
@@ -332,8 +344,20 @@ class Controller:
                 self._code_staging.stage(action)
             case LookForCheckpoints():
                 self._look_for_checkpoints(action)
+            case MemoryPeers(peers=peers):
+                for peer in peers:
+                    self._outbox.send(peer.node, msgspec.structs.replace(action, peers=(peer,)))
             case Finish():
                 self.finish(action)
+
+    def _start(self, order: StartAttempt) -> None:
+        for placement in order.placements:
+            own = msgspec.structs.replace(order, placements=(placement,))
+            if order.elsewhere:
+                from robust_run.launcher.core.resume.parts import of_placement
+
+                own = msgspec.structs.replace(own, elsewhere=of_placement(order.elsewhere, placement))
+            self._outbox.send(placement.node, own)
 
     def _record(self, action: RecordIncident) -> None:
         self.book.record(action, self._later, self.collector.scene_of(action))

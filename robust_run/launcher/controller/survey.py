@@ -11,12 +11,11 @@ import os.path
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from robust_run.ckpt_io.newest import written_by
-from robust_run.ckpt_io.seen import MemoryGeneration
 from robust_run.clock import Clock
 from robust_run.launcher.core.membership import awaits_resume, name_of
 from robust_run.launcher.core.resume import choosing
@@ -27,6 +26,9 @@ from robust_run.launcher.model.actions import Order
 from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
 from robust_run.launcher.model.events import Event
 from robust_run.launcher.model.resume_events import LookForCheckpoints, NoResumePoint, ResumeChosen
+
+if TYPE_CHECKING:
+    from robust_run.launcher.core.resume.parts import HeldWhole
 
 #: People are told of a wait that takes longer.
 SAY_AFTER_S = 2.0
@@ -103,20 +105,24 @@ class CheckpointSurvey:
 
                 now.memory = memory.world_of(state, self._job, attempt)
             self._rounds[attempt] = _Round(order=order, choosing=now)
-        self._ask(attempt, order.nodes)
+        self._ask(attempt, order.nodes, order.holders)
 
     def take(self, node: str, seen: CheckpointsSeen) -> None:
         """Take in what a node sees."""
         round_ = self._rounds.get(seen.attempt)
-        asked = round_.choosing.asked.get(node) if round_ is not None else None
+        now = round_.choosing if round_ is not None else None
+        asked = now.asked.get(node, now.holders.get(node)) if now is not None else None
         if round_ is None or asked is None or asked.number != seen.number:
             return
-        asked.look, asked.held, asked.is_due = seen.look, seen.memory, False
+        asked.held = seen.memory
+        if seen.look is None:  # its folder is slow: what it sees there is still to come
+            return
+        asked.look, asked.is_due = seen.look, False
         round_.due.discard(node)
         if not round_.due:  # with thousands of nodes, not after each of them
             self._decide(seen.attempt)
 
-    def _ask(self, attempt: int, nodes: tuple[str, ...]) -> None:
+    def _ask(self, attempt: int, nodes: tuple[str, ...], holders: tuple[str, ...] = ()) -> None:
         round_ = self._rounds[attempt]
         names, most = tuple(sorted(round_.choosing.names)), round_.choosing.most
         self._number += 1
@@ -124,10 +130,14 @@ class CheckpointSurvey:
             asked = round_.choosing.asked.setdefault(node, LookAsked(number=0))
             asked.number, asked.is_due = self._number, True
             round_.due.add(node)
-        order = msgspec.structs.replace(round_.order, nodes=(), number=self._number, names=names, most=most)
+        for node in holders:
+            round_.choosing.holders[node] = LookAsked(number=self._number)
+        order = msgspec.structs.replace(round_.order, nodes=(), holders=(), number=self._number, names=names, most=most)
         self._wait(attempt, TICK_S)  # so that an answer that comes at once finds a timer to replace
         for node in nodes:
             self._send(node, order)
+        for node in holders:
+            self._send(node, msgspec.structs.replace(order, memory_only=True))
 
     def _decide(self, attempt: int) -> None:
         """Do what follows from what is known by now."""
@@ -164,7 +174,7 @@ class CheckpointSurvey:
 
     def _namer(self, round_: _Round) -> Callable[[str], str]:
         """Return what names a node for people: its host, and where several agents run on one, its place among the nodes, too."""
-        nodes = list(round_.choosing.asked)
+        nodes = [*round_.choosing.asked, *round_.choosing.holders]
         hosts = {node: name_of(self._state, node) for node in nodes}
         counts = Counter(hosts.values())
         places = {node: self._state.places.get(node, index) for index, node in enumerate(nodes)}
@@ -238,7 +248,7 @@ class CheckpointSurvey:
         )
 
     def _chosen_in_memory(
-        self, round_: _Round, world: MemoryWorld, held: MemoryGeneration, choice: ResumeChoice, now_s: float
+        self, round_: _Round, world: MemoryWorld, held: HeldWhole, choice: ResumeChoice, now_s: float
     ) -> None:
         from robust_run.launcher.core.resume import memory
 
@@ -256,6 +266,7 @@ class CheckpointSurvey:
                 lost_s=self._lost_s(attempt, held.created_s, now_s),
                 passed_over=choice.passed_over,
                 unsure=choice.unsure,
+                elsewhere=held.elsewhere,
             )
         )
 

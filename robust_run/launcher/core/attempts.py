@@ -106,6 +106,7 @@ def _ask_where_to_start(state: JobState) -> list[Action]:
     opening of the store. Before the first attempt nothing is in memory, and no worker waits for that to be said.
     """
     state.resume, state.found_damaged, state.no_point = None, "", ""
+    state.elsewhere, state.memory_peers, state.memory_keeps, state.memory_told = (), {}, {}, {}
     state.looks_in = ""
     infos = [state.members[each.node].info for each in state.layout]
     state.has_memory = any(info.has_memory for info in infos)
@@ -127,9 +128,23 @@ def forget_waits(state: JobState) -> None:
     state.leftovers_pause_s, state.looks_at_leftovers = 0.0, False
 
 
+def start(state: JobState) -> list[Action]:
+    """Have all workers started, and nodes send copies of what they keep in memory to others, where keepers take them."""
+    if not state.memory_at:
+        return [start_order(state)]
+    from robust_run.launcher.core.resume import peers
+
+    return [start_order(state), *peers.orders(state)]
+
+
 def start_order(state: JobState, only: str = "") -> StartAttempt:
     """Return the order to start the attempt's workers. `only`: a node; empty: all of them."""
     placements = state.layout if not only else (state.layout[state.places[only]],)
+    elsewhere = state.elsewhere
+    if elsewhere and only:
+        from robust_run.launcher.core.resume.parts import of_placement
+
+        elsewhere = of_placement(elsewhere, placements[0])
     return StartAttempt(
         attempt=state.attempt,
         address=state.address,
@@ -140,6 +155,7 @@ def start_order(state: JobState, only: str = "") -> StartAttempt:
         peers=tuple(filter(None, (state.members[each.node].info.blocks for each in state.layout))),
         code=_code(state),
         resume=state.resume,
+        elsewhere=elsewhere,
     )
 
 

@@ -22,7 +22,12 @@ def repeat(state: JobState, node: str) -> list[Action]:
         return [*_look_again(state, node), *_open_again(state, node)]
     if state.ending is not None:
         return [msgspec.structs.replace(state.ending, only=(node,))]
-    return [start_order(state, only=node)] if node not in state.started else []
+    order: list[Action] = [start_order(state, only=node)] if node not in state.started else []
+    if node in state.memory_told:
+        from robust_run.launcher.core.resume import peers
+
+        order += peers.again(state, node)
+    return order
 
 
 def _open_again(state: JobState, node: str) -> list[Action]:

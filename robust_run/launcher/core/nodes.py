@@ -21,6 +21,7 @@ from robust_run.launcher.model.events import (
     NodeReturned,
     RestartAsked,
 )
+from robust_run.launcher.model.resume_events import MemoryGroups, MemoryReady
 
 SIGTERM = 15
 
@@ -47,6 +48,10 @@ def take(policy: CorePolicy, state: JobState, event: Event, now_s: float) -> lis
             return evicted(policy, state, event, now_s)
         case NodeReadmitted():
             return readmitted(policy, state, event, now_s)
+        case MemoryReady() | MemoryGroups():
+            from robust_run.launcher.core.resume import peers
+
+            return peers.take(state, event)
         case _:
             return None
 
@@ -109,6 +114,7 @@ def _goes(state: JobState, member: Member, gone: Literal["lost", "left"], reason
     member.gone, member.present, member.reason, member.since_s = gone, False, reason, now_s
     state.usable -= member.info.name not in state.evicted
     member.checked = ""  # it may come back as another
+    state.memory_at.pop(member.info.id, None)
 
 
 def lost(policy: CorePolicy, state: JobState, event: NodeLost, now_s: float) -> list[Action]:
@@ -129,7 +135,20 @@ def lost(policy: CorePolicy, state: JobState, event: NodeLost, now_s: float) -> 
         return _without(policy, state, event.node, None if was_leaving else cause, now_s)
     if state.phase == "gathering":
         return try_to_gather(policy, state, now_s)
-    return [Say(text=f"node {member.info.name} stopped answering")] if was_there else []
+    return (
+        [Say(text=f"node {member.info.name} stopped answering"), *_without_copies(state, event.node)]
+        if was_there
+        else []
+    )
+
+
+def _without_copies(state: JobState, node: str) -> list[Action]:
+    """Have another standby keep the copies that a standby kept which went."""
+    if node not in state.memory_keeps or node in state.places:
+        return []
+    from robust_run.launcher.core.resume import peers
+
+    return peers.anew(state)
 
 
 def _silence(silent_s: float) -> str:
@@ -149,7 +168,7 @@ def left(policy: CorePolicy, state: JobState, event: NodeLeft, now_s: float) -> 
         return _end_because(policy, state, cause, now_s)
     if state.phase == "gathering":
         return try_to_gather(policy, state, now_s)
-    return [Say(text=f"{member.info.name} left: {event.reason}")]
+    return [Say(text=f"{member.info.name} left: {event.reason}"), *_without_copies(state, event.node)]
 
 
 def cannot_start(policy: CorePolicy, state: JobState, event: NodeCannotStart, now_s: float) -> list[Action]:

@@ -25,7 +25,7 @@ from robust_run.launcher.model.job import (
     RankEvidence,
     VerdictDraft,
 )
-from robust_run.launcher.model.resume_events import PassedOver, ResumePoint, SavedCheckpoint
+from robust_run.launcher.model.resume_events import PartsElsewhere, PassedOver, ResumePoint, SavedCheckpoint
 from robust_run.tracer.types import TraceVerdict
 
 Phase = Literal[
@@ -123,6 +123,13 @@ class MemoryHolder(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     first_rank: int
     nproc: int
+
+
+class MemoryAddress(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a node's keeper takes copies and gives them back."""
+
+    host: str
+    port: int
 
 
 class JobState(msgspec.Struct, kw_only=True, rename={"ladder_state": "climb"}):  # as elected controllers save it
@@ -240,6 +247,20 @@ class JobState(msgspec.Struct, kw_only=True, rename={"ladder_state": "climb"}): 
     """Version of the code by attempt, of attempts with memory."""
     began_at: dict[int, int] = {}
     """Step by attempt, of attempts with memory: what was made beyond it before belongs to a past that did not happen."""
+    memory_at: dict[str, MemoryAddress] = {}
+    """By agent id: keepers that take copies, in the order they said so."""
+    memory_peers: dict[str, str] = {}
+    """By node of the newest attempt: the one that is to have copies of what it keeps; empty: not decided yet."""
+    memory_keeps: dict[str, str] = {}
+    """The same the other way round."""
+    memory_told: dict[str, MemoryAddress] = {}
+    """By node: where it was told to send them in this attempt."""
+    memory_groups: tuple[tuple[int, ...], ...] = ()
+    """Places of nodes that share a parallel group, in a world of `memory_shape`."""
+    memory_shape: tuple[int, ...] = ()
+    """Ranks of each node, by place, when that was seen; empty: it was not."""
+    elsewhere: tuple[PartsElsewhere, ...] = ()
+    """What nodes of the newest attempt get from the memory of others before it starts."""
     resume: ResumePoint | None = None
     """Where it starts from; None: not chosen yet, or it is told of none."""
     last_point: ResumePoint | None = None

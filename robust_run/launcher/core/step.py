@@ -24,7 +24,7 @@ from robust_run.launcher.core.attempts import (
     begin,
     end_attempt,
     failure_ending,
-    start_order,
+    start,
     stopped,
     try_to_gather,
 )
@@ -171,9 +171,9 @@ def _take_of_attempt(policy: CorePolicy, state: JobState, event: Event, now_s: f
         case AttemptStarted(attempt=attempt, node=node) if attempt == state.attempt:
             state.started.add(node)
             state.nccl = event.nccl or state.nccl
-            return _told_by(policy, state, event, now_s) if awaits_resume(state, attempt) else []
+            return _resume_known(policy, state, event, now_s) if awaits_resume(state, attempt) else []
         case ResumeChosen(attempt=attempt) if awaits_resume(state, attempt):
-            return _resume_chosen(policy, state, event, now_s)
+            return _resume_known(policy, state, event, now_s)
         case NoResumePoint(attempt=attempt, reason=reason) if awaits_resume(state, attempt):
             state.no_point = "now" if event.may_pass else "ever"
             return _trouble(state, reason, now_s)
@@ -260,18 +260,14 @@ def _store_opened(policy: CorePolicy, state: JobState, event: StoreOpened, now_s
     return _go(policy, state, now_s)
 
 
-def _resume_chosen(policy: CorePolicy, state: JobState, event: ResumeChosen, now_s: float) -> list[Action]:
+def _resume_known(
+    policy: CorePolicy, state: JobState, event: ResumeChosen | AttemptStarted, now_s: float
+) -> list[Action]:
+    """It was chosen where the attempt starts from; or the journal has lost that, and a node that runs it says so."""
     from robust_run.launcher.core.resume import resuming
 
-    return resuming.chosen(state, event) + _go(policy, state, now_s)
-
-
-def _told_by(policy: CorePolicy, state: JobState, event: AttemptStarted, now_s: float) -> list[Action]:
-    """A node runs an attempt of which the journal does not say where it starts from: the node does."""
-    from robust_run.launcher.core.resume import resuming
-
-    resuming.adopt(state, event)
-    return _go(policy, state, now_s)
+    said = resuming.chosen(state, event) if isinstance(event, ResumeChosen) else resuming.adopt(state, event)
+    return said + _go(policy, state, now_s)
 
 
 def _go(policy: CorePolicy, state: JobState, now_s: float) -> list[Action]:
@@ -281,7 +277,7 @@ def _go(policy: CorePolicy, state: JobState, now_s: float) -> list[Action]:
     state.phase = "running"
     state.live = set(range(state.world_size))
     early, state.early_exits = state.early_exits, []
-    actions: list[Action] = [start_order(state)]
+    actions = start(state)
     for exit_ in early:
         if exit_.rank in state.live:
             actions += _rank_exited(policy, state, exit_, now_s)

@@ -13,7 +13,7 @@ from robust_run.launcher.model.check_events import CheckAction, CheckOrder
 from robust_run.launcher.model.code_events import CodeUse, StageCode
 from robust_run.launcher.model.health_events import RuleSpoke
 from robust_run.launcher.model.job import Placement, VerdictDraft
-from robust_run.launcher.model.resume_events import LookForCheckpoints, ResumePoint
+from robust_run.launcher.model.resume_events import LookForCheckpoints, MemoryPeers, PartsElsewhere, ResumePoint
 
 
 class OpenStore(msgspec.Struct, frozen=True, tag="open_store", kw_only=True):
@@ -40,6 +40,8 @@ class StartAttempt(msgspec.Struct, frozen=True, tag="start_attempt", kw_only=Tru
     """The version that all of them run; None: what is in the user's folder."""
     resume: ResumePoint | None = None
     """Where all ranks start from; None: no folder of checkpoints was given."""
+    elsewhere: tuple[PartsElsewhere, ...] = ()
+    """What nodes get from the memory of others before their ranks start; an agent is told its own."""
     replay_steps: int = 0
     """It is a replay, over after so many optimizer steps of each rank; 0: it is none."""
 
@@ -79,6 +81,7 @@ class Collect(msgspec.Struct, frozen=True, tag="collect", kw_only=True):
     attempt: int
     number: int
     samples: int = 3
+    """0: only what their rings hold is told, and no process is looked at."""
     ops: int = 64
     """Newest communication calls of each rank."""
     flows: int = 256
@@ -150,8 +153,8 @@ class Finish(msgspec.Struct, frozen=True, tag="finish", kw_only=True):
 
 _Done = OpenStore | StartAttempt | EndAttempt | Dismiss | WakeAt | Inquire | RecordIncident | StageCode | Say | Finish
 
-Action = _Done | HostEvicted | RuleSpoke | CheckAction | LookForCheckpoints
+Action = _Done | HostEvicted | RuleSpoke | CheckAction | LookForCheckpoints | MemoryPeers
 
-_OfAttempt = OpenStore | StartAttempt | EndAttempt | LookForCheckpoints
+_OfAttempt = OpenStore | StartAttempt | EndAttempt | LookForCheckpoints | MemoryPeers
 Order = _OfAttempt | Dismiss | Say | Finish | Collect | KeepTraces | StageCode | CheckOrder
 """What an agent carries out: actions, and questions of the controller."""

@@ -13,6 +13,7 @@ class CheckpointsSeen(msgspec.Struct, frozen=True, tag="checkpoints_seen", kw_on
     attempt: int
     number: int
     """Of the question."""
-    look: FolderLook
+    look: FolderLook | None
+    """None: the folder has not answered yet; another answer follows when it has."""
     memory: tuple[MemoryGeneration, ...] = ()
     """What the node's keeper holds whole. Beside the look, which is the same on all nodes and compared as such."""

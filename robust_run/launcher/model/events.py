@@ -27,7 +27,14 @@ from robust_run.launcher.model.job import (
     RankEvidence,
     Rung,
 )
-from robust_run.launcher.model.resume_events import CheckpointSaved, Damage, ResumeEvent, SavedCheckpoint, Source
+from robust_run.launcher.model.resume_events import (
+    CheckpointSaved,
+    Damage,
+    MemoryReady,
+    ResumeEvent,
+    SavedCheckpoint,
+    Source,
+)
 from robust_run.tracer.types import TraceVerdict
 
 # --- events: the job and its nodes ----------------------------------------------------------------------------------
@@ -361,6 +368,7 @@ NodeEvent = (
     | NotFinite
     | CodeLacking
     | CheckpointSaved
+    | MemoryReady
     | HealthEvent
     | ReplayStepped
     | SignalPassedOn

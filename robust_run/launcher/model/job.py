@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from robust_run.health.types import Finding
+from robust_run.launcher.model.job_parts import ImageUse, SetupUse, SlurmUse
 from robust_run.report.types import Confidence, VerdictKind
 from robust_run.tracer.nccl.types import Rates
 from robust_run.tracer.pace.types import CpuShort, NodePace
@@ -99,60 +100,6 @@ class ManyNodes(NodePolicy, frozen=True, kw_only=True):
     """File with the secret that all nodes share; empty: ROBUST_TOKEN, else one per user."""
     insecure: bool = False
     """There is no secret: whoever reaches the controller's port is taken for a node."""
-
-
-class ImageUse(msgspec.Struct, frozen=True, kw_only=True):
-    """The image that the workers run in (`--image`)."""
-
-    url: str
-    """Absolute path, or a URL."""
-    binds: tuple[str, ...] = ()
-    """`SRC:DST` or `SRC:DST:ro` each, absolute and checked."""
-    writable: str | None = None
-    """None: read-only. "memory": changes end with the job. An absolute folder: they are kept there."""
-    cache: str
-    """Absolute folder where its blocks are kept."""
-
-
-class SetupUse(msgspec.Struct, frozen=True, kw_only=True):
-    """The set-up whose result the workers' environment has (`--setup`)."""
-
-    commands: tuple[str, ...] = ()
-    """As typed; the shell gets them."""
-    files: tuple[str, ...] = ()
-    """Absolute paths of scripts, run after the commands."""
-    store: str
-    """Where snapshots lie: an absolute path, or a URL."""
-    token_file: str | None = None
-    """Absolute path of the secret that signs them."""
-    refresh: bool = False
-    """Run it anew though a snapshot is there."""
-    cache: str
-    """Absolute folder on a disk of this node, where snapshots are kept."""
-
-
-class SlurmUse(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a Slurm step that this node is (see `slurm`)."""
-
-    job: str
-    """What `scontrol` calls it: its number, `ARRAYJOB_TASK` for a task of an array."""
-    number: str = ""
-    """What `srun --jobid` calls it; empty: as `job`."""
-    step: str
-    node_id: int
-    node_name: str
-    """Slurm's name of this node."""
-    restart: int = 0
-    """How often the job was requeued and started again."""
-    end_unix_s: float | None = None
-    """When its time is over, where the environment said so."""
-    warn_before_s: float = 120.0
-    requeue: str = "auto"
-    """auto or never."""
-    revive: str = "auto"
-    """auto or never: whether an agent that died on a living node is started again."""
-    nodes: int = 0
-    """Of the step; 0: not known."""
 
 
 class JobPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -244,6 +191,8 @@ class JobSpec(JobPolicy, frozen=True, kw_only=True):
     """So much it may hold; None: as much as the node has room for."""
     ckpt_every: str = ""
     """How often `robust_run.checkpoint` saves to storage (ROBUST_CKPT_EVERY): 100, 10m or 30s; empty: the program says."""
+    ckpt_copies: int = 0
+    """Copies of what is kept in memory on other nodes: 1, or 0."""
     http_port: int | None = None
     """Port of the web server; None: a free one where there are several nodes, none where there is one. NO_PORT: none."""
     http_host: str = ""

@@ -1,4 +1,5 @@
-"""Events and orders about the resume point of an attempt: what is asked of agents, what was chosen, what was passed over.
+"""Events and orders about the resume point of an attempt: what is asked of agents, what was chosen, what was passed over; and
+about copies in memory, which it may lie in.
 
 What agents see is for the controller alone (`checkpoints_seen.CheckpointsSeen`); the journal gets what was chosen.
 """
@@ -65,6 +66,20 @@ class SavedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
     """When it was made, by the clock of the machine that wrote it."""
 
 
+class PartsElsewhere(msgspec.Struct, frozen=True, kw_only=True):
+    """Parts in memory that ranks of one node start from, and that another node has."""
+
+    ranks: tuple[int, ...]
+    """Sorted; all of them run on one node of the attempt."""
+    of: str = ""
+    """Name of the host on which they ran before, where these are copies; empty: the other node's own."""
+    name: str
+    """Of the host that has them."""
+    host: str
+    port: int
+    """Where its keeper gives them."""
+
+
 # --- an action, and the order that comes of it ----------------------------------------------------------------------
 
 
@@ -76,6 +91,10 @@ class LookForCheckpoints(msgspec.Struct, frozen=True, tag="look_for_checkpoints"
     """Whom to ask."""
     of: int = 1
     """Nodes of the attempt: so many must answer."""
+    holders: tuple[str, ...] = ()
+    """Nodes that have no part in it and may hold copies of what its ranks saved: these are asked, too, and only for that."""
+    memory_only: bool = False
+    """Of the order to an agent: the folder is not looked at."""
     folder: str
     """Where an agent looks that was given no folder of its own (--ckpt-dir); empty: only in memory, if no node was."""
     avoid: tuple[str, ...] = ()
@@ -110,6 +129,8 @@ class ResumeChosen(msgspec.Struct, frozen=True, tag="resume_chosen", kw_only=Tru
     passed_over: tuple[PassedOver, ...] = ()
     unsure: tuple[str, ...] = ()
     """What nodes do not see of it, a sentence each."""
+    elsewhere: tuple[PartsElsewhere, ...] = ()
+    """What nodes get from the memory of others, where `source` is peer."""
 
     def point(self) -> ResumePoint:
         """Return what the attempt's nodes are told."""
@@ -140,4 +161,45 @@ class CheckpointSaved(msgspec.Struct, frozen=True, tag="checkpoint_saved", kw_on
     saved: SavedCheckpoint
 
 
-ResumeEvent = ResumeChosen | NoResumePoint | CheckpointSaved
+# --- copies in memory, on other nodes --------------------------------------------------------------------------------
+
+
+class MemoryReady(msgspec.Struct, frozen=True, tag="memory_ready", kw_only=True):
+    """The keeper of a node takes copies of what other nodes keep in memory, and gives them back; or does so no longer."""
+
+    attempt: int = -1
+    """In which that is said; -1: this node was not in one yet."""
+    node: str = ""
+    host: str = ""
+    port: int = 0
+    """0: it is gone, with all it held."""
+
+
+class MemoryGroups(msgspec.Struct, frozen=True, tag="memory_groups", kw_only=True):
+    """Which nodes of an attempt share a parallel group: a fault may take them all."""
+
+    attempt: int
+    groups: tuple[tuple[int, ...], ...]
+    """By place among the nodes of the attempt; each of them once."""
+
+
+class MemoryPeer(msgspec.Struct, frozen=True, kw_only=True):
+    """Which node gets copies of what a node keeps."""
+
+    node: str
+    """Whose."""
+    host: str
+    port: int
+    name: str
+    """Of the host that gets them."""
+
+
+class MemoryPeers(msgspec.Struct, frozen=True, tag="memory_peers", kw_only=True):
+    """Have nodes of an attempt send copies of what their ranks save. A later one takes the place of an earlier one."""
+
+    attempt: int
+    peers: tuple[MemoryPeer, ...]
+    """An agent is told its own."""
+
+
+ResumeEvent = ResumeChosen | NoResumePoint | CheckpointSaved | MemoryReady | MemoryGroups

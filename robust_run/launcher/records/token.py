@@ -27,6 +27,7 @@ _RANDOM_BYTES = 32
 _EXPORT = f"export {VARIABLE} with {SHORTEST} or more random characters, the same on every node"
 _DOMAIN = b"robust-run job token\0"
 _READING = b"robust-run reading token\0"
+_KEEPERS = b"robust-run memory keepers\0"
 
 
 def find_secret(token_file: str, env: Mapping[str, str]) -> str:
@@ -70,6 +71,14 @@ def reading_token(token: str) -> str:
     import hmac
 
     return hmac.new(token.encode(errors="surrogateescape"), _READING, "sha256").hexdigest()
+
+
+def keeper_key(token: str, run_id: str) -> bytes:
+    """Return what keepers of a job's nodes prove to each other, 32 bytes: who learns it can copy checkpoints, nothing else."""
+    import hmac
+
+    said = _KEEPERS + run_id.encode(errors="surrogateescape")
+    return hmac.new(token.encode(errors="surrogateescape"), said, "sha256").digest()
 
 
 def write_token(run_directory_path: str, token: str) -> None:

@@ -8,7 +8,7 @@ import msgspec
 
 from robust_run.errors import UserError
 from robust_run.launcher.core.spares import standby_count
-from robust_run.launcher.model.job import SlurmUse
+from robust_run.launcher.model.job_parts import SlurmUse
 from robust_run.launcher.start.options.options import Options
 from robust_run.slurm.rules.ports import ports_of
 from robust_run.slurm.rules.types import SlurmStep

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from robust_run.ckpt_io.seen import FolderLook, SeenCheckpoint
+from robust_run.ckpt_io.seen import FolderLook, MemoryGeneration, SeenCheckpoint
 from robust_run.launcher.controller.survey import CheckpointSurvey
-from robust_run.launcher.core.state import CorePolicy, JobState
+from robust_run.launcher.core.state import CorePolicy, JobState, MemoryAddress, MemoryHolder
 from robust_run.launcher.core.step import step as core_step
 from robust_run.launcher.model.actions import Order
 from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
@@ -59,6 +59,8 @@ class World:
         self.said: list[str] = []
         self.orders: list[tuple[str, LookForCheckpoints]] = []
         self.answer_s = 0.01
+        self.memory: dict[str, tuple[MemoryGeneration, ...]] = {}
+        """What keepers hold; a node whose folder hangs tells it alone."""
         self._timers: list[tuple[float, int, _Call]] = []
         layout = tuple(
             Placement(node=node, group_rank=rank, first_rank=rank, nproc=1) for rank, node in enumerate(views)
@@ -95,14 +97,17 @@ class World:
     def _send(self, node: str, order: Order) -> None:
         assert isinstance(order, LookForCheckpoints)
         self.orders.append((node, order))
-        look = self.views[node](self.now_s - 100.0)
-        if look is not None:
-            answer = CheckpointsSeen(attempt=order.attempt, number=order.number, look=look)
+        look = FolderLook() if order.memory_only else self.views[node](self.now_s - 100.0)
+        held = self.memory.get(node)
+        if look is not None or held is not None:
+            answer = CheckpointsSeen(attempt=order.attempt, number=order.number, look=look, memory=held or ())
             self._later(self.answer_s, lambda: self.survey.take(node, answer))
 
-    def begin(self, *nodes: str, untrusted: tuple[str, ...] = ()) -> None:
+    def begin(self, *nodes: str, untrusted: tuple[str, ...] = (), holders: tuple[str, ...] = ()) -> None:
         asked = nodes or tuple(self.views)
-        order = LookForCheckpoints(attempt=1, nodes=asked, of=len(self.views), folder="/ckpt", untrusted=untrusted)
+        order = LookForCheckpoints(
+            attempt=1, nodes=asked, of=len(self.views), folder="/ckpt", untrusted=untrusted, holders=holders
+        )
         self.survey.begin(order)
 
     def settle(self, most_s: float = 200.0) -> Event:
@@ -260,3 +265,60 @@ def test_what_a_rolled_back_version_of_this_job_wrote_comes_last() -> None:
         event = world.settle()
         assert isinstance(event, ResumeChosen) and event.step == step
         assert world.orders[0][1].untrusted == ("run 2-bb",), "the node tells those last, too"
+
+
+# --- in memory
+
+
+def held(step: int, *ranks: int, copies: tuple[int, ...] = ()) -> MemoryGeneration:
+    return MemoryGeneration(
+        attempt=0, step=step, world_size=2, ranks=ranks, copies=copies, created_s=START_UNIX_S - 1.0
+    )
+
+
+def with_memory(**views: Callable[[float], FolderLook | None]) -> World:
+    """`c`, which ran rank 1, has no part in the attempt any more."""
+    world = World(**views)
+    state = world.state
+    state.has_memory = state.asks_memory = True
+    state.memory_at = {node: MemoryAddress(host=f"ip-{node}", port=7) for node in ("a", "b", "c")}
+    state.held_by = (
+        MemoryHolder(node="a", name="host-a", first_rank=0, nproc=1),
+        MemoryHolder(node="c", name="host-c", first_rank=1, nproc=1),
+    )
+    return world
+
+
+def test_what_a_node_without_ranks_holds_is_asked_for_and_named() -> None:
+    world = with_memory(a=always(seen(1)), b=always(seen(1)))
+    world.memory = {"a": (held(5, 0),), "c": (held(5, 1),)}
+    world.begin(holders=("c",))
+    event = world.settle()
+    assert isinstance(event, ResumeChosen)
+    assert (event.source, event.step) == ("peer", 5)
+    ((ranks, host, port),) = [(each.ranks, each.host, each.port) for each in event.elsewhere]
+    assert (ranks, host, port) == ((1,), "ip-c", 7)
+    asked = {node: order.memory_only for node, order in world.orders}
+    assert asked == {"a": False, "b": False, "c": True}
+
+
+def test_a_holder_that_says_nothing_is_waited_for_no_longer_than_a_node() -> None:
+    world = with_memory(a=always(seen(1)), b=always(seen(1)))
+    world.memory = {"a": (held(5, 0),)}
+    world.views["c"] = always(None)
+    world._send = lambda node, order, send=world._send: send(node, order) if node != "c" else None  # type: ignore[method-assign,misc]
+    world.survey._send = world._send
+    world.begin("a", "b", holders=("c",))
+    event = world.settle()
+    assert isinstance(event, ResumeChosen) and (event.source, event.step) == ("storage", 1)
+    assert world.now_s == 110.0
+
+
+def test_a_folder_that_hangs_keeps_nobody_from_starting_from_memory() -> None:
+    world = with_memory(a=always(None), b=always(seen(1)))
+    world.memory = {"a": (held(5, 0, copies=(1,)),), "b": ()}
+    world.begin()
+    event = world.settle()
+    assert isinstance(event, ResumeChosen) and (event.source, event.step) == ("peer", 5)
+    assert event.unsure == ("/ckpt did not answer on host-a",)
+    assert world.now_s == 110.0, "what storage has might have been newer"

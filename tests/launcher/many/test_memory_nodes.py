@@ -1,4 +1,4 @@
-"""Nodes that keep checkpoints in memory: all of them start from one step, and memory that is gone with its node is said."""
+"""Nodes that keep memory without copies: all start from one step, and memory that is gone with its node is said."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from clusters import STEPS, ClusterJob, start_all, write
 from hosts import Cluster, need_hosts
 from jobs import wait_for
 
-OPTIONS = ["--nnodes", "2", "--no-warm", "--restart-grace", "0.3", "--rdzv-conf", "keep_alive_max_attempt=20"]
+OPTIONS = [
+    "--nnodes", "2", "--no-warm", "--ckpt-copies", "0", "--restart-grace", "0.3", "--rdzv-conf", "keep_alive_max_attempt=20",
+]  # fmt: skip
 
 #: Saves each step in memory, and starts where it is told to. A file `fail` ends rank 0's attempt.
 TRAIN = f"""{STEPS}

@@ -1,4 +1,4 @@
-"""Nodes that keep each step in memory: a rank that dies costs a step, a node that is lost brings the job back to storage."""
+"""Nodes that keep memory without copies: a rank that dies costs a step, a lost node brings the job back to storage."""
 
 from __future__ import annotations
 
@@ -59,6 +59,7 @@ def steps_made(job: ClusterJob, attempt: int) -> int:
 
 def test_ranks_go_on_from_memory_and_a_lost_node_from_storage(three: Cluster, tmp_path: Path) -> None:
     options = ["--nnodes", "2", "--standby", "1", "--restart-grace", "0.3", "--ckpt-dir", str(tmp_path / "ckpt")]
+    options += ["--ckpt-copies", "0"]
     job = start_all(three, write(tmp_path, TRAIN), tmp_path=tmp_path, options=options)
     try:
         workers = job.wait_for_steps(0, 2, count=60)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from robust_run.launcher.model.events import LimitNear
-from robust_run.launcher.model.job import SlurmUse
+from robust_run.launcher.model.job_parts import SlurmUse
 from robust_run.slurm.rules.types import SlurmJobFacts
 from robust_run.slurm.scontrol import Answer
 from robust_run.slurm.watch import EARLY_S, SlurmWatch

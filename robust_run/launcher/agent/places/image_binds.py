@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 import robust_run
-from robust_run.launcher.model.job import ImageUse, JobSpec
+from robust_run.launcher.model.job import JobSpec
+from robust_run.launcher.model.job_parts import ImageUse
 from robust_run.prefetch.belonging import is_in
 from robust_run.prefetch.inside import Bind, binds
 from robust_run.tracer.files.arming import ARM_FOLDER

@@ -12,7 +12,8 @@ from robust_run.clock import Clock
 from robust_run.errors import PlatformError, RobustRunError
 from robust_run.launcher.agent.places.place import Hears, HeldPlace
 from robust_run.launcher.agent.thread_messages import write_report
-from robust_run.launcher.model.job import ImageUse, JobSpec
+from robust_run.launcher.model.job import JobSpec
+from robust_run.launcher.model.job_parts import ImageUse
 from robust_run.prefetch.inside import Inside
 from robust_run.prefetch.launch import Prepared
 from robust_run.prefetch.server import control

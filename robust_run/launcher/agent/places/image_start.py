@@ -13,7 +13,8 @@ from robust_run.launcher.agent.places.image_binds import binds_of, seen, users_b
 from robust_run.launcher.agent.places.image_place import ImagePlace, MadeImage
 from robust_run.launcher.agent.places.place import Hears, OpenedPlace
 from robust_run.launcher.agent.places.read_ahead import MountedAhead, launch_of
-from robust_run.launcher.model.job import ImageUse, JobSpec
+from robust_run.launcher.model.job import JobSpec
+from robust_run.launcher.model.job_parts import ImageUse
 from robust_run.prefetch import belonging, inside
 from robust_run.prefetch.launch import Prepared, prepare
 from robust_run.prefetch.mount.warm import mounted_image

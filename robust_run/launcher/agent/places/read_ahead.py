@@ -15,7 +15,8 @@ from typing import Protocol
 from robust_run.clock import Clock
 from robust_run.errors import RobustRunError
 from robust_run.launcher.agent.thread_messages import ThreadMessages, write_report
-from robust_run.launcher.model.job import ImageUse, JobSpec
+from robust_run.launcher.model.job import JobSpec
+from robust_run.launcher.model.job_parts import ImageUse
 from robust_run.prefetch.environment.lists import default_folder, roots_of
 from robust_run.prefetch.environment.starting import EnvironmentReport, EnvironmentStart
 from robust_run.prefetch.launch import Prepared, prepare

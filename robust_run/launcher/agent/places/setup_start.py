@@ -22,7 +22,8 @@ from robust_run.launcher.agent.places.place import Hears, OpenedPlace
 from robust_run.launcher.agent.places.setup_place import SetupBrought, SetupPlace
 from robust_run.launcher.agent.places.setup_progress import SetupProgress
 from robust_run.launcher.agent.places.snapshot_news import News
-from robust_run.launcher.model.job import JobSpec, SetupUse
+from robust_run.launcher.model.job import JobSpec
+from robust_run.launcher.model.job_parts import SetupUse
 from robust_run.snapshot import catalog, planning, rerunning, restoring, starting
 from robust_run.snapshot.building import BuildPlan
 from robust_run.snapshot.errors import SetupFailed, SnapshotDamaged, SnapshotRefused

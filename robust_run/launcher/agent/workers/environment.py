@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from robust_run.launcher.model.code_events import CodeUse
-from robust_run.launcher.model.job import JobSpec, SlurmUse
+from robust_run.launcher.model.job import JobSpec
+from robust_run.launcher.model.job_parts import SlurmUse
 from robust_run.launcher.model.resume_events import ResumePoint
 
 if TYPE_CHECKING:

@@ -17,10 +17,11 @@ It is the newest that all nodes see whole, by the uuid of its manifest. What els
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from robust_run.ckpt_io.seen import MemoryGeneration, SeenCheckpoint
+from robust_run.ckpt_io.seen import SeenCheckpoint
 from robust_run.launcher.core.resume.looks import (
     ANSWER_S,
     DELAY_S,
@@ -33,6 +34,9 @@ from robust_run.launcher.core.resume.looks import (
     called,
 )
 from robust_run.launcher.model.resume_events import PassedOver
+
+if TYPE_CHECKING:
+    from robust_run.launcher.core.resume.parts import HeldWhole
 
 #: A folder that cannot be read is looked at again for so long.
 TROUBLE_S = 30.0
@@ -66,8 +70,7 @@ class ResumeChoice(msgspec.Struct, frozen=True, kw_only=True):
 
     seen: SeenCheckpoint | None
     """None: the beginning, or what is in memory."""
-    memory: MemoryGeneration | None = None
-    """As the first node holds it."""
+    memory: HeldWhole | None = None
     is_own: bool = False
     """Each node has a checkpoint of its own of that step."""
     passed_over: tuple[PassedOver, ...] = ()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from robust_run.ckpt_io.seen import FolderLook, MemoryGeneration, SeenCheckpoint
-from robust_run.launcher.core.state import MemoryHolder
+from robust_run.launcher.core.state import MemoryAddress, MemoryHolder
 from robust_run.launcher.model.resume_events import PassedOver, ResumePoint, SavedCheckpoint
 
 #: A node that does not answer is waited for so long where others do, and where none does.
@@ -52,6 +52,10 @@ class MemoryWorld(msgspec.Struct, frozen=True, kw_only=True):
     """Nodes of the attempt before."""
     last: ResumePoint | None = None
     """What the attempt before started from, if that was in memory."""
+    reach: Mapping[str, MemoryAddress] = {}
+    """By node: where its keeper gives parts to others."""
+    names: Mapping[str, str] = {}
+    """Of their hosts."""
 
 
 class Choosing(msgspec.Struct, kw_only=True):
@@ -64,6 +68,8 @@ class Choosing(msgspec.Struct, kw_only=True):
     folder: str
     asked: dict[str, LookAsked] = {}
     """In the order of their ranks, as far as they were there."""
+    holders: dict[str, LookAsked] = {}
+    """Nodes that have no part in the attempt: what they hold in memory counts, what they see does not."""
     avoid: Mapping[str, PassedOver] = {}
     """What is known to be damaged, by uuid."""
     untrusted: tuple[str, ...] = ()

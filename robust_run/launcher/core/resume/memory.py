@@ -1,9 +1,9 @@
 """Resume point in memory: whether an attempt can start from what keepers hold, or from the folder of checkpoints. Pure.
 
-A generation counts if every node of the attempt holds whole parts of just the ranks that it will run, of a world of this size,
-and nothing speaks against it: no rank found it damaged, and no code that was rolled back made it. The newest of them and the
-newest checkpoint in storage compete: the higher step wins, memory on a tie. Memory that cannot be used is as if it were not
-there: then storage decides alone, and what was lost is said.
+A generation counts if there is a whole part of it for each rank, of a world of this size, on the rank's own node or on one that
+can give it away: its own or a copy (`core.resume.parts`); and nothing speaks against it: no rank found it damaged, and no code
+that was rolled back made it. The newest of them and the newest checkpoint in storage compete: the higher step wins, memory on a
+tie. Memory that cannot be used is as if it were not there: then storage decides alone, and what was lost is said.
 
 Imported where nodes hold something in memory.
 """
@@ -15,10 +15,11 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from robust_run.ckpt_io.memory.types import generation_address, generation_name, generation_uuid
-from robust_run.ckpt_io.seen import MemoryGeneration
+from robust_run.launcher.core.membership import name_of
 from robust_run.launcher.core.resume import choosing as storage
 from robust_run.launcher.core.resume.choosing import LEAST_S, Again, Next, Nothing, ResumeChoice, ResumeWait
 from robust_run.launcher.core.resume.looks import ANSWER_S, NAMED, CheckpointSituation, Choosing, MemoryWorld
+from robust_run.launcher.core.resume.parts import HeldWhole, everybody, whole
 from robust_run.launcher.core.resume.passed_over import passed_over
 from robust_run.launcher.core.state import JobState
 from robust_run.launcher.model.resume_events import PassedOver, ResumePoint
@@ -39,6 +40,8 @@ def world_of(state: JobState, job: str, attempt: int) -> MemoryWorld | None:
         began_at=state.began_at,
         held_by=state.held_by,
         last=state.last_memory,
+        reach=state.memory_at,
+        names={node: name_of(state, node) for node in state.memory_at},
     )
 
 
@@ -50,6 +53,8 @@ def decide(choosing: Choosing, now_s: float, now_unix_s: float, host: Callable[[
     if world is None or (now.awaited and isinstance(found, ResumeWait) and now.waited_s < ANSWER_S):
         return found
     held = newest(choosing, world)
+    if wait := _wait_for_holders(now, world, held):
+        return wait
     if held is None:
         return _with_lost(now, world, found)
     seen = found.seen if isinstance(found, ResumeChoice) else None
@@ -59,14 +64,38 @@ def decide(choosing: Choosing, now_s: float, now_unix_s: float, host: Callable[[
         return found
     over = tuple(each for each in passed_over(now, None) if _is_newer(each.step, held))
     over += tuple(_speaking_against(now, world, newer_than=held.step))
-    unsure = (found.reason,) if isinstance(found, Nothing) and now.troubled else ()
+    unsure: tuple[str, ...] = (found.reason,) if isinstance(found, Nothing) and now.troubled else ()
+    silent = [node for node, asked in choosing.asked.items() if asked.look is None]
+    if silent and choosing.folder:
+        unsure += (f"{choosing.folder} did not answer on {now.names(silent)}",)
     return ResumeChoice(seen=None, memory=held, passed_over=over, unsure=unsure)
 
 
-def point(world: MemoryWorld, held: MemoryGeneration) -> ResumePoint:
+def _wait_for_holders(now: CheckpointSituation, world: MemoryWorld, held: HeldWhole | None) -> ResumeWait | None:
+    """Wait for nodes that may have what others lack, unless nothing newer is known than what there is without them.
+
+    Where all ranks are where they were, other nodes have nothing newer than what is here.
+    """
+    choosing = now.choosing
+    due = [node for node, asked in choosing.holders.items() if asked.is_due]
+    if not due or now.waited_s >= ANSWER_S or _is_in_place(world):
+        return None
+    known = (each for each in _known(choosing) if not _why_not_used(choosing, world, *each))
+    if held is not None and (held.attempt, held.step) == next(known, None):
+        return None
+    return ResumeWait(choosing.began_s + ANSWER_S, f"{now.names(due)} has not said yet what it holds in memory")
+
+
+def _is_in_place(world: MemoryWorld) -> bool:
+    """Whether all ranks of the attempt before are on the same nodes again."""
+    before = {each.node: tuple(range(each.first_rank, each.first_rank + each.nproc)) for each in world.held_by}
+    return before == dict(world.ranks)
+
+
+def point(world: MemoryWorld, held: HeldWhole) -> ResumePoint:
     """Return a generation as a resume point."""
     return ResumePoint(
-        source="memory",
+        source="peer" if held.elsewhere else "memory",
         step=held.step,
         uuid=generation_uuid(world.job, held.attempt, held.step),
         name=generation_name(held.attempt, held.step),
@@ -85,34 +114,20 @@ def point_named(name: str, step: int | None, uuid: str, created_unix_s: float | 
 # --- what counts ----------------------------------------------------------------------------------------------------
 
 
-def newest(choosing: Choosing, world: MemoryWorld) -> MemoryGeneration | None:
-    """Return the newest generation that an attempt can start from, with the time when its last part was copied."""
+def newest(choosing: Choosing, world: MemoryWorld) -> HeldWhole | None:
+    """Return the newest generation that an attempt can start from."""
     for attempt, step in _known(choosing):
-        parts = [_part(choosing, world, node, attempt, step) for node in world.ranks]
-        whole = [part for part in parts if part is not None]
-        if len(whole) == len(parts) and whole and not _why_not_used(choosing, world, attempt, step):
-            return msgspec.structs.replace(whole[0], created_s=max(part.created_s for part in whole))
+        if _why_not_used(choosing, world, attempt, step):
+            continue
+        if found := whole(choosing, world, attempt, step):
+            return found
     return None
 
 
 def _known(choosing: Choosing) -> list[tuple[int, int]]:
     """Return the attempt and step of all that nodes hold, the newest first: by step, and of a step the latest."""
-    found = {(each.attempt, each.step) for asked in choosing.asked.values() for each in asked.held}
+    found = {(each.attempt, each.step) for _, asked in everybody(choosing) for each in asked.held}
     return sorted(found, key=lambda each: (each[1], each[0]), reverse=True)
-
-
-def _part(choosing: Choosing, world: MemoryWorld, node: str, attempt: int, step: int) -> MemoryGeneration | None:
-    """Return what a node holds of a generation, if it is just what the node's ranks need."""
-    asked = choosing.asked.get(node)
-    for each in asked.held if asked is not None else ():
-        if (each.attempt, each.step, each.world_size, each.ranks) == (
-            attempt,
-            step,
-            world.world_size,
-            world.ranks[node],
-        ):
-            return each
-    return None
 
 
 def _why_not_used(choosing: Choosing, world: MemoryWorld, attempt: int, step: int) -> str:
@@ -130,11 +145,11 @@ def _why_not_used(choosing: Choosing, world: MemoryWorld, attempt: int, step: in
 # --- storage --------------------------------------------------------------------------------------------------------
 
 
-def _is_newer(step: int | None, held: MemoryGeneration) -> bool:
+def _is_newer(step: int | None, held: HeldWhole) -> bool:
     return step is not None and step > held.step
 
 
-def _is_worth_waiting(now: CheckpointSituation, held: MemoryGeneration) -> bool:
+def _is_worth_waiting(now: CheckpointSituation, held: HeldWhole) -> bool:
     """Whether a newer checkpoint may be in storage, and waiting for it costs less than the training between the two."""
     choosing = now.choosing
     made = [
@@ -190,23 +205,30 @@ def _why_not_whole(now: CheckpointSituation, world: MemoryWorld, attempt: int, s
     """Return who lacks a part, as a clause."""
     held = {
         node: each
-        for node, asked in now.choosing.asked.items()
+        for node, asked in everybody(now.choosing)
         for each in asked.held
         if (each.attempt, each.step) == (attempt, step)
     }
     sizes = {each.world_size for each in held.values()} - {world.world_size}
     if sizes:
         return f"it is of {min(sizes)} ranks, and {world.world_size} run now"
-    there = {rank for each in held.values() for rank in each.ranks}
+    there = {rank for each in held.values() for rank in (*each.ranks, *each.copies)}
     gone = [
         each.name
         for each in world.held_by
-        if each.node not in world.ranks and not there.issuperset(range(each.first_rank, each.first_rank + each.nproc))
+        if each.node not in world.ranks
+        and each.node not in held
+        and not there.issuperset(range(each.first_rank, each.first_rank + each.nproc))
     ]
     if gone:
         names = ", ".join(dict.fromkeys(gone[:NAMED])) + (", ..." if len(gone) > NAMED else "")
-        return f"{names}, which held a part of it, {'is' if len(gone) == 1 else 'are'} gone"
+        copies = ", and no other node has a copy" if _has_copies(now.choosing) else ""
+        return f"{names}, which held a part of it, {'is' if len(gone) == 1 else 'are'} gone{copies}"
     lacking = [node for node, ranks in world.ranks.items() if not there.issuperset(ranks)]
     if lacking:
         return f"{now.names(lacking)} {'does' if len(lacking) == 1 else 'do'} not hold its part"
     return "its ranks run on other nodes now"
+
+
+def _has_copies(choosing: Choosing) -> bool:
+    return any(each.copies for _, asked in everybody(choosing) for each in asked.held)

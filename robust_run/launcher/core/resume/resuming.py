@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from robust_run.launcher.core.membership import name_of
+from robust_run.launcher.core.membership import is_usable, name_of
 from robust_run.launcher.core.resume.looks import called
 from robust_run.launcher.core.state import JobState, MemoryHolder
 from robust_run.launcher.model.actions import Action, Say
@@ -19,6 +19,7 @@ from robust_run.launcher.model.events import AttemptEnded, AttemptStarted
 from robust_run.launcher.model.job import Placement
 from robust_run.launcher.model.resume_events import (
     LookForCheckpoints,
+    PartsElsewhere,
     PassedOver,
     ResumeChosen,
     ResumePoint,
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 #: Names of exceptions that a worker raises where a checkpoint cannot be read: ours, and torch's around them.
 OURS, OF_TORCH = "robust_run.ckpt_io.", "torch.distributed.checkpoint.api.CheckpointException"
+#: Sources of what keepers hold.
+IN_MEMORY = ("memory", "peer")
 DAMAGED, NO_POINT = "damaged_checkpoint", "no_resume_point"
 
 
@@ -48,7 +51,14 @@ def look(state: JobState, attempt: int, nodes: tuple[str, ...], of: int, folder:
         folder=folder,
         avoid=tuple(state.passed_over),
         untrusted=_rolled_back(state),
+        holders=holders(state) if state.asks_memory and attempt == state.attempt else (),
     )
+
+
+def holders(state: JobState) -> tuple[str, ...]:
+    """Return nodes without ranks in the newest attempt whose keepers may have what it needs; those that may be ill last."""
+    there = [node for node in state.memory_at if node not in state.places and state.members[node].present]
+    return tuple(sorted(there, key=lambda node: not is_usable(state, node)))
 
 
 def look_again(state: JobState, node: str) -> LookForCheckpoints:
@@ -78,7 +88,8 @@ def remember(state: JobState) -> None:
 
 
 def _remember_memory(state: JobState) -> None:
-    state.last_memory = state.resume if state.resume is not None and state.resume.source == "memory" else None
+    is_memory = state.resume is not None and state.resume.source in IN_MEMORY
+    state.last_memory = state.resume if is_memory else None
     state.held_by = tuple(
         MemoryHolder(node=each.node, name=name_of(state, each.node), first_rank=each.first_rank, nproc=each.nproc)
         for each in state.layout
@@ -94,7 +105,7 @@ def saved(state: JobState, found: SavedCheckpoint) -> None:
 
 def chosen(state: JobState, event: ResumeChosen) -> list[Action]:
     """Take in where the attempt starts from; what people want to know of it is said."""
-    state.resume = event.point()
+    state.resume, state.elsewhere = event.point(), event.elsewhere
     if state.has_memory and (event.step is not None or not event.source):
         state.began_at[event.attempt] = event.step or 0
     news = [each for each in event.passed_over if (each.uuid or each.name) not in state.told_over]
@@ -116,10 +127,10 @@ def sentence(event: ResumeChosen, news: Sequence[PassedOver], unsure: Sequence[s
         place = f"at step 0, as {called(first.step, first.name)} cannot be used: {first.why}"
     elif not event.source:
         place = "from the beginning: there is no checkpoint yet"
-    elif event.source == "memory":
+    elif event.source in IN_MEMORY:
         steps, lost_s = event.steps_lost, lost_s if event.steps_lost is None else None
         lost = f", {steps} step{'' if steps == 1 else 's'} lost" if steps is not None else ""
-        place = f"at step {event.step} from memory{lost}"
+        place = f"at step {event.step} from memory{_from_where(event.elsewhere)}{lost}"
     else:
         place = f"at step {event.step}" if event.step is not None else f"from {called(None, event.name)}"
         place += ", each node from a checkpoint of its own" if event.point().is_own else ""
@@ -128,14 +139,32 @@ def sentence(event: ResumeChosen, news: Sequence[PassedOver], unsure: Sequence[s
     return "; ".join([*over, f"attempt {event.attempt} starts {place}{age}{doubt}"])
 
 
-def adopt(state: JobState, event: AttemptStarted) -> None:
-    """Take what a node says it was told for what was chosen: the journal may have lost that."""
+def _from_where(elsewhere: Sequence[PartsElsewhere]) -> str:
+    """Return whose parts come from which other nodes, as a clause: the first two, and how many more there are."""
+    if not elsewhere:
+        return ""
+    from robust_run.tracer.words import ranks_words
+
+    said = [
+        f"{each.of}'s part from its copy on {each.name}" if each.of else f"{ranks_words(each.ranks)} from {each.name}"
+        for each in elsewhere
+    ]
+    said = list(dict.fromkeys(said))
+    more = [f"{len(said) - 2} more from others"] if len(said) > 2 else []
+    return "".join(f", {each}" for each in [*said[:2], *more])
+
+
+def adopt(state: JobState, event: AttemptStarted) -> list[Action]:
+    """Take what a node says it was told for what was chosen: the journal may have lost that. Nothing is said."""
     name = event.resumes_name
-    if event.resumes_source == "memory":
+    if state.has_memory and (event.resumes_step is not None or not name):
+        state.began_at[event.attempt] = event.resumes_step or 0
+    if event.resumes_source in IN_MEMORY:
         from robust_run.launcher.core.resume import memory
 
-        state.resume = memory.point_named(name, event.resumes_step, event.resumes_uuid, event.resumes_s)
-        return
+        point = memory.point_named(name, event.resumes_step, event.resumes_uuid, event.resumes_s)
+        state.resume = msgspec.structs.replace(point, source=event.resumes_source)
+        return []
     state.resume = ResumePoint(
         source="storage" if name else "",
         step=event.resumes_step,
@@ -144,6 +173,7 @@ def adopt(state: JobState, event: AttemptStarted) -> None:
         address=f"{state.looks_in}/{name}" if name else "",
         created_unix_s=event.resumes_s,
     )
+    return []
 
 
 def damaged(state: JobState, event: AttemptEnded) -> None:

@@ -24,7 +24,7 @@ from robust_run.launcher.controller.leadership.types import JobFinished
 from robust_run.launcher.model.job import JobSpec, ManyNodes
 from robust_run.launcher.records import evictions
 from robust_run.launcher.records.run_directory import RunDirectory, remove_dead_memory, remove_memory_folders
-from robust_run.launcher.records.token import job_name, job_secret, job_token, read_token
+from robust_run.launcher.records.token import job_name, job_secret, job_token, keeper_key, read_token
 from robust_run.launcher.start.console import Console
 from robust_run.launcher.start.guard import hold_signals, run_guarded
 from robust_run.launcher.start.many import presence
@@ -225,6 +225,7 @@ class _NodeOfMany:
             self._mask,
             address=hello.node.address,
             opened=self._opened,
+            memory_key=keeper_key(self._token, spec.run_id) if spec.ckpt_copies else b"",
         )
         node.spare = self._supervisor.pids
         self._lasting_pids = node.lasting_pids

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from robust_run.errors import UserError
-from robust_run.launcher.model.job import ImageUse
+from robust_run.launcher.model.job_parts import ImageUse
 from robust_run.launcher.model.world import World, absolute
 from robust_run.launcher.start.options.options import Options
 from robust_run.prefetch.inside.binds import parse

@@ -24,12 +24,21 @@ _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 def with_memory(spec: JobSpec, options: Options, *, is_mentioned: bool) -> JobSpec:
     """Return a job with what was asked for. `is_mentioned`: the script may save that way. Raises UserError for what cannot be."""
     word = options.ckpt_memory.strip()
+    has_memory = None if word == "auto" and not is_mentioned else word != "off"
     return msgspec.structs.replace(
         spec,
-        ckpt_memory=None if word == "auto" and not is_mentioned else word != "off",
+        ckpt_memory=has_memory,
+        ckpt_copies=_copies(spec, options.ckpt_copies) if has_memory else 0,
         ckpt_memory_bytes=None if word in ("auto", "off") else parse_bytes(word),
         ckpt_every=parse_every(options.ckpt_every),
     )
+
+
+def _copies(spec: JobSpec, word: str) -> int:
+    """Return how many copies other nodes keep: one where there are some, unless it was said otherwise."""
+    if spec.many is None or word == "0":
+        return 0
+    return int(word == "1" or spec.many.most + spec.many.standby > 1)
 
 
 def parse_bytes(text: str) -> int:

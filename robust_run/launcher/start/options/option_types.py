@@ -6,7 +6,8 @@ from typing import Literal
 
 import msgspec
 
-from robust_run.launcher.model.job import JobSpec, OutputStreams, SlurmUse
+from robust_run.launcher.model.job import JobSpec, OutputStreams
+from robust_run.launcher.model.job_parts import SlurmUse
 
 Kind = Literal["text", "whole", "decimal", "flag", "paths", "lines", "maybe"]
 """text: as typed. whole: an integer. decimal: a float. flag: no value. paths: may be given several times. lines: likewise, and in
@@ -109,6 +110,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     ckpt_dir: str | None = None
     ckpt_memory: str = "auto"
     ckpt_every: str = _JOB.ckpt_every
+    ckpt_copies: str = "auto"
     standby: str = "0"
     wait_for_nodes: float | None = None
     evict_list: str | None = None

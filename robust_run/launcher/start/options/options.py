@@ -254,6 +254,13 @@ OPTIONS: tuple[OptionDescription, ...] = (
     ),
     describe(
         OWN,
+        "ckpt-copies",
+        "0|1|auto",
+        "Copies on other nodes of what is kept in memory: a lost node costs a step then. auto: 1 where there are several.",
+        OptionLook(choices=("auto", "0", "1")),
+    ),
+    describe(
+        OWN,
         "code",
         "auto|copy|in-place",
         "Where workers run from. copy: what was captured at the start; auto: that too, once the folder has been edited.",

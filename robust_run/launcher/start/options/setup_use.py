@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from robust_run.errors import UserError
-from robust_run.launcher.model.job import SetupUse
+from robust_run.launcher.model.job_parts import SetupUse
 from robust_run.launcher.model.world import World, absolute
 from robust_run.launcher.start.options.options import Options
 from robust_run.prefetch.launch import default_cache

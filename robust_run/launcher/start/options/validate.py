@@ -11,15 +11,8 @@ import msgspec
 
 from robust_run.errors import UserError
 from robust_run.launcher.agent.workers.devices import count_workers
-from robust_run.launcher.model.job import (
-    NO_PORT,
-    ImageUse,
-    JobPolicy,
-    JobSpec,
-    ManyNodes,
-    OutputStreams,
-    SetupUse,
-)
+from robust_run.launcher.model.job import NO_PORT, JobPolicy, JobSpec, ManyNodes, OutputStreams
+from robust_run.launcher.model.job_parts import ImageUse, SetupUse
 from robust_run.launcher.model.world import World, absolute
 from robust_run.launcher.start.options.entrypoint import Entrypoint, resolve_entrypoint
 from robust_run.launcher.start.options.many_nodes import resolve_many

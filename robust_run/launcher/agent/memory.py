@@ -1,0 +1,101 @@
+"""What an agent does about checkpoints in memory: has a keeper from the first workers on, tells it of attempts and of other
+nodes, and says where other nodes' keepers reach it. Imported where a job keeps checkpoints in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from robust_run.launcher.model.resume_events import MemoryPeers, MemoryReady
+
+if TYPE_CHECKING:
+    from robust_run.ckpt_io.seen import MemoryGeneration
+    from robust_run.launcher.agent.memory_keeper import Listen, MemoryKeeper
+    from robust_run.launcher.agent.node import Node
+    from robust_run.launcher.model.actions import StartAttempt
+
+
+class AgentMemory:
+    """One agent's. Used from its thread, but for `held`."""
+
+    def __init__(self, node: Node, node_id: str, report: Callable[[MemoryReady], None]) -> None:
+        self._node = node
+        self._node_id = node_id
+        self._report = report
+        self._keeper: MemoryKeeper | None = None
+        """None: none was started yet."""
+        self._listen: Listen | None = None
+        self._attempt = -1
+        """The newest that the keeper was told of."""
+        self._port = 0
+        self._peers: MemoryPeers | None = None
+        """The newest order; it may come before the attempt has begun here."""
+
+    def attach(self, listen: Listen) -> None:
+        """Hear what the keeper says as it comes, from now on.
+
+        Where a job has ranks on one node at a time, only standbys can keep copies: they have a keeper before they have ranks.
+        """
+        self._listen = listen
+        if self._keeper is not None:
+            self._keeper.attach(listen)
+        many = self._node.spec.many
+        if self._keeper is None and self._node.spec.ckpt_copies and many is not None and many.most == 1:
+            self._made().open()
+
+    def folder_for(self, order: StartAttempt) -> str:
+        """Tell the keeper of an attempt, and return where workers find it; empty: nowhere. A replay is not to save anything.
+
+        The first workers are started before their keeper (`begun`).
+        """
+        if order.replay_steps or (self._keeper is not None and not self._begin(order)):
+            return ""
+        return self._node.memory_folder
+
+    def begun(self, order: StartAttempt) -> None:
+        """Workers of an attempt have been started: now there is time to start their keeper, if there is none."""
+        if order.replay_steps:
+            return
+        if self._keeper is None:
+            self._made()
+            self._begin(order)
+        elif self._port:
+            self._say_ready(self._port)
+
+    def copy_to(self, order: MemoryPeers) -> None:
+        """Have copies sent to the node that is named, once its attempt has begun here."""
+        self._peers = order
+        if self._keeper is not None and order.attempt == self._attempt:
+            self._keeper.copy_to(order)
+
+    def held(self) -> tuple[MemoryGeneration, ...]:
+        """Return what the keeper holds whole. For another thread than the agent's, which may wait."""
+        return self._keeper.held() if self._keeper is not None else ()
+
+    def end(self) -> None:
+        """Let the keeper end: no attempt follows here."""
+        if self._keeper is not None:
+            self._keeper.end()
+
+    def _made(self) -> MemoryKeeper:
+        self._keeper = self._node.made_keeper(self._say_ready)
+        if self._listen is not None:
+            self._keeper.attach(self._listen)
+        return self._keeper
+
+    def _begin(self, order: StartAttempt) -> bool:
+        assert self._keeper is not None
+        if not self._keeper.begin(order):
+            return False
+        self._attempt = order.attempt
+        if self._peers is not None and self._peers.attempt == order.attempt:
+            self._keeper.copy_to(self._peers)
+        return True
+
+    def _say_ready(self, port: int) -> None:
+        """Say where other keepers reach ours; 0: nowhere any more."""
+        if not port and not self._port:
+            return
+        self._port = port
+        self._report(MemoryReady(attempt=self._attempt, node=self._node_id, host=self._node.address, port=port))

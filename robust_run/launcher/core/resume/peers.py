@@ -1,0 +1,90 @@
+"""Copies in memory: which node's keeper sends copies of what it holds to which other one, and when that is said. Pure.
+
+It is told once an attempt runs, to each node whose own keeper and whose peer's are ready; again when one becomes ready later,
+or when it becomes known which nodes share a parallel group. Imported where keepers take copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from robust_run.ckpt_io.memory.placement import peers_of
+from robust_run.launcher.core.membership import is_usable, name_of
+from robust_run.launcher.core.state import JobState, MemoryAddress
+from robust_run.launcher.model.actions import Action
+from robust_run.launcher.model.resume_events import MemoryGroups, MemoryPeer, MemoryPeers, MemoryReady
+
+
+def take(state: JobState, event: MemoryReady | MemoryGroups) -> list[Action]:
+    """Take in what a keeper says of itself, or how parallel groups lie."""
+    if isinstance(event, MemoryGroups):
+        return _grouped(state, event)
+    if event.node not in state.members:  # a node that was lost says so before it counts as being back
+        return []
+    if not event.port:
+        state.memory_at.pop(event.node, None)
+        return []
+    at = MemoryAddress(host=event.host, port=event.port)
+    if state.memory_at.get(event.node) == at:
+        return _say(state, (event.node,))
+    state.memory_at[event.node] = at
+    state.memory_told.pop(event.node, None)  # a new keeper has been told nothing
+    if event.node not in state.places:
+        state.memory_peers, state.memory_keeps = {}, {}  # a standby may be wanted
+    _decide(state)
+    sender = state.memory_keeps.get(event.node)
+    return _say(state, (event.node, sender) if sender is not None else (event.node,))
+
+
+def orders(state: JobState) -> list[Action]:
+    """Return what is to be told to all nodes of the newest attempt."""
+    return _say(state, (each.node for each in state.layout))
+
+
+def anew(state: JobState) -> list[Action]:
+    """Choose again, and return what changes."""
+    state.memory_peers, state.memory_keeps = {}, {}
+    return orders(state)
+
+
+def again(state: JobState, node: str) -> list[Action]:
+    """Return the same for a node that may have missed it."""
+    state.memory_told.pop(node, None)
+    return _say(state, (node,))
+
+
+def shape(state: JobState) -> tuple[int, ...]:
+    """Return what a world must have in common with another for its parallel groups to lie on the same places."""
+    return tuple(each.nproc for each in state.layout)
+
+
+def _grouped(state: JobState, event: MemoryGroups) -> list[Action]:
+    if event.attempt != state.attempt:
+        return []
+    state.memory_groups, state.memory_shape = event.groups, shape(state)
+    return anew(state)
+
+
+def _decide(state: JobState) -> None:
+    """Choose who gets copies of what each node keeps, which is done once as long as nothing new is known."""
+    if not state.memory_peers:
+        groups = map(frozenset, state.memory_groups) if state.memory_shape == shape(state) else ()
+        nodes = [(each.node, frozenset((each.group_rank,))) for each in state.layout]
+        standbys = [node for node in state.memory_at if node not in state.places and is_usable(state, node)]
+        state.memory_peers = peers_of(nodes, groups, standbys)
+        state.memory_keeps = {peer: node for node, peer in state.memory_peers.items()}
+
+
+def _say(state: JobState, nodes: Iterable[str]) -> list[Action]:
+    if state.phase not in ("running", "suspecting") or not state.has_memory:
+        return []
+    _decide(state)
+    told: list[MemoryPeer] = []
+    for node in nodes:
+        peer = state.memory_peers.get(node, "")
+        at = state.memory_at.get(peer)
+        if at is None or node not in state.memory_at or state.memory_told.get(node) == at:
+            continue
+        state.memory_told[node] = at
+        told.append(MemoryPeer(node=node, host=at.host, port=at.port, name=name_of(state, peer)))
+    return [MemoryPeers(attempt=state.attempt, peers=tuple(told))] if told else []
