@@ -21,6 +21,7 @@ from robust_run.ckpt_io.memory.peers import Peer
 from robust_run.ckpt_io.memory.protocol import (
     SCHEMA,
     AttemptBegins,
+    FlushLast,
     FromAgent,
     FromWorker,
     KeeperNote,
@@ -96,6 +97,8 @@ class Loop:
                     self._keeper.begin_attempt(message)
                 elif isinstance(message, LookInMemory):
                     self._keeper.look(message)
+                elif isinstance(message, FlushLast):
+                    self._keeper.flush_last(message)
 
     def _set_up(self, setup: KeeperSetup) -> None:
         if self._keeper is not None:
@@ -106,6 +109,7 @@ class Loop:
         self._folder = setup.folder
         ledger = Ledger(node_memory.read, setup.limit_bytes)
         self._keeper = Keeper(ledger, self._agent.send, self._run, time.time, time.monotonic)
+        self._keeper.flushes.job = setup.job
         self._accept_on(True)
         self._agent.send(KeeperReady())
 

@@ -1,0 +1,124 @@
+"""The process that writes one generation, and ends.
+
+    python -m robust_run.checkpoint.flush.process < ORDER > ANSWERS
+
+It dies with the keeper that started it. A SIGTERM ends it: what it has written is removed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import signal
+import sys
+import time
+from contextlib import closing, suppress
+
+import msgspec
+
+from robust_run.ckpt_io.memory.flush_words import FlushDone, FlushOrder, FlushProgress
+from robust_run.health.sensors.process import die_with_parent
+
+_NICE = 10
+_PROGRESS_S = 1.0
+_IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
+_LOWEST_BEST_EFFORT = 2 << 13 | 7
+
+
+class _Stopped(BaseException):
+    """Told to end."""
+
+
+def main(parent: int) -> None:
+    """Read the order, write, answer."""
+
+    def stop(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise _Stopped
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if not die_with_parent(parent):
+        return
+    order = msgspec.json.decode(sys.stdin.buffer.readline(), type=FlushOrder)
+    if not order.is_last:
+        _yield_to_others()
+    signal.signal(signal.SIGTERM, stop)
+    try:
+        done = flush(order)
+    except _Stopped:
+        done = FlushDone(text="", is_left=True)
+    answer(done)
+
+
+def answer(said: FlushProgress | FlushDone) -> None:
+    """Tell the keeper."""
+    with suppress(OSError):
+        os.write(1, msgspec.json.encode(said) + b"\n")
+
+
+def flush(order: FlushOrder) -> FlushDone:
+    """Write what is ordered; what goes wrong is said in the answer."""
+    from robust_run.checkpoint.flush import parts, writing
+    from robust_run.ckpt_io.saving import abandon
+    from robust_run.errors import RobustRunError
+    from robust_run.store.opening import open_store
+
+    began_s, told_s = time.monotonic(), time.monotonic()
+    held = parts.generations(order.parts, order.ranks)
+    generation, folder = (held[0] if held else (-1, -1)), ""
+    try:
+        newest = [each for each in order.parts if (each.attempt, each.step) == generation]
+        folder = parts.read(newest[0], order.world_size).values.stream if newest else ""
+        if not folder:
+            return FlushDone()  # its program names no folder: memory is all that it wants
+        if 0 in order.ranks:
+            for each in order.failed:
+                abandon(writing.plan_of(order.run_id, folder, each))
+        with closing(open_store(folder)) as store:
+            meeting = writing.meeting_folder(order.run_id)
+            try:
+                generation = writing.choose(order, store, meeting)
+                plan = writing.plan_of(order.run_id, folder, generation)
+
+                def progress(done_bytes: int, of_bytes: int) -> None:
+                    nonlocal told_s
+                    if time.monotonic() - told_s >= _PROGRESS_S:
+                        told_s = time.monotonic()
+                        answer(
+                            FlushProgress(step=generation[1], done_bytes=done_bytes, of_bytes=of_bytes, url=plan.url)
+                        )
+
+                outcome = writing.write(order, generation, folder, progress)
+            finally:
+                if order.is_last and 0 in order.ranks and len(order.ranks) < order.world_size:
+                    with suppress(RobustRunError):
+                        store.remove(meeting)
+    except (RobustRunError, OSError, ValueError, MemoryError) as error:
+        text = f"step {generation[1]} could not be written from memory to {folder or 'storage'}: {error}"
+        return FlushDone(attempt=generation[0], step=generation[1], text=text, is_left=True)
+    text = ""
+    if outcome.size_bytes and 0 in order.ranks:
+        took_s = time.monotonic() - began_s
+        text = (
+            f"step {generation[1]} was written from memory to {folder} ({_size(outcome.size_bytes)} in {took_s:.1f} s)"
+        )
+    return FlushDone(attempt=generation[0], step=generation[1], text=text, is_stored=True)
+
+
+def _size(size_bytes: int) -> str:
+    return f"{size_bytes / (1 << 30):.1f} GiB" if size_bytes >= 1 << 27 else f"{size_bytes / (1 << 20):.1f} MiB"
+
+
+def _yield_to_others() -> None:
+    """Let training have what it wants of processors and disks first."""
+    with suppress(OSError):
+        os.nice(_NICE)
+    number = _IOPRIO_SET.get(platform.machine())
+    if number is not None:
+        ctypes.CDLL(None).syscall(number, 1, 0, _LOWEST_BEST_EFFORT)
+
+
+if __name__ == "__main__":
+    main(os.getppid())
