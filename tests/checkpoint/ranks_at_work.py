@@ -130,6 +130,13 @@ def memory_fails_as_the_warning_comes(rank: int) -> Any:
         checkpoint.save({"weight": torch.full((3,), float(step))}, step=step)
 
 
+def save_twice(rank: int) -> None:
+    """The last of them to storage at once."""
+    state = {"weight": torch.ones(3)}
+    checkpoint.save(state, step=1)
+    checkpoint.save(state, step=2, every=1)
+
+
 SCENARIOS: dict[str, Callable[[int], Any]] = {
     "straight": straight(is_sharded=False),
     "first_half": first_half(is_sharded=False),
@@ -141,6 +148,7 @@ SCENARIOS: dict[str, Callable[[int], Any]] = {
     "load_alone": load_alone,
     "save_own": save_own,
     "load_own": load_own,
+    "save_twice": save_twice,
     "memory_fails": memory_fails_as_the_warning_comes,
 }
 
