@@ -7,7 +7,6 @@ from contextlib import suppress
 from typing import Literal
 
 from robust_run.checkpoint import together
-from robust_run.ckpt_io.errors import MemoryUnavailable
 from robust_run.ckpt_io.memory.client import MemoryClient
 
 Way = Literal["background", "later", "here"]
@@ -19,15 +18,16 @@ def ask(client: MemoryClient | None, step: int) -> Way:
     `client`: to this rank's keeper, where memory has the step. "later": storage is being written, and this step is not.
     "here": memory has not all of the step, so the ranks write it.
     """
-    is_busy = False
-    with suppress(MemoryUnavailable):
-        is_busy = client is not None and client.asks_busy()
-    is_unable = client is None or not client.is_open
+    is_unable, is_busy = True, False
+    with suppress(Exception):  # no fault of the tier may end a training: the ranks write then
+        if client is not None:
+            is_busy = client.asks_busy()
+            is_unable = False
     is_unable, is_busy = together.any_say_yes(is_unable, is_busy)
     if is_busy:
         return "later"
     if is_unable or client is None:
         return "here"
-    with suppress(MemoryUnavailable):  # then the next save says so
+    with suppress(Exception):  # the others' give up after a while, and say so
         client.flush(step, os.environ.get("ROBUST_RUN_DIR", ""))
     return "background"

@@ -146,11 +146,6 @@ class MemoryClient:
         with self._lock, contextlib.suppress(MemoryUnavailable):
             self._send(Read(attempt=attempt, step=step))
 
-    @property
-    def is_open(self) -> bool:
-        """Whether there is a keeper, as far as is known."""
-        return self._socket is not None
-
     def asks_busy(self) -> bool:
         """Return whether this node is writing a step to storage. Raises MemoryUnavailable."""
         with self._lock:

@@ -300,6 +300,11 @@ class Agent:
                 self._checkpoints.attach(self._loop.call_soon)
         return self._checkpoints
 
+    @property
+    def memory(self) -> MemoryKeeper | None:
+        """The keeper of what ranks have saved in memory; None: it holds nothing."""
+        return self._memory if self._memory is not None and self._memory.is_running else None
+
     def let_memory_go(self) -> None:
         """Let the keeper end: no attempt follows here."""
         if self._memory is not None:

@@ -20,6 +20,8 @@ from robust_run.ckpt_io.memory.process import command
 from robust_run.ckpt_io.memory.protocol import (
     SOCKET,
     AttemptBegins,
+    Flushed,
+    FlushLast,
     FromAgent,
     KeeperNote,
     KeeperSetup,
@@ -60,8 +62,13 @@ class MemoryKeeper:
         folder: str,
         limit_bytes: int | None,
         say: Callable[[str], None],
+        job: str = "",
     ) -> None:
-        """`folder`: of the socket that workers connect to. `limit_bytes`: how much it may hold; None: as it sees fit."""
+        """`folder`: of the socket that workers connect to. `limit_bytes`: how much it may hold; None: as it sees fit.
+
+        `job`: what names the job, the same on all its nodes.
+        """
+        self._job = job
         self._start = start
         self._env = env
         self._folder = folder
@@ -77,6 +84,7 @@ class MemoryKeeper:
         """The newest answer."""
         self.pid: int | None = None
         """Of the process that was started last."""
+        self._when_flushed: Callable[[Flushed | None], None] = lambda _: None
 
     @property
     def is_running(self) -> bool:
@@ -109,6 +117,15 @@ class MemoryKeeper:
             look = self._look
             return look.generations if look is not None and look.number == number else ()
 
+    def flush(self, limit_s: float, then: Callable[[Flushed | None], None]) -> None:
+        """Have what is newest written to storage, for the job is over; `then` hears of it, None: there is no keeper any more.
+
+        Called again, with less time, what was said last counts; 0: give it up.
+        """
+        self._when_flushed = then
+        if self._socket is None or not self._send(FlushLast(number=0, limit_s=limit_s)):
+            then(None)
+
     def end(self) -> None:
         """Let the process end, with all it holds; what it says from now on is not heard. The agent reaps it."""
         self._hang_up()
@@ -136,7 +153,7 @@ class MemoryKeeper:
             theirs.close()
         ours.setblocking(False)
         self._socket, self._came = ours, bytearray()
-        self._send(KeeperSetup(folder=self._folder, limit_bytes=self._limit_bytes))
+        self._send(KeeperSetup(folder=self._folder, limit_bytes=self._limit_bytes, job=self._job))
         if self._listen is not None:
             self._listen(ours, self._read)
 
@@ -181,6 +198,8 @@ class MemoryKeeper:
         if isinstance(message, KeeperNote):
             text = message.text[:_NOTE_CHARACTERS]
             self._say(text if text.isprintable() else repr(text))
+        elif isinstance(message, Flushed):
+            self._when_flushed(message)
         elif isinstance(message, MemoryLook):
             with self._answered:
                 self._look = message
@@ -202,6 +221,7 @@ class MemoryKeeper:
             self._socket = None
             self._answered.notify_all()
         sock.close()
+        self._when_flushed(None)
 
 
 #: The job's secret, and what would have the keeper be traced or start from somewhere, as a worker is.

@@ -149,7 +149,8 @@ class Node:
         """Return the handle on this node's keeper, which is started with its first attempt."""
         from robust_run.launcher.agent.memory_keeper import MemoryKeeper
 
-        return MemoryKeeper(self._start_helper, self.env, self.memory_folder, self.spec.ckpt_memory_bytes, self.say)
+        limit_bytes, job = self.spec.ckpt_memory_bytes, self.spec.run_id
+        return MemoryKeeper(self._start_helper, self.env, self.memory_folder, limit_bytes, self.say, job)
 
     @property
     def code(self) -> NodeCode:
