@@ -98,6 +98,8 @@ class Agent:
     def __init__(self, node: Node, node_id: str) -> None:
         self.exit_code: int | None = None
         """Set when this node is no longer needed."""
+        self.is_job_over = False
+        """Nor is any other."""
         self.newest_attempt = -1
         """The newest attempt it was told anything of."""
         self.history: list[NodeEvent] = []
@@ -200,7 +202,10 @@ class Agent:
                 self.codes.stage(order.tree)
             case TellFacts() | OpenPlace() | RunChecks() | EndChecks():
                 self.checks.obey(order)
-            case Dismiss() | Finish():
+            case Dismiss():
+                self.leave(order.exit_code)
+            case Finish():
+                self.is_job_over = True
                 self.leave(order.exit_code)
 
     def _begin(self, attempt: int) -> None:

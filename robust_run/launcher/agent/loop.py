@@ -87,8 +87,7 @@ class AgentLoop:
         await self._done.wait()
         if self._health is not None:
             self._health.end()
-        if self._agent.memory is not None and self._bug is None:
-            await self._flush_memory()
+        await self._flush_memory()
         self._agent.let_memory_go()
         self._housekeeping.look_for_first_step()
         await self._link.close()
@@ -96,11 +95,15 @@ class AgentLoop:
             raise InternalError(f"a fault of robust-run ended the job: {self._bug!r}; please report it") from self._bug
 
     async def _flush_memory(self) -> None:
-        """Have what was saved in memory last written to storage: with the keeper it would be gone."""
+        """Have what was saved in memory last written to storage: with the keeper it would be gone.
+
+        A node that leaves a job of several cannot do that by itself, and those that stay have no need of it.
+        """
+        memory, spec = self._agent.memory, self._node.spec
+        if memory is None or self._bug is not None or not (self._agent.is_job_over or spec.many is None):
+            return
         from robust_run.launcher.agent.memory_flush import LastFlush
 
-        memory, spec = self._agent.memory, self._node.spec
-        assert memory is not None, "asked before"
         self._last_flush = LastFlush(memory, self._node.say, self._loop, spec.shutdown_timeout_s)
         await self._last_flush.run(self._told_at_s)
 
