@@ -137,6 +137,22 @@ def save_twice(rank: int) -> None:
     checkpoint.save(state, step=2, every=1)
 
 
+def much(rank: int) -> dict[str, Any]:
+    """48 MiB, a third of which is the rank's own."""
+    same = torch.arange(4 << 20, dtype=torch.float64)
+    return {"same": same, "tied": same.view(2, -1), "own": torch.full((4 << 20,), float(rank)), "few": torch.ones(())}
+
+
+def save_much(rank: int) -> None:
+    checkpoint.save(much(rank), step=1)
+
+
+def load_much(rank: int) -> bool:
+    state = {name: torch.zeros_like(tensor) for name, tensor in much(rank).items()}
+    assert checkpoint.load(state) == 1
+    return all(torch.equal(state[name], tensor) for name, tensor in much(rank).items())
+
+
 SCENARIOS: dict[str, Callable[[int], Any]] = {
     "straight": straight(is_sharded=False),
     "first_half": first_half(is_sharded=False),
@@ -149,6 +165,8 @@ SCENARIOS: dict[str, Callable[[int], Any]] = {
     "save_own": save_own,
     "load_own": load_own,
     "save_twice": save_twice,
+    "save_much": save_much,
+    "load_much": load_much,
     "memory_fails": memory_fails_as_the_warning_comes,
 }
 

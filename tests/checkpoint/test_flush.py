@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -166,3 +168,64 @@ def test_storage_that_cannot_be_written_is_one_line(ranks: Ranks, keeper: Keeper
     assert not said.is_stored
     assert said.text.startswith(f"step 3 could not be written from memory to {tmp_path}/file/ckpt: ")
     assert "\n" not in said.text
+
+
+def children_of(pid: int) -> list[int]:
+    found: list[int] = []
+    for task in os.listdir(f"/proc/{pid}/task"):
+        found += map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
+    return found
+
+
+def test_a_kill_at_any_point_leaves_storage_as_it_was_and_the_next_one_clears_up(
+    ranks: Ranks, keeper: KeeperGround, tmp_path: Path
+) -> None:
+    folder = tmp_path / "ckpt"
+    ranks.values("save_much", **in_attempt(keeper, folder))
+    killed = 0
+    for round_ in range(8):
+        keeper.tell(FlushLast(number=round_, limit_s=LIMIT_S))
+        while not (children := children_of(keeper.process.pid)):
+            time.sleep(0.001)
+        time.sleep(round_ * 0.06)
+        if round_ < 7:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(children[0], signal.SIGKILL)
+        said = keeper.next_of(Flushed)
+        if said.is_stored:
+            break
+        killed += 1
+        assert "was killed by signal 9" in said.text
+        assert [each for each in catalog.list_checkpoints(str(folder)) if each.state == "valid"] == []
+    assert said.is_stored, said.text
+    assert killed, "none was hit"
+    (found,) = catalog.list_checkpoints(str(folder))
+    assert (found.state, found.step, found.leftovers) == ("valid", 1, ())
+    assert ranks.values("load_much", ROBUST_CKPT_DIR=str(folder)) == [True, True]
+
+
+def test_one_that_is_given_up_leaves_nothing(ranks: Ranks, keeper: KeeperGround, tmp_path: Path) -> None:
+    folder = tmp_path / "ckpt"
+    ranks.values("save_much", **in_attempt(keeper, folder))
+    keeper.tell(FlushLast(number=1, limit_s=LIMIT_S))
+    while not folder.exists() or not os.listdir(folder):
+        time.sleep(0.002)
+    keeper.tell(FlushLast(number=2, limit_s=0.0))
+    said = keeper.next_of(Flushed)
+    if not said.is_stored:
+        assert "there was no more time" in said.text
+        assert [name for name in os.listdir(folder) if os.listdir(folder / name)] == []
+
+
+@pytest.mark.parametrize("resumed_step", [None, 3])
+def test_a_step_that_did_not_happen_after_all_is_not_written(
+    ranks: Ranks, keeper: KeeperGround, tmp_path: Path, resumed_step: int | None
+) -> None:
+    """A later attempt that starts before it drops it; one that starts from it keeps it."""
+    folder = tmp_path / "ckpt"
+    ranks.values("first_half", **in_attempt(keeper, folder))
+    keeper.look_until(lambda found: (0, 3, (0, 1)) in found)
+    keeper.begin_attempt(1, (0, 1), resumed_step)
+    (said,) = flush(keeper)
+    assert said.is_stored == (resumed_step == 3)
+    assert folder.exists() == (resumed_step == 3)
