@@ -46,13 +46,7 @@ class HeldPart(msgspec.Struct, frozen=True, kw_only=True):
 
 def read(offered: OfferedPart, world_size: int) -> HeldPart:
     """Map and verify a part. Raises CheckpointError: it is not what was saved, or not of this rank."""
-    where = f"the part of rank {offered.rank}, step {offered.step}, in memory"
-    try:
-        size_bytes = os.fstat(offered.descriptor).st_size
-        memory = mmap.mmap(offered.descriptor, size_bytes, mmap.MAP_SHARED, mmap.PROT_READ)
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{where}: it cannot be mapped: {error}") from error
-    view = memoryview(memory)
+    where, view = _where(offered), _mapped(offered)
     index = segment.read(view, offered.used_bytes, bytes.fromhex(offered.digest))
     values = decode(index.values, where)
     if (values.rank, values.world_size, values.step) != (offered.rank, world_size, offered.step):
@@ -61,6 +55,24 @@ def read(offered: OfferedPart, world_size: int) -> HeldPart:
     if said != [(each.name, each.dtype, each.local_shape) for each in values.tensors]:
         raise CheckpointError(f"{where} contradicts itself")
     return HeldPart(rank=offered.rank, values=values, index=index, view=view)
+
+
+def stream_of(offered: OfferedPart) -> str:
+    """Return the folder that a part belongs to; empty: its program named none. Raises CheckpointError: it cannot be read."""
+    index = segment.read(_mapped(offered), offered.used_bytes)
+    return decode(index.values, _where(offered)).stream
+
+
+def _where(offered: OfferedPart) -> str:
+    return f"the part of rank {offered.rank}, step {offered.step}, in memory"
+
+
+def _mapped(offered: OfferedPart) -> memoryview:
+    try:
+        size_bytes = os.fstat(offered.descriptor).st_size
+        return memoryview(mmap.mmap(offered.descriptor, size_bytes, mmap.MAP_SHARED, mmap.PROT_READ))
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{_where(offered)}: it cannot be mapped: {error}") from error
 
 
 def generations(parts: Sequence[OfferedPart], ranks: Sequence[int]) -> list[tuple[int, int]]:

@@ -13,7 +13,7 @@ import platform
 import signal
 import sys
 import time
-from contextlib import closing, suppress
+from contextlib import suppress
 
 import msgspec
 
@@ -61,50 +61,44 @@ def answer(said: FlushProgress | FlushDone) -> None:
 def flush(order: FlushOrder) -> FlushDone:
     """Write what is ordered; what goes wrong is said in the answer."""
     from robust_run.checkpoint.flush import parts, writing
-    from robust_run.ckpt_io.saving import abandon
     from robust_run.errors import RobustRunError
-    from robust_run.store.opening import open_store
+    from robust_run.store.paths import shown
 
-    began_s, told_s = time.monotonic(), time.monotonic()
-    held = parts.generations(order.parts, order.ranks)
-    generation, folder = (held[0] if held else (-1, -1)), ""
+    began_s = time.monotonic()
+    generation, folder = max(((each.attempt, each.step) for each in order.parts), default=(-1, -1)), ""
     try:
-        newest = [each for each in order.parts if (each.attempt, each.step) == generation]
-        folder = parts.read(newest[0], order.world_size).values.stream if newest else ""
+        folder = parts.stream_of(order.parts[0]) if order.parts else ""
         if not folder:
             return FlushDone()  # its program names no folder: memory is all that it wants
-        if 0 in order.ranks:
-            for each in order.failed:
-                abandon(writing.plan_of(order.run_id, folder, each))
-        with closing(open_store(folder)) as store:
-            meeting = writing.meeting_folder(order.run_id)
-            try:
-                generation = writing.choose(order, store, meeting)
-                plan = writing.plan_of(order.run_id, folder, generation)
-
-                def progress(done_bytes: int, of_bytes: int) -> None:
-                    nonlocal told_s
-                    if time.monotonic() - told_s >= _PROGRESS_S:
-                        told_s = time.monotonic()
-                        answer(
-                            FlushProgress(step=generation[1], done_bytes=done_bytes, of_bytes=of_bytes, url=plan.url)
-                        )
-
-                outcome = writing.write(order, generation, folder, progress)
-            finally:
-                if order.is_last and 0 in order.ranks and len(order.ranks) < order.world_size:
-                    with suppress(RobustRunError):
-                        store.remove(meeting)
+        writing.clear_up(order, folder)
+        choice = writing.choose(order, folder)
+        generation, outcome = choice.generation, None
+        if not choice.is_stored:
+            outcome = writing.write(order, generation, folder, _Progress(generation[1], shown(folder)))
+        writing.forget_meeting(order, folder)
     except (RobustRunError, OSError, ValueError, MemoryError) as error:
-        text = f"step {generation[1]} could not be written from memory to {folder or 'storage'}: {error}"
+        where = shown(folder) if folder else "storage"
+        text = f"step {generation[1]} could not be written from memory to {where}: {error}"
         return FlushDone(attempt=generation[0], step=generation[1], text=text, is_left=True)
     text = ""
-    if outcome.size_bytes and 0 in order.ranks:
-        took_s = time.monotonic() - began_s
-        text = (
-            f"step {generation[1]} was written from memory to {folder} ({_size(outcome.size_bytes)} in {took_s:.1f} s)"
-        )
+    if outcome is not None and 0 in order.ranks:
+        size, took_s = _size(outcome.size_bytes), time.monotonic() - began_s
+        text = f"step {generation[1]} was written from memory to {shown(folder)} ({size} in {took_s:.1f} s)"
     return FlushDone(attempt=generation[0], step=generation[1], text=text, is_stored=True)
+
+
+class _Progress:
+    """Tells the keeper now and then how far it is. Called by one thread at a time."""
+
+    def __init__(self, step: int, url: str) -> None:
+        self._step, self._url = step, url
+        self._told_s = time.monotonic()
+
+    def __call__(self, done_bytes: int, of_bytes: int) -> None:
+        now_s = time.monotonic()
+        if now_s - self._told_s >= _PROGRESS_S:
+            self._told_s = now_s
+            answer(FlushProgress(step=self._step, done_bytes=done_bytes, of_bytes=of_bytes, url=self._url))
 
 
 def _size(size_bytes: int) -> str:

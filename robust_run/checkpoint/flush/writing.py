@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, suppress
 from importlib import metadata
@@ -15,7 +16,7 @@ from robust_run.checkpoint.flush.plan import VALUES, Piece, RankFile, RankSaid, 
 from robust_run.ckpt_io import address, catalog
 from robust_run.ckpt_io.errors import CheckpointError
 from robust_run.ckpt_io.finding import read_manifest
-from robust_run.ckpt_io.memory.flush_words import FlushOrder, Generation, flush_uuid
+from robust_run.ckpt_io.memory.flush_words import FlushOrder, Generation, OfferedPart, flush_uuid
 from robust_run.ckpt_io.newest import WRITTEN_BY
 from robust_run.ckpt_io.rules.layout import parts_folder
 from robust_run.ckpt_io.rules.types import LogicalFile, SavePlan
@@ -23,7 +24,6 @@ from robust_run.ckpt_io.saving import FilePiece, abandon, begin_save, commit, wr
 from robust_run.errors import RobustRunError
 from robust_run.store.errors import StoreError
 from robust_run.store.opening import open_store
-from robust_run.store.types import Store
 
 #: Of a training that goes on beside it.
 BESIDE_TRAINING_THREADS = 2
@@ -39,6 +39,8 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """What a node could write."""
 
     generations: tuple[Generation, ...]
+    stored: tuple[Generation, ...]
+    """Of these, as the node of rank 0 sees it, which need not be written."""
 
 
 class Written(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,27 +59,75 @@ class NodeWrote(msgspec.Struct, frozen=True, kw_only=True):
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What came of it."""
 
+    size_bytes: int
+    """Of what was written, by all nodes as far as this one knows."""
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be written."""
+
     generation: Generation
-    folder: str
-    size_bytes: int = 0
-    """0: it was there already."""
+    is_stored: bool
+    """It need not be."""
 
 
-def choose(order: FlushOrder, store: Store, folder: str) -> Generation:
+def choose(order: FlushOrder, folder: str) -> Choice:
     """Return the newest generation that all nodes have. Raises CheckpointError, StoreError."""
-    held = parts.generations(order.parts, order.ranks)
+    held = tuple(parts.generations(order.parts, order.ranks))
     if not held:
         raise CheckpointError("memory has no step of all ranks of this node")
-    meeting = Exchange(store, folder, order.ranks, order.world_size, order.wait_s)
-    if meeting.is_alone or not order.is_last:
-        return held[0]
-    mine = Offer(generations=tuple(held))
-    meeting.tell("offer", mine)
-    offers = meeting.hear("offer", Offer, mine)
-    common = set(held).intersection(*(each.generations for each in offers))
-    if not common:
-        raise CheckpointError("memory has no step that all nodes have")
-    return max(common)
+    if order.is_last and len(order.ranks) < order.world_size:
+        return _choose_together(order, folder, held)
+    return Choice(generation=held[0], is_stored=_is_stored(order, folder, held[0]))
+
+
+def _choose_together(order: FlushOrder, folder: str, held: tuple[Generation, ...]) -> Choice:
+    is_leader = 0 in order.ranks
+    stored = tuple(each for each in held if _is_stored(order, folder, each)) if is_leader else ()
+    with closing(open_store(folder)) as store:
+        mine = Offer(generations=held, stored=stored)
+        meeting = Exchange(store, meeting_folder(order.run_id), order.ranks, order.world_size, order.wait_s)
+        meeting.tell("offer", mine)
+        try:
+            offers = meeting.hear("offer", Offer, mine)
+            common = set(held).intersection(*(each.generations for each in offers))
+            if not common:
+                raise CheckpointError("memory has no step that all nodes have")
+        except BaseException:
+            forget_meeting(order, folder)
+            raise
+    newest = max(common)
+    return Choice(generation=newest, is_stored=any(newest in each.stored for each in offers))
+
+
+def _is_stored(order: FlushOrder, folder: str, generation: Generation) -> bool:
+    """Whether storage has it; at the end of a job, or something that was made later, of this step or a later one."""
+    plan = plan_of(order.run_id, folder, generation)
+    with suppress(CheckpointError, StoreError), closing(open_store(plan.url)) as store:
+        if read_manifest(store, plan.url).manifest.uuid == plan.uuid:
+            return True
+    if not order.is_last:
+        return False
+    created_s = max(each.created_s for each in order.parts if (each.attempt, each.step) == generation)
+    with suppress(RobustRunError):
+        return any(
+            found.state == "valid" and (found.step or 0) >= generation[1] and (found.created_s or 0.0) >= created_s
+            for found in catalog.list_checkpoints(plan.where.root)
+        )
+    return False
+
+
+def clear_up(order: FlushOrder, folder: str) -> None:
+    """Remove what is left of earlier writes that were cut off, as far as that is possible."""
+    for each in order.failed if 0 in order.ranks else ():
+        abandon(plan_of(order.run_id, folder, each))
+
+
+def forget_meeting(order: FlushOrder, folder: str) -> None:
+    """Remove what nodes have told each other of what they have. Never raises."""
+    if 0 in order.ranks and len(order.ranks) < order.world_size and order.is_last:
+        with suppress(RobustRunError), closing(open_store(folder)) as store:
+            store.remove(meeting_folder(order.run_id))
 
 
 def meeting_folder(run_id: str) -> str:
@@ -89,21 +139,6 @@ def plan_of(run_id: str, folder: str, generation: Generation) -> SavePlan:
     """Return the plan of a generation's save: the same on every node, and each time it is tried."""
     url = address.join(address.normal(folder), f"step-{generation[1]}")
     return msgspec.structs.replace(begin_save(url), uuid=flush_uuid(run_id, *generation))
-
-
-def is_there(plan: SavePlan, step: int, created_s: float, *, or_newer: bool) -> bool:
-    """Whether storage has it; with `or_newer`, or something that was made later, of this step or a later one."""
-    with suppress(CheckpointError, StoreError), closing(open_store(plan.url)) as store:
-        if read_manifest(store, plan.url).manifest.uuid == plan.uuid:
-            return True
-    if not or_newer:
-        return False
-    with suppress(RobustRunError):
-        return any(
-            found.state == "valid" and (found.step or 0) >= step and (found.created_s or 0.0) >= created_s
-            for found in catalog.list_checkpoints(plan.where.root)
-        )
-    return False
 
 
 def write(order: FlushOrder, generation: Generation, folder: str, progress: Callable[[int, int], None]) -> Outcome:
@@ -118,27 +153,34 @@ def write(order: FlushOrder, generation: Generation, folder: str, progress: Call
     chosen = sorted(
         (each for each in order.parts if (each.attempt, each.step) == generation), key=lambda each: each.rank
     )
-    created_s = max(each.created_s for each in chosen)
-    if is_there(plan, generation[1], created_s, or_newer=order.is_last):
-        return Outcome(generation=generation, folder=folder)
-    is_leader = 0 in order.ranks
     with closing(open_store(plan.url)) as store:
         exchange = Exchange(store, parts_folder(plan.uuid), order.ranks, order.world_size, order.wait_s)
-        try:
-            exchange.begin()
-            held = [parts.read(each, order.world_size) for each in chosen]
-            wrote = _write_files(order, plan, held, exchange, progress)
-            all_wrote = exchange.hear("done", NodeWrote, wrote) if is_leader else [wrote]
-            if is_leader:
-                _commit(order, plan, generation, all_wrote, held[0].values.written_by, exchange)
-            size_bytes = sum(file.file.size_bytes for node in all_wrote for file in node.files)
-            return Outcome(generation=generation, folder=folder, size_bytes=max(1, size_bytes))
-        except BaseException:
-            with suppress(StoreError):
-                exchange.tell("failed", {})
-            if is_leader:
-                abandon(plan)
-            raise
+        return _write(order, plan, chosen, exchange, progress)
+
+
+def _write(
+    order: FlushOrder,
+    plan: SavePlan,
+    chosen: Sequence[OfferedPart],
+    exchange: Exchange,
+    progress: Callable[[int, int], None],
+) -> Outcome:
+    is_leader, generation = 0 in order.ranks, (chosen[0].attempt, chosen[0].step)
+    try:
+        exchange.begin()
+        held = [parts.read(each, order.world_size) for each in chosen]
+        wrote = _write_files(order, plan, held, exchange, progress)
+        all_wrote = exchange.hear("done", NodeWrote, wrote) if is_leader else [wrote]
+        if is_leader:
+            _commit(order, plan, generation, all_wrote, held[0].values.written_by, exchange)
+        size_bytes = sum(file.file.size_bytes for node in all_wrote for file in node.files)
+        return Outcome(size_bytes=size_bytes)
+    except BaseException:
+        with suppress(StoreError):
+            exchange.tell("failed", {})
+        if is_leader:
+            abandon(plan)
+        raise
 
 
 def _write_files(
@@ -159,13 +201,14 @@ def _write_files(
     pieces = pieces_of(said, own)
     values = {each.rank: encode(msgspec.structs.replace(each.values, own=own[each.rank])) for each in held}
     files = {each.rank: file_of(each.rank, pieces[each.rank], len(values[each.rank])) for each in held}
-    of_bytes, done_bytes = sum(file.size_bytes for file in files.values()), 0
+    of_bytes, done_bytes, lock = sum(file.size_bytes for file in files.values()), 0, threading.Lock()
 
     def note(more_bytes: int) -> None:
         nonlocal done_bytes
-        done_bytes += more_bytes
-        exchange.sign(done_bytes)
-        progress(done_bytes, of_bytes)
+        with lock:
+            done_bytes += more_bytes
+            exchange.sign(done_bytes)
+            progress(done_bytes, of_bytes)
 
     written = []
     for each in held:

@@ -57,8 +57,11 @@ class LastFlush:
     def _ask(self, limit_s: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_later(limit_s + ANSWER_S, self._hear, None)
+        self._timer = self._loop.call_later(limit_s + ANSWER_S, self._give_up)
         self._keeper.flush(limit_s, self._hear)
+
+    def _give_up(self) -> None:
+        self._hear(Flushed(number=0, text="what is in memory was not written to storage: its keeper does not answer"))
 
     def _hear(self, answer: Flushed | None) -> None:
         self._answer = answer
