@@ -116,7 +116,7 @@ class Exchange:
                 raise CheckpointError(f"the node of rank {int(whose)} gave it up")
             elif told == "sign" and whose != self._name:
                 content = self._store.read_all(path, _MOST_BYTES)
-                is_news = is_news or seen.get(path, content) != content
+                is_news = is_news or seen.get(path) != content
                 seen[path] = content
         return is_news
 

@@ -60,7 +60,7 @@ def answer(said: FlushProgress | FlushDone) -> None:
 
 def flush(order: FlushOrder) -> FlushDone:
     """Write what is ordered; what goes wrong is said in the answer."""
-    from robust_run.checkpoint.flush import parts, writing
+    from robust_run.checkpoint.flush import choosing, parts, writing
     from robust_run.errors import RobustRunError
     from robust_run.store.paths import shown
 
@@ -70,12 +70,12 @@ def flush(order: FlushOrder) -> FlushDone:
         folder = parts.stream_of(order.parts[0]) if order.parts else ""
         if not folder:
             return FlushDone()  # its program names no folder: memory is all that it wants
-        writing.clear_up(order, folder)
-        choice = writing.choose(order, folder)
+        choosing.clear_up(order, folder)
+        choice = choosing.choose(order, folder)
         generation, outcome = choice.generation, None
         if not choice.is_stored:
             outcome = writing.write(order, generation, folder, _Progress(generation[1], shown(folder)))
-        writing.forget_meeting(order, folder)
+        choosing.forget_meeting(order, folder)
     except (RobustRunError, OSError, ValueError, MemoryError) as error:
         where = shown(folder) if folder else "storage"
         text = f"step {generation[1]} could not be written from memory to {where}: {error}"
