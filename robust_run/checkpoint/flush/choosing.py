@@ -50,7 +50,7 @@ def _choose_together(order: FlushOrder, folder: str, held: tuple[Generation, ...
     stored = tuple(each for each in held if _is_stored(order, folder, each)) if is_leader else ()
     with closing(open_store(folder)) as store:
         mine = Offer(generations=held, stored=stored)
-        meeting = Exchange(store, meeting_folder(order.run_id), order.ranks, order.world_size, order.wait_s)
+        meeting = Exchange(store, meeting_folder(order), order.ranks, order.world_size, order.wait_s)
         meeting.tell("offer", mine)
         try:
             offers = meeting.hear("offer", Offer, mine)
@@ -58,6 +58,8 @@ def _choose_together(order: FlushOrder, folder: str, held: tuple[Generation, ...
             if not common:
                 raise CheckpointError("memory has no step that all nodes have")
         except BaseException:
+            with suppress(StoreError):
+                meeting.begin()  # nobody is to count on what was offered
             forget_meeting(order, folder)
             raise
     newest = max(common)
@@ -91,12 +93,12 @@ def forget_meeting(order: FlushOrder, folder: str) -> None:
     """Remove what nodes have told each other of what they have. Never raises."""
     if 0 in order.ranks and len(order.ranks) < order.world_size and order.is_last:
         with suppress(RobustRunError), closing(open_store(folder)) as store:
-            store.remove(meeting_folder(order.run_id))
+            store.remove(meeting_folder(order))
 
 
-def meeting_folder(run_id: str) -> str:
+def meeting_folder(order: FlushOrder) -> str:
     """Return where nodes of a job that is over say what they have; hidden among the checkpoints of a folder."""
-    return f".robust-run-{flush_uuid(run_id, -1, -1)}"
+    return f".robust-run-{flush_uuid(order.run_id, order.attempt, -1)}"
 
 
 def plan_of(run_id: str, folder: str, generation: Generation) -> SavePlan:

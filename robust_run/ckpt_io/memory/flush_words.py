@@ -33,6 +33,8 @@ class FlushOrder(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     run_dir: str = ""
     """Of the launcher, where a note of the save is left; empty: nowhere."""
+    attempt: int = -1
+    """The newest that this node has begun."""
     world_size: int
     ranks: tuple[int, ...]
     """Of this node."""

@@ -56,6 +56,7 @@ class _Wanted(NamedTuple):
 class _Last(NamedTuple):
     number: int
     until_s: float
+    others_s: float
 
 
 class _Running(NamedTuple):
@@ -104,7 +105,7 @@ class Flushes:
         """Note that the job is over, and that the newest is to be written; or that this is given up."""
         until_s = self._now_s() + message.limit_s
         self._wanted = None
-        self._last = _Last(message.number, until_s)
+        self._last = _Last(message.number, until_s, message.others_s)
         if self._running is not None:
             self._running.process.until_s = until_s
             if message.limit_s <= 0:
@@ -167,11 +168,12 @@ class Flushes:
             order = FlushOrder(
                 run_id=self.job,
                 run_dir=self._wanted.run_dir if self._wanted is not None else "",
+                attempt=holdings.attempt,
                 world_size=holdings.world_size,
                 ranks=holdings.ranks,
                 parts=tuple(parts),
                 is_last=last is not None,
-                wait_s=OTHERS_S if last is None else max(1.0, min(OTHERS_S, last.until_s - self._now_s())),
+                wait_s=OTHERS_S if last is None else max(1.0, min(last.others_s, last.until_s - self._now_s())),
                 failed=tuple(self._failed),
             )
             process = self._start(order, opened, last.until_s if last is not None else None)

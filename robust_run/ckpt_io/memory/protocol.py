@@ -225,6 +225,8 @@ class FlushLast(_Message, frozen=True, tag="flush_last", kw_only=True):
     number: int
     limit_s: float
     """0: give it up."""
+    others_s: float = 60.0
+    """How long other nodes may show no sign of doing so, too."""
 
 
 class Flushed(_Message, frozen=True, tag="flushed", kw_only=True):

@@ -231,6 +231,8 @@ class Agent:
     def _start_attempt(self, order: StartAttempt) -> None:
         if order.attempt < self.newest_attempt or order.attempt <= self._attempt_number:
             return
+        if self.exit_code is not None:
+            return  # it is about to go
         if order.attempt > self.newest_attempt:
             self._begin(order.attempt)
         elif any(isinstance(event, AttemptEnded) for event in self.history):

@@ -97,14 +97,17 @@ class AgentLoop:
     async def _flush_memory(self) -> None:
         """Have what was saved in memory last written to storage: with the keeper it would be gone.
 
-        A node that leaves a job of several cannot do that by itself, and those that stay have no need of it.
+        A node that leaves a job of several cannot do that by itself; but all of them may have been told to end at once.
         """
         memory, spec = self._agent.memory, self._node.spec
-        if memory is None or self._bug is not None or not (self._agent.is_job_over or spec.many is None):
+        is_job_over = self._agent.is_job_over or spec.many is None
+        if memory is None or self._bug is not None or not (is_job_over or self._told_at_s is not None):
             return
         from robust_run.launcher.agent.memory_flush import LastFlush
 
-        self._last_flush = LastFlush(memory, self._node.say, self._loop, spec.shutdown_timeout_s)
+        self._last_flush = LastFlush(
+            memory, self._node.say, self._loop, spec.shutdown_timeout_s, is_job_over=is_job_over
+        )
         await self._last_flush.run(self._told_at_s)
 
     def stop(self) -> None:

@@ -16,6 +16,9 @@ TOLD_S = 30.0
 WORKERS_SHARE = 2 / 3
 REST_S = 2.0
 LEAST_S = 3.0
+#: How long the other nodes may show no sign of ending, too; and where it is not known whether they do.
+OTHERS_S = 60.0
+PERHAPS_S = 8.0
 #: How much longer than its time the keeper may take to say what came of it.
 ANSWER_S = 8.0
 
@@ -23,7 +26,7 @@ ANSWER_S = 8.0
 class Keeper(Protocol):
     """See `memory_keeper.MemoryKeeper`."""
 
-    def flush(self, limit_s: float, then: Callable[[Flushed | None], None]) -> None:
+    def flush(self, limit_s: float, others_s: float, then: Callable[[Flushed | None], None]) -> None:
         """Have what is newest written."""
         ...
 
@@ -32,10 +35,18 @@ class LastFlush:
     """One. Used from the agent's thread."""
 
     def __init__(
-        self, keeper: Keeper, say: Callable[[str], None], loop: asyncio.AbstractEventLoop, shutdown_timeout_s: float
+        self,
+        keeper: Keeper,
+        say: Callable[[str], None],
+        loop: asyncio.AbstractEventLoop,
+        shutdown_timeout_s: float,
+        *,
+        is_job_over: bool = True,
     ) -> None:
+        """`is_job_over`: as far as is known; else this node was told to go, and it may be that all others were, too."""
         self._keeper, self._say, self._loop = keeper, say, loop
         self._shutdown_timeout_s = shutdown_timeout_s
+        self._is_job_over = is_job_over
         self._over = asyncio.Event()
         self._answer: Flushed | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -46,7 +57,8 @@ class LastFlush:
         await self._over.wait()
         if self._timer is not None:
             self._timer.cancel()
-        if self._answer is not None and self._answer.text:
+        is_told = self._is_job_over or (self._answer is not None and self._answer.is_stored)
+        if self._answer is not None and self._answer.text and is_told:
             self._say(self._answer.text)
 
     def told_to_end(self, *, again: bool) -> None:
@@ -58,7 +70,7 @@ class LastFlush:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(limit_s + ANSWER_S, self._give_up)
-        self._keeper.flush(limit_s, self._hear)
+        self._keeper.flush(limit_s, OTHERS_S if self._is_job_over else PERHAPS_S, self._hear)
 
     def _give_up(self) -> None:
         self._hear(Flushed(number=0, text="what is in memory was not written to storage: its keeper does not answer"))

@@ -117,13 +117,13 @@ class MemoryKeeper:
             look = self._look
             return look.generations if look is not None and look.number == number else ()
 
-    def flush(self, limit_s: float, then: Callable[[Flushed | None], None]) -> None:
+    def flush(self, limit_s: float, others_s: float, then: Callable[[Flushed | None], None]) -> None:
         """Have what is newest written to storage, for the job is over; `then` hears of it, None: there is no keeper any more.
 
-        Called again, with less time, what was said last counts; 0: give it up.
+        Called again, with less time, what was said last counts; 0: give it up. Other nodes may show no sign for `others_s`.
         """
         self._when_flushed = then
-        if self._socket is None or not self._send(FlushLast(number=0, limit_s=limit_s)):
+        if self._socket is None or not self._send(FlushLast(number=0, limit_s=limit_s, others_s=others_s)):
             then(None)
 
     def end(self) -> None:
