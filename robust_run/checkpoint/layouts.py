@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -34,7 +35,19 @@ def layout_of(tensor: torch.Tensor) -> Layout | None:
         return None
     mesh: Any = tensor.device_mesh
     placements = tuple(map(repr, tensor.placements))
-    return Layout(tuple(mesh.shape), tuple(mesh.mesh_dim_names or ()), placements, tuple(local_of(tensor).shape))
+    offsets = _offsets(tuple(tensor.shape), mesh, tuple(tensor.placements))
+    return Layout(
+        tuple(mesh.shape), tuple(mesh.mesh_dim_names or ()), placements, tuple(local_of(tensor).shape), offsets
+    )
+
+
+@lru_cache(maxsize=4096)
+def _offsets(shape: tuple[int, ...], mesh: Any, placements: tuple[Any, ...]) -> tuple[int, ...]:
+    """Return where this rank's share begins, as torch's own checkpoints say it. Asked anew at each step: so it is kept."""
+    from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+    _, offsets = compute_local_shape_and_global_offset(shape, mesh, placements)
+    return tuple(int(each) for each in offsets)
 
 
 def alias_key(tensor: torch.Tensor) -> tuple[object, ...]:

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from robust_run.checkpoint import random_states, together
+from robust_run.checkpoint.cadence import AT_EVERY_CALL
 from robust_run.checkpoint.encoding import pack_plain, unpack_plain
 from robust_run.checkpoint.gathering import Gathered, gather
 from robust_run.checkpoint.settings import (
@@ -27,10 +28,12 @@ from robust_run.checkpoint.settings import (
 from robust_run.checkpoint.streams import Due, Stream
 from robust_run.checkpoint.types import Values
 from robust_run.ckpt_io.errors import CheckpointError, MemoryUnavailable, PeerFailed
+from robust_run.ckpt_io.newest import written_by
 from robust_run.errors import UserError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from robust_run.checkpoint.background import Way
     from robust_run.checkpoint.memory import Memory
 
 KEEPER_S = 15.0
@@ -48,6 +51,8 @@ class _Session:
         """Which stream memory has: the first that is saved or loaded; None: there was none yet."""
         self.is_memory_off = False
         """It failed on a rank, which was said there."""
+        self.kept_step = -1
+        """The last step that memory has on this rank, as far as was copied."""
         self.told_apart = self.told_alone = False
         """What was said: that memory has one stream of several; that memory is all there is."""
 
@@ -93,12 +98,28 @@ def save(state: dict[str, Any], *, step: int, folder: str | None, every: int | s
     if settings.folder:
         due = stream.is_due(settings, step, is_beside_memory=is_beside_memory, memory_failed=failed)
     session.is_memory_off = session.is_memory_off or due.memory_failed
-    if due.now:
+    if due.now or stream.is_put_off:
+        _store(session, stream, settings, values, gathered)
+    stream.last_step = step
+
+
+def _store(session: _Session, stream: Stream, settings: Settings, values: Values, gathered: Gathered) -> None:
+    """Have a step in storage: by the keepers, in the background, where all of it is in memory; at once, where the call asks."""
+    assert stream.agreed is not None, "storage is due"
+    way: Way = "here"
+    is_asked_for = settings.is_said and settings.every == AT_EVERY_CALL
+    if stream.agreed.has_memory and session.in_memory == values.stream and not is_asked_for:
+        from robust_run.checkpoint import background
+
+        is_kept = session.memory is not None and session.kept_step == values.step
+        way = background.ask(session.memory.client if session.memory is not None and is_kept else None, values.step)
+    stream.is_put_off = way == "later"
+    if way == "here":
         from robust_run.checkpoint import storage  # torch.distributed.checkpoint takes a second to import
 
         storage.save(settings.folder, values, gathered.tensors)
+    if not stream.is_put_off:
         stream.stored_at_s = time.monotonic()
-    stream.last_step = step
 
 
 def load(state: dict[str, Any], *, folder: str | None) -> int | None:
@@ -145,6 +166,7 @@ def _values_of(gathered: Gathered, step: int, stream: str) -> Values:
         tensors=gathered.saved,
         tree=gathered.tree,
         random=pack_plain(random_states.take()),
+        written_by=written_by(os.environ.get("ROBUST_JOB", ""), os.environ.get("ROBUST_CODE_VERSION", "")),
     )
 
 
@@ -191,7 +213,8 @@ def _is_in_memory(session: _Session, settings: Settings, has_memory: bool, value
 def _save_in_memory(session: _Session, settings: Settings, values: Values, gathered: Gathered) -> bool:
     """Copy a state into memory; False: it failed, which is said once, and memory is left alone from then on."""
     try:
-        _memory(session, settings.memory).save(values, gathered.tensors)
+        if _memory(session, settings.memory).save(values, gathered.tensors):
+            session.kept_step = values.step
     except _FAULTS as error:  # no fault of the tier may end a training
         _give_up(session, settings, values, error)
         return False

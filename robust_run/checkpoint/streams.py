@@ -35,6 +35,8 @@ class Stream:
         """Of the last call, or what was loaded."""
         self.stored_at_s = 0.0
         """On this process's monotonic clock."""
+        self.is_put_off = False
+        """Storage was due, and an earlier step was still being written: the next one goes there."""
         self.agreed: Agreed | None = None
         """None: nothing was saved yet."""
         self.is_warned = False

@@ -22,6 +22,8 @@ class Layout(msgspec.Struct, frozen=True, array_like=True):
     """One a dimension of the mesh, as torch writes them."""
     local: tuple[int, ...]
     """The shape of this rank's share."""
+    offsets: tuple[int, ...] | None = None
+    """Where that begins in the whole tensor; None: it was not said."""
 
 
 class SavedTensor(msgspec.Struct, frozen=True, array_like=True):
@@ -54,6 +56,8 @@ class Values(msgspec.Struct, frozen=True, kw_only=True):
     """The same, of the states of random number generators."""
     stream: str = ""
     """The folder that it belongs to; empty: none was named."""
+    written_by: str = ""
+    """Which version of which job's code (see `ckpt_io.newest.written_by`); empty: it is not known."""
     own: tuple[int, ...] = ()
     """Tensors that other ranks have under the same name with other content; in storage, each rank's are kept."""
 

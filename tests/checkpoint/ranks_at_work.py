@@ -130,6 +130,29 @@ def memory_fails_as_the_warning_comes(rank: int) -> Any:
         checkpoint.save({"weight": torch.full((3,), float(step))}, step=step)
 
 
+def save_twice(rank: int) -> None:
+    """The last of them to storage at once."""
+    state = {"weight": torch.ones(3)}
+    checkpoint.save(state, step=1)
+    checkpoint.save(state, step=2, every=1)
+
+
+def much(rank: int) -> dict[str, Any]:
+    """48 MiB, a third of which is the rank's own."""
+    same = torch.arange(4 << 20, dtype=torch.float64)
+    return {"same": same, "tied": same.view(2, -1), "own": torch.full((4 << 20,), float(rank)), "few": torch.ones(())}
+
+
+def save_much(rank: int) -> None:
+    checkpoint.save(much(rank), step=1)
+
+
+def load_much(rank: int) -> bool:
+    state = {name: torch.zeros_like(tensor) for name, tensor in much(rank).items()}
+    assert checkpoint.load(state) == 1
+    return all(torch.equal(state[name], tensor) for name, tensor in much(rank).items())
+
+
 SCENARIOS: dict[str, Callable[[int], Any]] = {
     "straight": straight(is_sharded=False),
     "first_half": first_half(is_sharded=False),
@@ -141,6 +164,9 @@ SCENARIOS: dict[str, Callable[[int], Any]] = {
     "load_alone": load_alone,
     "save_own": save_own,
     "load_own": load_own,
+    "save_twice": save_twice,
+    "save_much": save_much,
+    "load_much": load_much,
     "memory_fails": memory_fails_as_the_warning_comes,
 }
 

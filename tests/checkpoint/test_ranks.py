@@ -2,47 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from keepers import KeeperGround
+from keepers import LIMIT_S, KeeperGround
+from made_ranks import Ranks
 
 from robust_run.ckpt_io.memory.types import generation_uuid
 from robust_run.ckpt_io.notes import read_damage
 
 pytestmark = pytest.mark.timeout(600)
-
-
-class Ranks:
-    """The process that forks them."""
-
-    def __init__(self, folder: Path) -> None:
-        program = Path(__file__).with_name("ranks_at_work.py")
-        self.said = folder / "stderr"
-        command = [sys.executable, str(program), str(folder)]
-        with self.said.open("w") as said:
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True
-            )
-
-    def do(self, scenario: str, ranks: int = 2, **env: str) -> list[Any]:
-        """What each rank answers."""
-        assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(json.dumps([scenario, ranks, env]) + "\n")
-        self.process.stdin.flush()
-        return json.loads(self.process.stdout.readline())  # type: ignore[no-any-return]
-
-    def values(self, scenario: str, ranks: int = 2, **env: str) -> list[Any]:
-        """The same, of ranks none of which fails."""
-        answers = self.do(scenario, ranks, **env)
-        assert all(answer and "value" in answer for answer in answers), (answers, self.said.read_text()[-3000:])
-        return [answer["value"] for answer in answers]
 
 
 @pytest.fixture(scope="module")
@@ -151,7 +123,14 @@ def test_ranks_that_were_told_different_things_do_the_same(
 ) -> None:
     (tmp_path / "ckpt").mkdir()
     ranks.values("first_half", **in_attempt(keeper, 0), ROBUST_CKPT_DIR=str(tmp_path / "ckpt"), **differs)
+    until_s = time.monotonic() + LIMIT_S  # where memory is on, the keeper writes, in the background
+    while stored and not is_whole(tmp_path / "ckpt" / stored[-1]) and time.monotonic() < until_s:
+        time.sleep(0.05)
     assert sorted(os.listdir(tmp_path / "ckpt")) == stored
+
+
+def is_whole(folder: Path) -> bool:
+    return (folder / "MANIFEST").exists()
 
 
 def test_memory_that_fails_on_one_rank_as_a_warning_comes_is_off_on_all(

@@ -17,12 +17,15 @@ from robust_run.ckpt_io.memory import place
 from robust_run.ckpt_io.memory.frames import FrameRefused, frame, take
 from robust_run.ckpt_io.memory.protocol import (
     Absent,
+    AskFlush,
     Attach,
     Attached,
     Begin,
     Coming,
     Copied,
     Fetch,
+    Flush,
+    FlushState,
     FromKeeper,
     Held,
     Place,
@@ -167,6 +170,16 @@ class MemoryClient:
         """Say that what was fetched has been read. One who cannot say so any more need not."""
         with self._lock, contextlib.suppress(MemoryUnavailable):
             self._send(Read(attempt=attempt, step=step))
+
+    def asks_busy(self) -> bool:
+        """Return whether this node is writing a step to storage. Raises MemoryUnavailable."""
+        with self._lock:
+            return self._ask(AskFlush(), FlushState, FlushState).is_busy
+
+    def flush(self, step: int, run_dir: str) -> None:
+        """Have a step of this attempt written to storage. Returns at once. Raises MemoryUnavailable."""
+        with self._lock:
+            self._send(Flush(step=step, run_dir=run_dir))
 
     def close(self) -> None:
         """Hang up. Buffers that were handed out stay mapped as long as something looks at them."""

@@ -8,6 +8,8 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from robust_run.ckpt_io.memory import buffers, generations
 from robust_run.ckpt_io.memory.budget import rounded
+from robust_run.ckpt_io.memory.flush_process import FlushProcess
+from robust_run.ckpt_io.memory.flushes import Flushes
 from robust_run.ckpt_io.memory.generations import HeldBuffer, Holdings, Part
 from robust_run.ckpt_io.memory.keeper_copies import CopyThreads, KeeperCopies
 from robust_run.ckpt_io.memory.looks import Looks
@@ -16,6 +18,7 @@ from robust_run.ckpt_io.memory.pool import Pool
 from robust_run.ckpt_io.memory.protocol import (
     SCHEMA,
     Absent,
+    AskFlush,
     Attach,
     Attached,
     AttemptBegins,
@@ -24,6 +27,10 @@ from robust_run.ckpt_io.memory.protocol import (
     Copied,
     CopyTo,
     Fetch,
+    Flush,
+    Flushed,
+    FlushLast,
+    FlushState,
     FromWorker,
     Held,
     KeeperNote,
@@ -73,7 +80,7 @@ class Keeper:
     def __init__(
         self,
         ledger: buffers.Ledger,
-        tell: Callable[[MemoryLook | KeeperNote], None],
+        tell: Callable[[MemoryLook | KeeperNote | Flushed], None],
         run: Runs,
         unix_s: Callable[[], float],
         now_s: Callable[[], float],
@@ -98,6 +105,7 @@ class Keeper:
         self._waiting: list[tuple[Peer, int]] = []
         """Ask for buffers of a rank for which some are being reserved: it may have died meanwhile and come back."""
         self._looks = Looks(now_s)
+        self.flushes = Flushes(FlushProcess, tell, run, now_s)
         self._now_s = now_s
         self._skips, self._told_refusal = 0, False
 
@@ -111,6 +119,7 @@ class Keeper:
             self._tell(KeeperNote(text=f"attempt {self.holdings.attempt}: {self._skips} saves were not kept in memory"))
         self._skips, self._told_refusal = 0, False
         self._needed_bytes.clear()
+        self.flushes.begin_attempt(message.resumed_step)
         self.holdings = generations.begin_attempt(
             self.holdings, message.attempt, message.ranks, message.world_size, message.resumed_step
         )
@@ -133,6 +142,11 @@ class Keeper:
         """Say what is whole, once what was copied so far is hashed."""
         self._looks.ask(message.number, self._hashing)
         self.answer_looks()
+
+    def flush_last(self, message: FlushLast) -> None:
+        """Write what is newest to storage, once what was copied so far is hashed."""
+        self.flushes.want_last(message)
+        self._advance_flushes()
 
     def answer_late(self) -> float | None:
         """Answer what has waited enough; return how long until the next has, None: nothing waits."""
@@ -171,6 +185,11 @@ class Keeper:
             self._copied(peer, message)
         elif isinstance(message, Fetch):
             self._fetch(peer, peer.rank, message)
+        elif isinstance(message, AskFlush):
+            peer.send(FlushState(is_busy=self.flushes.is_busy))
+        elif isinstance(message, Flush):
+            self.flushes.want((peer.attempt, message.step), message.run_dir)
+            self._advance_flushes()
         else:
             self._read(peer, peer.rank, message)
 
@@ -279,7 +298,7 @@ class Keeper:
         busy = self._busy()
         free = peer.known - busy
         holdings, chosen = generations.make(self.holdings, peer.rank, step, maker=peer.number, free=free)
-        if not isinstance(chosen, int) and until_s is not None and peer.known & busy:
+        if not isinstance(chosen, int) and until_s is not None and peer.known & (busy - self._pinned()):
             self._begins.append(_LateBegin(peer, step, until_s))
             return
         self.holdings = holdings
@@ -320,6 +339,7 @@ class Keeper:
             for peer, fetch in waiting:
                 if peer.rank is not None:
                     self._fetch(peer, peer.rank, fetch)
+            self._advance_flushes()
             self._free(self._superseded())
             self.copies.look()
 
@@ -373,7 +393,22 @@ class Keeper:
     # --- buffers
 
     def _busy(self) -> set[int]:
-        return set(self._hashing).union(self.copies.busy, *(peer.reading for peer in self._peers.values()))
+        return set(self._hashing).union(
+            self._pinned(), self.copies.busy, *(peer.reading for peer in self._peers.values())
+        )
+
+    def _pinned(self) -> frozenset[int]:
+        return self.flushes.pinned(self.holdings)
+
+    def _advance_flushes(self) -> None:
+        """Start what can be written to storage by now; at the end of the job, nothing that is still being hashed is left out."""
+
+        def over() -> None:
+            self._free(self._superseded())
+            self._advance_flushes()
+
+        if not (self._hashing and self.flushes.is_last):
+            self.flushes.advance(self.holdings, self.pool.descriptors, over)
 
     def _superseded(self) -> tuple[int, ...]:
         return generations.superseded(self.holdings, self._needed_bytes, self._busy())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from robust_run.ckpt_io.memory.buffers import Ledger
 from robust_run.ckpt_io.memory.generations import HeldBuffer
@@ -25,6 +25,11 @@ class Pool:
         self._next_id += len(made)
         self._descriptors.update(zip(ids, made, strict=True))
         return ids
+
+    @property
+    def descriptors(self) -> Mapping[int, int]:
+        """Of all buffers, by number."""
+        return self._descriptors
 
     def descriptor(self, buffer: int) -> int:
         """Return a buffer's own: it is closed with it."""

@@ -65,7 +65,19 @@ class Read(_Message, frozen=True, tag="read", kw_only=True):
     step: int
 
 
-FromWorker = Attach | Reserve | Begin | Copied | Fetch | Read
+class AskFlush(_Message, frozen=True, tag="ask_flush"):
+    """Say whether a step may be written to storage from here."""
+
+
+class Flush(_Message, frozen=True, tag="flush", kw_only=True):
+    """Write this step to storage, once all ranks of the node have copied it. All of them ask; has no answer."""
+
+    step: int
+    run_dir: str = ""
+    """Where a note of it is left; empty: nowhere."""
+
+
+FromWorker = Attach | Reserve | Begin | Copied | Fetch | Read | AskFlush | Flush
 
 
 # --- the keeper to a worker
@@ -125,7 +137,13 @@ class Coming(_Message, frozen=True, tag="coming", kw_only=True):
     of_bytes: int = 0
 
 
-FromKeeper = Attached | Reserved | Refused | Place | Skip | Held | Absent | Coming
+class FlushState(_Message, frozen=True, tag="flush_state", kw_only=True):
+    """Whether something is being written to storage already."""
+
+    is_busy: bool
+
+
+FromKeeper = Attached | Reserved | Refused | Place | Skip | Held | Absent | Coming | FlushState
 
 
 # --- the agent to the keeper, and back
@@ -143,6 +161,8 @@ class KeeperSetup(_Message, frozen=True, tag="keeper_setup", kw_only=True):
     """To listen on for keepers of other nodes; empty: nothing is copied between nodes."""
     key: bytes = b""
     """What keepers of the job prove to each other: 32 bytes. Secret."""
+    job: str = ""
+    """What names the job, the same on all its nodes."""
 
 
 class CopyTo(_Message, frozen=True, tag="copy_to", kw_only=True):
@@ -201,6 +221,25 @@ class MemoryLook(_Message, frozen=True, tag="memory_look", kw_only=True):
     generations: tuple[MemoryGeneration, ...] = ()
 
 
+class FlushLast(_Message, frozen=True, tag="flush_last", kw_only=True):
+    """The job is over: write the newest generation to storage, if it is not there. Said again with less time, that counts."""
+
+    number: int
+    limit_s: float
+    """0: give it up."""
+    others_s: float = 60.0
+    """How long other nodes may show no sign of doing so, too."""
+
+
+class Flushed(_Message, frozen=True, tag="flushed", kw_only=True):
+    """What came of that."""
+
+    number: int
+    text: str = ""
+    """A line for people; empty: there was nothing to do."""
+    is_stored: bool = False
+
+
 class KeeperNote(_Message, frozen=True, tag="keeper_note", kw_only=True):
     """A line for people."""
 
@@ -214,5 +253,5 @@ class KeeperReady(_Message, frozen=True, tag="keeper_ready", kw_only=True):
     """Where keepers of other nodes do; 0: nowhere."""
 
 
-FromAgent = KeeperSetup | AttemptBegins | LookInMemory | CopyTo | Bring
-ToAgent = MemoryLook | KeeperNote | KeeperReady
+FromAgent = KeeperSetup | AttemptBegins | LookInMemory | CopyTo | Bring | FlushLast
+ToAgent = MemoryLook | KeeperNote | KeeperReady | Flushed

@@ -28,6 +28,7 @@ from robust_run.ckpt_io.memory.protocol import (
     AttemptBegins,
     Bring,
     CopyTo,
+    FlushLast,
     FromAgent,
     FromWorker,
     KeeperNote,
@@ -110,6 +111,8 @@ class Loop:
                     self._keeper.copy_to(message)
                 elif isinstance(message, Bring):
                     self._keeper.bring(message)
+                elif isinstance(message, FlushLast):
+                    self._keeper.flush_last(message)
 
     def _set_up(self, setup: KeeperSetup) -> None:
         if self._keeper is not None:
@@ -121,6 +124,7 @@ class Loop:
         ledger = Ledger(node_memory.read, setup.limit_bytes)
         threads = CopyThreads(setup.key, partial(self._submit, self._sends), partial(self._submit, self._fetches))
         self._keeper = Keeper(ledger, self._agent.send, self._run, time.time, time.monotonic, threads)
+        self._keeper.flushes.job = setup.job
         self._accept_on(True)
         self._agent.send(KeeperReady(port=self._listen_to_keepers(setup)))
 

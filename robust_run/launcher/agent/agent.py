@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from robust_run.launcher.agent.checks import AgentChecks
     from robust_run.launcher.agent.code import AgentCode
     from robust_run.launcher.agent.memory import AgentMemory
+    from robust_run.launcher.agent.memory_keeper import MemoryKeeper
     from robust_run.launcher.agent.node import Node
     from robust_run.launcher.agent.serving import Serving
     from robust_run.launcher.model.links import ControllerLink
@@ -57,6 +58,8 @@ class Agent:
     def __init__(self, node: Node, node_id: str) -> None:
         self.exit_code: int | None = None
         """Set when this node is no longer needed."""
+        self.is_job_over = False
+        """Nor is any other."""
         self.newest_attempt = -1
         """The newest attempt it was told anything of."""
         self.history: list[NodeEvent] = []
@@ -161,6 +164,7 @@ class Agent:
             case TellFacts() | OpenPlace() | RunChecks() | EndChecks():
                 self.checks.obey(order)
             case Dismiss() | Finish():
+                self.is_job_over = self.is_job_over or isinstance(order, Finish)
                 self.leave(order.exit_code)
 
     def _begin(self, attempt: int) -> None:
@@ -186,6 +190,8 @@ class Agent:
     def _start_attempt(self, order: StartAttempt) -> None:
         if order.attempt < self.newest_attempt or order.attempt <= self._attempt_number:
             return
+        if self.exit_code is not None:
+            return  # it is about to go
         if order.attempt > self.newest_attempt:
             self._begin(order.attempt)
         elif any(isinstance(event, AttemptEnded) for event in self.history):
@@ -259,6 +265,11 @@ class Agent:
             if self._loop is not None:
                 self._memory.attach(self._loop.listen)
         return self._memory
+
+    @property
+    def keeper(self) -> MemoryKeeper | None:
+        """What holds in memory what ranks have saved; None: nothing does."""
+        return self._memory.keeper if self._memory is not None else None
 
     def let_memory_go(self) -> None:
         """Let the keeper end: no attempt follows here."""

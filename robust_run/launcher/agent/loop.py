@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from robust_run.launcher.agent.agent import Agent
     from robust_run.launcher.agent.attempt import Attempt
     from robust_run.launcher.agent.health import AgentHealth
+    from robust_run.launcher.agent.memory_flush import LastFlush
     from robust_run.launcher.agent.node import Node
     from robust_run.launcher.agent.signals import Scheduler
     from robust_run.launcher.model.links import ControllerLink
@@ -62,6 +63,9 @@ class AgentLoop:
         self._health: AgentHealth | None = None
         """The agent's part in what sensors see; None: not begun, or switched off."""
         self._bug: BaseException | None = None
+        self._told_at_s: float | None = None
+        """When a signal said that the job, or this node's part in it, is to end."""
+        self._last_flush: LastFlush | None = None
 
     async def live(self, lifeline: int) -> None:
         """Serve until `stop`; `lifeline` is the guard's pipe (see `guard`).
@@ -83,11 +87,28 @@ class AgentLoop:
         await self._done.wait()
         if self._health is not None:
             self._health.end()
+        await self._flush_memory()
         self._agent.let_memory_go()
         self._housekeeping.look_for_first_step()
         await self._link.close()
         if self._bug is not None:
             raise InternalError(f"a fault of robust-run ended the job: {self._bug!r}; please report it") from self._bug
+
+    async def _flush_memory(self) -> None:
+        """Have what was saved in memory last written to storage: with the keeper it would be gone.
+
+        A node that leaves a job of several cannot do that by itself; but all of them may have been told to end at once.
+        """
+        keeper, spec = self._agent.keeper, self._node.spec
+        is_job_over = self._agent.is_job_over or spec.many is None
+        if keeper is None or self._bug is not None or not (is_job_over or self._told_at_s is not None):
+            return
+        from robust_run.launcher.agent.memory_flush import LastFlush
+
+        self._last_flush = LastFlush(
+            keeper, self._node.say, self._loop, spec.shutdown_timeout_s, is_job_over=is_job_over
+        )
+        await self._last_flush.run(self._told_at_s)
 
     def stop(self) -> None:
         """Have `live` return."""
@@ -159,10 +180,16 @@ class AgentLoop:
 
     def told_to_end(self, number: int, *, again: bool) -> None:
         """Leave it to whom the agent reports to."""
+        self._told_at_s = self._loop.time() if self._told_at_s is None else self._told_at_s
+        if self._last_flush is not None:
+            self._last_flush.told_to_end(again=again)
         self._link.told_to_end(number, again=again)
 
     def guard_lost(self) -> None:
         """Leave it to whom the agent reports to."""
+        self._told_at_s = self._loop.time() if self._told_at_s is None else self._told_at_s
+        if self._last_flush is not None:
+            self._last_flush.told_to_end(again=True)
         self._link.guard_lost()
 
     def resized(self) -> None:

@@ -73,6 +73,11 @@ class AgentMemory:
         """Return what the keeper holds whole. For another thread than the agent's, which may wait."""
         return self._keeper.held() if self._keeper is not None else ()
 
+    @property
+    def keeper(self) -> MemoryKeeper | None:
+        """The keeper that runs; None: there is none, or it has died."""
+        return self._keeper if self._keeper is not None and self._keeper.is_running else None
+
     def end(self) -> None:
         """Let the keeper end: no attempt follows here."""
         if self._keeper is not None:

@@ -22,6 +22,8 @@ from robust_run.ckpt_io.memory.protocol import (
     AttemptBegins,
     Bring,
     CopyTo,
+    Flushed,
+    FlushLast,
     FromAgent,
     KeeperNote,
     KeeperReady,
@@ -84,6 +86,12 @@ class MemoryKeeper:
         """The newest answer."""
         self.pid: int | None = None
         """Of the process that was started last."""
+        self._when_flushed: Callable[[Flushed | None], None] = lambda _: None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether there is a keeper, as far as is known."""
+        return self._socket is not None
 
     def open(self) -> None:
         """Start a keeper if there is none; if it cannot be, that is said."""
@@ -120,6 +128,15 @@ class MemoryKeeper:
             self._answered.wait_for(lambda: self._socket is None or self._has_answered(number), limit_s)
             look = self._look
             return look.generations if look is not None and look.number == number else ()
+
+    def flush(self, limit_s: float, others_s: float, then: Callable[[Flushed | None], None]) -> None:
+        """Have what is newest written to storage, for the job is over; `then` hears of it, None: there is no keeper any more.
+
+        Called again, with less time, what was said last counts; 0: give it up. Other nodes may show no sign for `others_s`.
+        """
+        self._when_flushed = then
+        if self._socket is None or not self._send(FlushLast(number=0, limit_s=limit_s, others_s=others_s)):
+            then(None)
 
     def end(self) -> None:
         """Let the process end, with all it holds; what it says from now on is not heard. The agent reaps it."""
@@ -193,6 +210,8 @@ class MemoryKeeper:
         if isinstance(message, KeeperNote):
             text = message.text[:_NOTE_CHARACTERS]
             self._say(text if text.isprintable() else repr(text))
+        elif isinstance(message, Flushed):
+            self._when_flushed(message)
         elif isinstance(message, MemoryLook):
             with self._answered:
                 self._look = message
@@ -217,6 +236,7 @@ class MemoryKeeper:
             self._socket = None
             self._answered.notify_all()
         sock.close()
+        self._when_flushed(None)
 
 
 #: The job's secret, and what would have the keeper be traced or start from somewhere, as a worker is.

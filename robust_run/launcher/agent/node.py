@@ -159,6 +159,7 @@ class Node:
             limit_bytes=self.spec.ckpt_memory_bytes,
             address=self.address if self.memory_key else "",
             key=self.memory_key,
+            job=self.spec.run_id,
         )
         return MemoryKeeper(self._start_helper, self.env, setup, self.say, ready)
 

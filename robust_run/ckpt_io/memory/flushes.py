@@ -1,0 +1,255 @@
+"""Writes of whole generations to storage, one at a time: which is wanted, which is under way, and which buffers it reads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, Protocol, TypeVar
+
+from robust_run.ckpt_io.memory.buffers import read_only
+from robust_run.ckpt_io.memory.flush_words import FlushAnswer, FlushDone, FlushOrder, FlushProgress, OfferedPart
+from robust_run.ckpt_io.memory.generations import Generation, HeldBuffer, Holdings
+from robust_run.ckpt_io.memory.protocol import Flushed, FlushLast, KeeperNote
+
+#: How long other nodes may show no sign of going on.
+OTHERS_S = 60.0
+#: How long a generation that is wanted may take to be whole: all ranks have copied it, and it is hashed at once.
+WHOLE_WITHIN_S = 60.0
+#: How often people are told of one that they wait for.
+SAID_EVERY_S = 10.0
+_Result = TypeVar("_Result")
+
+
+class Process(Protocol):
+    """One that writes."""
+
+    until_s: float | None
+
+    def next(self) -> FlushAnswer:
+        """Wait for what it says."""
+        ...
+
+    def stop(self) -> None:
+        """Have it end."""
+        ...
+
+
+Starts = Callable[[FlushOrder, Sequence[int], "float | None"], Process]
+
+
+class Runs(Protocol):
+    """See `keeper.Runs`."""
+
+    def __call__(
+        self, job: Callable[[], _Result], then: Callable[[_Result | Exception], None], *, is_long: bool
+    ) -> None:
+        """Return at once."""
+        ...
+
+
+class _Wanted(NamedTuple):
+    generation: Generation
+    run_dir: str
+    until_s: float
+
+
+class _Last(NamedTuple):
+    number: int
+    until_s: float
+    others_s: float
+
+
+class _Running(NamedTuple):
+    process: Process
+    generation: Generation
+    """The newest that it may write."""
+    buffers: frozenset[int]
+    is_last: bool
+
+
+class Flushes:
+    """Of one node. Used from the keeper's thread."""
+
+    def __init__(
+        self, start: Starts, tell: Callable[[KeeperNote | Flushed], None], run: Runs, now_s: Callable[[], float]
+    ) -> None:
+        self.job = ""
+        """What names the job."""
+        self._start, self._tell, self._run, self._now_s = start, tell, run, now_s
+        self._wanted: _Wanted | None = None
+        self._last: _Last | None = None
+        self._running: _Running | None = None
+        self._failed: dict[Generation, None] = {}
+        self._stored: FlushDone | None = None
+        """The newest that storage has from here."""
+        self._said_at_s = 0.0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether one is wanted or under way."""
+        if self._wanted is not None and self._now_s() > self._wanted.until_s:
+            self._wanted = None  # some rank will never have it
+        return self._wanted is not None or self._running is not None or self._last is not None
+
+    @property
+    def is_last(self) -> bool:
+        """Whether the job is over."""
+        return self._last is not None
+
+    def want(self, generation: Generation, run_dir: str) -> None:
+        """Note that a generation is to be written as soon as it is whole. All ranks of the node say so."""
+        if self._last is None and self._running is None:
+            self._wanted = _Wanted(generation, run_dir, self._now_s() + WHOLE_WITHIN_S)
+
+    def want_last(self, message: FlushLast) -> None:
+        """Note that the job is over, and that the newest is to be written; or that this is given up."""
+        until_s = self._now_s() + message.limit_s
+        self._wanted = None
+        self._last = _Last(message.number, until_s, message.others_s)
+        if self._running is not None:
+            self._running.process.until_s = until_s
+            if message.limit_s <= 0:
+                self._running.process.stop()
+
+    def pinned(self, holdings: Holdings) -> frozenset[int]:
+        """Return the buffers that stay as they are until their content is written."""
+        ids = self._running.buffers if self._running is not None else frozenset()
+        if self._wanted is not None:
+            ids |= {each.id for each in holdings.buffers if _has(each, self._wanted.generation)}
+        return ids
+
+    def begin_attempt(self, resumed_step: int | None) -> None:
+        """Give up what does not belong to the past of the attempt that begins."""
+        self._wanted = None
+        if self._running is not None and (resumed_step is None or self._running.generation[1] > resumed_step):
+            self._running.process.stop()
+
+    def advance(self, holdings: Holdings, descriptors: Mapping[int, int], then: Callable[[], None]) -> None:
+        """Start what can be started. `then` is called when buffers are free again."""
+        if self._running is not None:
+            return
+        chosen: list[HeldBuffer] = []
+        if self._last is not None:
+            chosen = _all_whole(holdings)
+            if self._is_settled(chosen):
+                return
+        elif self._wanted is not None:
+            chosen = [each for each in _all_whole(holdings) if _has(each, self._wanted.generation)]
+        if chosen:
+            self._begin(chosen, holdings, descriptors, then)
+
+    def _is_settled(self, chosen: Sequence[HeldBuffer]) -> bool:
+        """Whether there is nothing left to do at the end of the job; then that is said."""
+        assert self._last is not None
+        newest = max((each.part.generation for each in chosen if each.part is not None), default=None)
+        stored = self._stored
+        is_stored = stored is not None and newest is not None and (stored.attempt, stored.step) >= newest
+        if newest is None or is_stored or self._now_s() >= self._last.until_s:
+            text = stored.text if stored is not None and is_stored else ""
+            if newest is not None and not is_stored:
+                text = f"step {newest[1]} is in memory, and there was no time to write it to storage"
+            self._tell(Flushed(number=self._last.number, text=text, is_stored=is_stored))
+            self._last = None
+            return True
+        return False
+
+    def _begin(
+        self,
+        chosen: Sequence[HeldBuffer],
+        holdings: Holdings,
+        descriptors: Mapping[int, int],
+        then: Callable[[], None],
+    ) -> None:
+        last, opened, parts = self._last, [], []
+        try:
+            for each in chosen:
+                opened.append(read_only(descriptors[each.id]))
+                parts.append(_offered(each, opened[-1]))
+            order = FlushOrder(
+                run_id=self.job,
+                run_dir=self._wanted.run_dir if self._wanted is not None else "",
+                attempt=holdings.attempt,
+                world_size=holdings.world_size,
+                ranks=holdings.ranks,
+                parts=tuple(parts),
+                is_last=last is not None,
+                wait_s=OTHERS_S if last is None else max(1.0, min(last.others_s, last.until_s - self._now_s())),
+                failed=tuple(self._failed),
+            )
+            process = self._start(order, opened, last.until_s if last is not None else None)
+        except OSError as error:
+            self._settle(FlushDone(text=f"no step can be written from memory to storage: {error}"), then)
+            return
+        finally:
+            for each_opened in opened:
+                os.close(each_opened)
+        newest = max(each.part.generation for each in chosen if each.part is not None)
+        self._running = _Running(process, newest, frozenset(each.id for each in chosen), last is not None)
+        self._wanted = None
+        self._said_at_s = self._now_s()
+        self._wait_for(process, then)
+
+    def _wait_for(self, process: Process, then: Callable[[], None]) -> None:
+        def heard(answer: FlushAnswer | Exception) -> None:
+            if isinstance(answer, FlushProgress):
+                self._say_how_far(answer)
+                self._wait_for(process, then)
+            else:
+                self._settle(
+                    answer if isinstance(answer, FlushDone) else FlushDone(text=str(answer), is_left=True), then
+                )
+
+        self._run(process.next, heard, is_long=True)
+
+    def _say_how_far(self, progress: FlushProgress) -> None:
+        now_s = self._now_s()
+        if self._last is not None and now_s - self._said_at_s >= SAID_EVERY_S:
+            self._said_at_s = now_s
+            done, of = progress.done_bytes / (1 << 30), progress.of_bytes / (1 << 30)
+            self._tell(KeeperNote(text=f"writing step {progress.step} to {progress.url}: {done:.1f} of {of:.1f} GiB"))
+
+    def _settle(self, done: FlushDone, then: Callable[[], None]) -> None:
+        running, self._running, self._wanted = self._running, None, None
+        if running is not None:
+            self._failed.pop(running.generation, None)
+            if done.is_left:
+                self._failed[running.generation] = None
+        if done.is_stored:
+            self._stored = done
+        elif done.text and not (running is not None and running.is_last):
+            self._tell(KeeperNote(text=done.text))
+        if self._last is not None and (running is None or running.is_last):
+            text = done.text
+            if running is not None and done.is_left and not text:
+                text = f"step {running.generation[1]} was not written from memory to storage: there was no more time"
+            self._tell(Flushed(number=self._last.number, text=text, is_stored=done.is_stored))
+            self._last = None
+        then()
+
+
+def _has(each: HeldBuffer, generation: Generation) -> bool:
+    return each.part is not None and each.part.generation == generation
+
+
+def _all_whole(holdings: Holdings) -> list[HeldBuffer]:
+    """Return the buffers of all generations of which every rank of this node has a whole part."""
+    found: dict[Generation, dict[int, HeldBuffer]] = {}
+    for each in holdings.buffers:
+        if each.part is not None and each.part.state == "whole" and each.part.world_size == holdings.world_size:
+            found.setdefault(each.part.generation, {})[each.rank] = each
+    wanted = set(holdings.ranks)
+    return [by_rank[rank] for by_rank in found.values() if wanted and wanted <= set(by_rank) for rank in holdings.ranks]
+
+
+def _offered(each: HeldBuffer, descriptor: int) -> OfferedPart:
+    part = each.part
+    assert part is not None, "only what is whole is offered"
+    return OfferedPart(
+        attempt=part.attempt,
+        step=part.step,
+        rank=each.rank,
+        descriptor=descriptor,
+        used_bytes=part.used_bytes,
+        digest=part.digest.hex(),
+        created_s=part.created_s,
+    )

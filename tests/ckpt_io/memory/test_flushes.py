@@ -1,0 +1,204 @@
+"""Writes to storage are one at a time, of what is whole, and keep training from its buffers no longer than they take."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from robust_run.ckpt_io.memory import generations
+from robust_run.ckpt_io.memory.flush_words import FlushAnswer, FlushDone, FlushOrder, FlushProgress
+from robust_run.ckpt_io.memory.flushes import WHOLE_WITHIN_S, Flushes
+from robust_run.ckpt_io.memory.generations import HeldBuffer, Holdings, Part
+from robust_run.ckpt_io.memory.protocol import Flushed, FlushLast, KeeperNote
+
+
+class FakeProcess:
+    def __init__(self, order: FlushOrder, until_s: float | None) -> None:
+        self.order, self.until_s = order, until_s
+        self.is_stopped = False
+
+    def next(self) -> FlushAnswer:
+        raise AssertionError("answers are given by the test")
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+
+class Ground:
+    """A node of two ranks, each with three buffers."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.said: list[Any] = []
+        self.started: list[FakeProcess] = []
+        self.fails_to_start = False
+        self._then: Callable[[Any], None] | None = None
+        self.descriptors = {number: os.memfd_create("part") for number in range(6)}
+        self.flushes = Flushes(self._start, self.said.append, self._run, lambda: self.now_s)
+        buffers = tuple(HeldBuffer(id=number, rank=number % 2, size_bytes=100) for number in range(6))
+        self.holdings = Holdings(attempt=0, world_size=2, ranks=(0, 1), buffers=buffers)
+
+    def _start(self, order: FlushOrder, descriptors: Sequence[int], until_s: float | None) -> FakeProcess:
+        if self.fails_to_start:
+            raise OSError("no process")
+        self.started.append(FakeProcess(order, until_s))
+        return self.started[-1]
+
+    def _run(self, job: Callable[[], Any], then: Callable[[Any], None], *, is_long: bool) -> None:
+        self._then = then
+
+    def holds(self, *steps: int, state: str = "whole", ranks: tuple[int, ...] = (0, 1)) -> None:
+        buffers = list(self.holdings.buffers)
+        for row, step in enumerate(steps):
+            for rank in ranks:
+                part = Part(attempt=0, step=step, world_size=2, maker=1, state=state, used_bytes=9, digest=b"d")  # type: ignore[arg-type]
+                buffers[2 * row + rank] = msgspec.structs.replace(buffers[2 * row + rank], part=part)
+        self.holdings = msgspec.structs.replace(self.holdings, buffers=tuple(buffers))
+        self.advance()
+
+    def advance(self) -> None:
+        self.flushes.advance(self.holdings, self.descriptors, self.advance)
+
+    def want(self, step: int) -> None:
+        self.flushes.want((0, step), "")
+        self.advance()
+
+    def want_last(self, limit_s: float = 30.0, number: int = 7) -> None:
+        self.flushes.want_last(FlushLast(number=number, limit_s=limit_s))
+        self.advance()
+
+    def answers(self, answer: FlushAnswer) -> None:
+        assert self._then is not None
+        then, self._then = self._then, None
+        then(answer)
+
+    def steps(self) -> list[list[int]]:
+        return [sorted({part.step for part in process.order.parts}) for process in self.started]
+
+
+@pytest.fixture
+def ground() -> Iterator[Ground]:
+    made = Ground()
+    yield made
+    for each in made.descriptors.values():
+        os.close(each)
+
+
+def done(step: int) -> FlushDone:
+    return FlushDone(attempt=0, step=step, text=f"step {step} was written", is_stored=True)
+
+
+def test_a_step_is_written_once_all_ranks_have_it_whole_and_keeps_its_buffers_until_then(ground: Ground) -> None:
+    ground.want(5)
+    ground.holds(5, ranks=(0,))
+    assert (ground.started, ground.flushes.is_busy) == ([], True)
+    assert ground.flushes.pinned(ground.holdings) == {0}
+    ground.holds(5, 6)
+    assert ground.steps() == [[5]]
+    assert ground.flushes.pinned(ground.holdings) == {0, 1}
+    ground.want(6)
+    assert len(ground.started) == 1, "two at once"
+    ground.answers(done(5))
+    assert (ground.flushes.is_busy, ground.flushes.pinned(ground.holdings)) == (False, frozenset())
+    assert ground.said == [], "nothing is said of what goes well beside a training"
+
+
+def test_a_step_that_never_gets_whole_does_not_keep_others_from_storage(ground: Ground) -> None:
+    ground.want(5)
+    ground.now_s += WHOLE_WITHIN_S + 1
+    assert not ground.flushes.is_busy
+
+
+def test_what_fails_is_one_line_and_its_rest_is_removed_by_the_next(ground: Ground) -> None:
+    ground.holds(5)
+    ground.want(5)
+    ground.answers(FlushDone(text="storage is full", is_left=True))
+    assert ground.said == [KeeperNote(text="storage is full")]
+    ground.want(5)
+    assert ground.started[-1].order.failed == ((0, 5),)
+    ground.answers(done(5))
+    ground.want(5)
+    assert ground.started[-1].order.failed == ()
+
+
+def test_no_process_is_one_line(ground: Ground) -> None:
+    ground.fails_to_start = True
+    ground.holds(5)
+    ground.want(5)
+    assert ground.said == [KeeperNote(text="no step can be written from memory to storage: no process")]
+    assert not ground.flushes.is_busy
+
+
+def test_at_the_end_all_that_is_whole_is_offered_and_the_answer_is_passed_on(ground: Ground) -> None:
+    ground.holds(5, 6)
+    ground.want_last()
+    assert ground.steps() == [[5, 6]]
+    assert (ground.started[0].order.is_last, ground.started[0].until_s) == (True, 30.0)
+    ground.answers(done(6))
+    assert ground.said == [Flushed(number=7, text="step 6 was written", is_stored=True)]
+
+
+def test_at_the_end_what_is_under_way_is_waited_for_and_the_newest_comes_after_it(ground: Ground) -> None:
+    ground.holds(5)
+    ground.want(5)
+    ground.holds(5, 6)
+    ground.want_last()
+    assert ground.started[0].until_s == 30.0
+    ground.answers(done(5))
+    assert ground.steps() == [[5], [5, 6]]
+    ground.answers(done(6))
+    assert [each.text for each in ground.said] == ["step 6 was written"]
+
+
+def test_at_the_end_what_was_just_written_is_not_written_again(ground: Ground) -> None:
+    ground.holds(5)
+    ground.want(5)
+    ground.want_last()
+    ground.answers(done(5))
+    assert ground.said == [Flushed(number=7, text="step 5 was written", is_stored=True)]
+    assert len(ground.started) == 1
+
+
+def test_at_the_end_with_nothing_in_memory_there_is_nothing_to_say(ground: Ground) -> None:
+    ground.want_last()
+    assert ground.said == [Flushed(number=7)]
+
+
+def test_who_asks_again_gets_an_answer_soon(ground: Ground) -> None:
+    ground.holds(5)
+    ground.want_last()
+    ground.want_last(limit_s=0.0, number=8)
+    assert ground.started[0].is_stopped
+    ground.answers(FlushDone(is_left=True))
+    (said,) = ground.said
+    assert (said.number, said.is_stored) == (8, False)
+    assert said.text == "step 5 was not written from memory to storage: there was no more time"
+
+
+def test_at_the_end_people_hear_now_and_then_how_far_it_is(ground: Ground) -> None:
+    ground.holds(5)
+    ground.want_last()
+    for _ in range(21):
+        ground.now_s += 1.0
+        ground.answers(FlushProgress(step=5, done_bytes=1 << 30, of_bytes=2 << 30, url="/ckpt"))
+    assert ground.said == [KeeperNote(text="writing step 5 to /ckpt: 1.0 of 2.0 GiB")] * 2
+
+
+@pytest.mark.parametrize(("resumed_step", "stopped"), [(None, True), (4, True), (5, False), (9, False)])
+def test_an_attempt_gives_up_what_is_not_of_its_past(ground: Ground, resumed_step: int | None, stopped: bool) -> None:
+    ground.holds(5)
+    ground.want(5)
+    ground.flushes.begin_attempt(resumed_step)
+    assert ground.started[0].is_stopped == stopped
+
+
+def test_buffers_of_a_write_are_not_written_to_and_two_are_left_to_save_in(ground: Ground) -> None:
+    ground.holds(5, 6)
+    ground.want(5)
+    free = set(range(6)) - ground.flushes.pinned(ground.holdings)
+    _, chosen = generations.make(ground.holdings, 0, 7, maker=1, free=free)
+    assert chosen == 4
