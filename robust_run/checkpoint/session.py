@@ -236,7 +236,7 @@ def _say_what_is_missing(session: _Session, settings: Settings, values: Values) 
     if not settings.folder and not session.told_alone and values.rank == 0:
         session.told_alone = True
         say(
-            "checkpoints are kept in the memory of this node alone, and a node that is lost takes its own along; "
+            "checkpoints are kept in memory alone, which ends with the job and with a node that nobody has copies of; "
             "robust-run --ckpt-dir DIR keeps one in a folder every 10 minutes, too"
         )
 

@@ -124,7 +124,7 @@ def test_a_step_without_a_buffer_is_left_out(fake: FakeKeeper, capsys: pytest.Ca
 def test_that_memory_is_all_there_is_is_said_once(fake: FakeKeeper, capsys: pytest.CaptureFixture[str]) -> None:
     for step in (1, 2):
         checkpoint.save({"weight": torch.zeros(3)}, step=step)
-    assert capsys.readouterr().err.count("in the memory of this node alone") == 1
+    assert capsys.readouterr().err.count("kept in memory alone") == 1
 
 
 def test_a_warning_that_the_job_will_be_ended_brings_one_step_to_storage(
