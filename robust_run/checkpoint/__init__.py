@@ -35,7 +35,8 @@ def save(state: dict[str, Any], *, step: int, folder: str | None = None, every: 
     Raises:
         StateRefused: Something in it cannot be kept; all of it is named.
         UserError: There is no folder, `step` or `every` is no number that counts, or `step` is smaller than the one before.
-        CheckpointError: Storage failed, where it is not written in the background. A failure of memory is one line on stderr, and training goes on.
+        CheckpointError: Storage failed, where it is not written in the background. A failure of memory is one line on stderr, and
+            training goes on.
     """
     from robust_run.checkpoint import session
 
