@@ -189,6 +189,8 @@ class RemoteLink:
         try:
             while True:
                 if self._connection is None:
+                    if self._agent.exit_code is not None:
+                        return  # this node is about to go, and needs no controller for what it still does
                     self._connection = await self._finder.find()
                 await self._serve(self._connection)
         except JobFinished as finished:
