@@ -110,6 +110,11 @@ class Leases:
         seen.lateness.note(between_s if between_s > late_s else late_s, heard_s)
         return self._grant(node, seen, heard_s)
 
+    def late_s(self, node: str, now_s: float) -> float | None:
+        """Return by how much a node's timers and this process's were late in the last minute; None: it was never connected."""
+        seen = self._nodes.get(node)
+        return None if seen is None else seen.lateness.worst_s(now_s) + self._own.worst_s(now_s)
+
     def _grant(self, node: str, seen: _Node, heard_s: float) -> LeaseTimes:
         late_s = seen.lateness.worst_s(heard_s) + self._own.worst_s(heard_s)
         if late_s <= self._quiet_s:

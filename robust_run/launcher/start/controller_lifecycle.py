@@ -170,7 +170,12 @@ class ControllerProcess:
         listener = socket.socket(fileno=self._config.listener)
         listener.listen(65535)
         await server.start(listener)
+        service.on_out_of_sight = lambda: self._stand_down(hold)
         self._look(service, hold)
+
+    def _stand_down(self, hold: LeadershipHold) -> None:
+        if self._finish is None:
+            hold.stand_down("it sees no other node, and another may: it lets others lead first")
 
     def _look(self, service: Service, hold: LeadershipHold) -> None:
         """Look for silent agents, and carry the end of the leadership to where it is acted on."""
@@ -181,7 +186,7 @@ class ControllerProcess:
         if now_s < hold.leads_until_s:
             service.look()
             if self._finish is None and self._alone.look(now_s=now_s, **service.company()):
-                hold.stand_down("it sees no other node, and another may: it lets others lead first")
+                self._stand_down(hold)
         asyncio.get_running_loop().call_later(LOOK_S, self._look, service, hold)
 
     def _begin(self, controller: Controller, service: Service, term: int, *, resumed: bool) -> None:
