@@ -1,9 +1,9 @@
 """A leader that lost sight of its nodes: it gives nobody up and decides nothing, until it sees one again or stands down. Pure.
 
 How it knows: nodes that it has heard in this term are silent, all at about the same time; those that still answer, its own with
-them, are too few for the job; those that are silent are enough for it, and one of them is in line to lead. Then it is more likely
-that this leader is cut off than that all of them are gone. Should they be gone, nothing is lost by not saying so: it can run
-nothing with what it has.
+them, are too few for the job; those that are silent are enough for it, and one of them is in line to lead. If nobody answers at
+all, nodes count that were lost before: they may be back, and could not say so here. Then this leader is rather
+cut off than all of them gone. Should they be gone, nothing is lost by not saying so: it can run nothing with what it has.
 
 What looks the same. All other nodes lost their power at once: nobody claims the leadership, this node takes it again two turns
 later, has heard nobody in that term, and gives them up as any controller that follows another does. Not meant: a node that is
@@ -41,6 +41,8 @@ class Sight:
     """Those that were heard a moment ago, its own with them."""
     silent: int
     """Those that were heard in this term, and not for a while."""
+    away: int
+    """Those that were lost before and may be back by now, where nobody else answers."""
     can_lead: bool
     """Whether one of the silent is in line to lead."""
     heard_s: float
@@ -55,7 +57,7 @@ def silent_after_s(times: LeaseTimes, heartbeat_s: float) -> float:
 
 
 def sight_of(
-    usable: Iterable[Member],
+    members: Iterable[Member],
     detector: FailureDetector,
     leases: Leases,
     line: Collection[str],
@@ -65,17 +67,21 @@ def sight_of(
 ) -> Sight | None:
     """Return what is seen of the nodes that the job can use, None where none of them is silent.
 
-    `line`: HOST:PORT of those in line to lead; `own`: the agent of this leader's node.
+    `members`: that are not evicted; `line`: HOST:PORT of those in line to lead; `own`: the agent of this leader's node.
     """
-    nodes = [(member.info, detector.heard_at_s(member.info.id)) for member in usable]
+    members = tuple(members)
+    nodes = [(member.info, detector.heard_at_s(member.info.id)) for member in members if member.present]
     silent = [(info, at_s) for info, at_s in nodes if at_s is not None and now_s - at_s >= after_s and info.id != own]
     late_s = [leases.late_s(info.id, now_s) for info, _ in silent]
     met = [(info, at_s, late) for (info, at_s), late in zip(silent, late_s, strict=True) if late is not None]
     if not met:
         return None
+    answering = [info for info, at_s in nodes if at_s is not None and (now_s - at_s < after_s or info.id == own)]
+    is_alone = all(info.id == own for info in answering)
     return Sight(
-        answering=sum(at_s is not None and (now_s - at_s < after_s or info.id == own) for info, at_s in nodes),
+        answering=len(answering),
         silent=len(met),
+        away=sum(member.gone == "lost" for member in members) if is_alone else 0,
         can_lead=any(info.candidate and info.candidate in line for info, _, _ in met),
         heard_s=max(at_s for _, at_s, _ in met),
         late_s=min(late for _, _, late in met),
@@ -97,7 +103,7 @@ class SightWatch:
         """Return whether to stand down now. `sight`: None where nobody is silent, or that does not matter."""
         apart_s = 0.0 if self._looked_at_s is None else now_s - self._looked_at_s
         self._looked_at_s = now_s
-        if sight is None or not sight.can_lead or not sight.answering < fewest <= sight.silent:
+        if sight is None or not sight.can_lead or not sight.answering < fewest <= sight.silent + sight.away:
             self.is_lost, self._watched_s = False, 0.0
             return False
         if self.is_lost and apart_s <= HELD_UP_S:

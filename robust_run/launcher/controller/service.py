@@ -28,7 +28,7 @@ from robust_run.launcher.controller.alone import Company
 from robust_run.launcher.controller.leases import LeaseJournal, Leases
 from robust_run.launcher.controller.out_of_sight import SightWatch, sight_of
 from robust_run.launcher.core.failure_detector import FailureDetector
-from robust_run.launcher.core.membership import fewest_of, usable
+from robust_run.launcher.core.membership import fewest_of
 from robust_run.launcher.core.rebase import rebase, rebased_sights
 from robust_run.launcher.model.actions import EndAttempt, Order
 from robust_run.launcher.model.check_events import ChecksSaid, FactsTold, PlaceOpened
@@ -332,9 +332,8 @@ class Service:
         was_lost = self.sight.is_lost
         state, after_s, sight = controller.state, self.sight.silent_after_s, None
         if self.detector.longest_silence_s(now_s) >= after_s and not state.is_stopping and not state.is_over:
-            sight = sight_of(
-                usable(state), self.detector, self.leases, self._candidates, self._host_agent, after_s, now_s
-            )
+            members = (each for each in state.members.values() if each.info.name not in state.evicted)
+            sight = sight_of(members, self.detector, self.leases, self._candidates, self._host_agent, after_s, now_s)
         stands_down = self.sight.look(sight, fewest_of(controller.policy, state), now_s)
         if self.sight.is_lost and not was_lost:
             controller.waits = True
