@@ -97,6 +97,7 @@ class Service:
         self._candidates: tuple[str, ...] = ()
         self._newest: tuple[Order, bytes] | None = None
         """The order that was sent last, and its frame: the same order for many nodes is encoded once."""
+        self._is_begun = False
         self._by_node_rank: dict[int, list[str]] | None = None
         """Agents that were given a --node-rank; None: not collected yet."""
 
@@ -354,9 +355,15 @@ class Service:
 
     # --- who takes over
 
+    def _start_is_kept(self) -> bool:
+        """Whether a successor would know of the job's start, and for how many nodes it has to wait: before, none may follow."""
+        if not self._is_begun and self.controller is not None:
+            self._is_begun = not self.controller.state.is_new and self.lease_record.is_kept()
+        return self._is_begun
+
     def _line_up(self) -> None:
         """Keep the next agents in line informed that they are."""
-        if self._many.controller_standby == 0 or self.controller is None:
+        if self._many.controller_standby == 0 or self.controller is None or not self._start_is_kept():
             return
         members = self.controller.state.members.values()
         able = (m.info.candidate for m in members if m.present and m.info.candidate and m.info.id != self._host_agent)

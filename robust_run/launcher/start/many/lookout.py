@@ -98,7 +98,7 @@ class Lookout:
             try:
                 newest = await asyncio.wait_for(self._runs.newest(), ANSWER_S)
                 run = await self._seen(newest) if newest is not None else None
-                if run is None and self._is_shared is None:  # which asks the file system, too
+                if self._is_shared is None and (run is None or not run.answers):  # which asks the file system, too
                     asking = asyncio.to_thread(on_shared_file_system, self._spec.log_dir or "/")
                     self._is_shared = await asyncio.wait_for(asking, ANSWER_S)
             except PlatformError as error:
