@@ -158,7 +158,9 @@ def _check(schedule: Schedule, job: ClusterJob, struck: list[Struck]) -> None:
     without_leader = any(each.cuts_leader and len(_others(schedule, each, struck)) < NODES for each in struck)
     without_disk = bool(hit) and any(each.fault.act == "full disk" for each in struck)  # candidates meet there
     if schedule.load < BUSY and not without_leader and not without_disk:
-        acted_on = [each for each in job.incidents() if each["action"] != "report"]  # a report names both ends of a cut
+        acted_on = [
+            each for each in job.incidents() if each["action"]["name"] != "report"
+        ]  # a report names both ends of a cut
         lost = {node for incident in acted_on for node in incident["verdict"]["nodes"]}
         assert lost <= hit, f"{sorted(lost - hit)} lost, and nothing was done to them"
         assert hit or not job.incidents(), f"incidents of harmless faults: {job.incidents()!r:.500}"

@@ -74,7 +74,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     patience_s: float = 5.0
     """Silence of a leader after which its candidates have had their turn."""
     hold_s: float = 4.0
-    """After so long no worker of an agent lives that has heard of no controller."""
+    """After so long no worker of an agent lives that has heard of no controller; 0: the run that it had a part in is over."""
 
 
 class Founding(msgspec.Struct, frozen=True, kw_only=True):
@@ -103,7 +103,7 @@ FORCE = "--found starts a new run all the same"
 def decide(known: Known) -> Founding:
     """Return what a node does that could listen where its job's nodes meet."""
     if not known.moves:
-        return _after_the_old(known) if known.remembers else Founding(act="found")
+        return _after_the_old(known) if known.remembers and known.hold_s else Founding(act="found")
     run = known.run
     if known.scheduled:
         return Founding(act="join", where=run.leader) if run is not None and run.answers else Founding(act="found")
