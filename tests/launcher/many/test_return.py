@@ -1,4 +1,4 @@
-"""A node that comes back where the controller cannot move: it says at once what it waits for, and waits no longer than it must."""
+"""A node that comes back where the controller cannot move says at once what it waits for, and waits no longer than it must."""
 
 from __future__ import annotations
 
