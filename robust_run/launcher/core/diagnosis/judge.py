@@ -198,6 +198,8 @@ def _from_cause(cause: EndCause, state: JobState) -> AttemptJudgement:
     same = [each for each in state.causes if each.kind == cause.kind]
     hosts = tuple(dict.fromkeys(each.node for each in same if each.node))
     sentence = f"{_named(hosts)} {_plural(cause)}" if len(hosts) > 1 else cause.text
+    if cause.kind == "fenced" and not hosts:
+        sentence = _clauses(same)
     others = [each for each in state.causes if each.kind != cause.kind]
     if cause.kind == "fenced" and len(hosts) == len(state.layout) > 1:
         sentence, hosts = f"no controller could be reached: {sentence}", ()  # not one of them is to blame
