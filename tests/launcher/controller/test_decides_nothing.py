@@ -83,7 +83,7 @@ def test_what_is_told_to_one_that_another_follows_is_not_put_on_record_and_leads
         before = ground.on_record()
         ground.controller.is_deposed = True
         ground.controller.tell(OPENED)
-        ground.controller.tell(NodeEvicted(name="host-b"))
+        ground.controller.tell(NodeEvicted(name="host-b", reason="ECC errors"))
         assert (ground.sent, ground.on_record()) == ([], before)
         assert ground.controller.state.attempt == 0
         assert not ground.controller.state.is_started
