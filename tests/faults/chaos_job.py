@@ -32,6 +32,8 @@ PER_LOAD_S = 6.0
 """A process of the load may cost a job so much more."""
 BUSY = 10.0
 """At this load and above it a machine may be too slow for a lease: an attempt may be lost, the job may not."""
+LEAVES = ("kill guard", "late joiner")
+"""A node may have left in good order, or not have come yet, when another fault strikes."""
 DISK_BYTES = 64 << 20
 PRIME = 2**31 - 1
 WIDTH = 32
@@ -152,10 +154,14 @@ def _check(schedule: Schedule, job: ClusterJob, struck: list[Struck]) -> None:
     bad = {name: code for name, code in codes.items() if code != 0 and name not in hit | gone}
     assert not bad, f"launchers of hosts that nothing was done to ended with {bad}"
     assert 0 in codes.values(), f"no launcher saw the job end well: {codes}"
-    without_leader = any(each.cuts_leader for each in struck)  # leases end before it lets others lead
+    # Two nodes that cannot reach each other: neither can go on alone, and neither knows which of them is cut off.
+    without_leader = any(each.cuts_leader and len(_others(schedule, each, struck)) < NODES for each in struck)
     without_disk = bool(hit) and any(each.fault.act == "full disk" for each in struck)  # candidates meet there
     if schedule.load < BUSY and not without_leader and not without_disk:
-        lost = {node for incident in job.incidents() for node in incident["verdict"]["nodes"]}
+        acted_on = [
+            each for each in job.incidents() if each["action"]["name"] != "report"
+        ]  # a report names both ends of a cut
+        lost = {node for incident in acted_on for node in incident["verdict"]["nodes"]}
         assert lost <= hit, f"{sorted(lost - hit)} lost, and nothing was done to them"
         assert hit or not job.incidents(), f"incidents of harmless faults: {job.incidents()!r:.500}"
     if not schedule.stops_both_fences:
@@ -166,6 +172,12 @@ def _check(schedule: Schedule, job: ClusterJob, struck: list[Struck]) -> None:
     # Where guard and agent are killed at once, nobody is left to remove a folder: the next start on that host does.
     all_gone = {h.name for s in struck if s.fault.act == "kill launcher" and not s.fault.lasts_s for h in s.hosts}
     job.assert_nothing_left(host for host in job.hosts if host.name not in all_gone)
+
+
+def _others(schedule: Schedule, cut: Struck, struck: list[Struck]) -> set[str]:
+    """Return the hosts that may go on without one that is cut off, as far as that one knows: those that did not leave."""
+    away = {host.name for each in struck if each.fault.act in LEAVES for host in each.hosts}
+    return {f"node-{index}" for index in range(schedule.hosts)} - away - {host.name for host in cut.hosts}
 
 
 def _wait_until_it_trains(job: ClusterJob, limit_s: float) -> None:

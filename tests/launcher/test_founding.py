@@ -58,6 +58,10 @@ CASES: dict[str, tuple[Known, Founding]] = {
     "a leader on the other side of a partition": (known(run=RUN), Founding(act="wait")),
     "a starved leader": (known(run=msgspec.structs.replace(RUN, silent_s=2.9)), Founding(act="wait")),
     "nobody leads": (known(run=SILENT), Founding(act="go_on", run_id="x")),
+    "nobody leads, in a folder that may be this node's alone": (
+        known(run=SILENT, fewest=1, most=4, is_shared=False),
+        Founding(act="go_on", run_id="x", needs=3),  # counts where the run had not begun
+    ),
     "nobody leads, another command of the same --rdzv-id": (
         known(run=msgspec.structs.replace(SILENT, same_command=False)),
         Founding(act="found", after=3, closes="x", hold_s=4.0),

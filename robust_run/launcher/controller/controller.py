@@ -36,8 +36,14 @@ from robust_run.launcher.model.events import (
     AttemptStarted,
     Event,
     FirstStep,
+    LeaseRecorded,
+    LimitNear,
+    NodeEvicted,
     NodeJoined,
+    NodeReadmitted,
     NodeReturned,
+    RestartAsked,
+    SignalReceived,
     StoreOpened,
     Tick,
     WarmReady,
@@ -68,6 +74,8 @@ DURABLE_S = 2.0
 DURABLE_LOOK_S = 0.005
 #: A node that joins is left alone for so long: it may be needed at once.
 ADMIT_AFTER_S = 3.0
+#: What people and schedulers ask for is done at once, also by a leader that does not see its nodes.
+ASKED = (SignalReceived, LimitNear, RestartAsked, NodeEvicted, NodeReadmitted, LeaseRecorded)
 
 
 class Controller:
@@ -106,6 +114,9 @@ class Controller:
         self._pending: deque[Event] = deque()
         self.is_deposed = False
         """Another one may lead by now: nothing that is told has any consequence here."""
+        self.waits = False
+        """This leader does not see the nodes that its job needs: nothing is decided before it does (`out_of_sight`)."""
+        self._waiting: list[Event] = []
         self._busy = False
         self._starts: StartBook | None = None
         self._staging: Staging | None = None
@@ -123,6 +134,9 @@ class Controller:
         """Take in what happened and carry out what follows from it; events told meanwhile are taken in turn."""
         if self.is_deposed:
             return
+        if self.waits and not isinstance(event, ASKED):
+            self._waiting.append(event)
+            return
         self._pending.append(event)
         if self._busy:
             return
@@ -132,6 +146,13 @@ class Controller:
                 self._take(self._pending.popleft())
         finally:
             self._busy = False
+
+    def go_on(self) -> None:
+        """Take in what was told while nothing could be decided."""
+        self.waits = False
+        waiting, self._waiting = self._waiting, []
+        for event in waiting:
+            self.tell(event)
 
     def see(self, node: str, seen: Seen) -> None:
         """Take in what an agent sees of its ranks."""

@@ -123,6 +123,11 @@ class Leases:
             return self._base  # as below, ten thousand times a second
         return self._grant(node, seen, heard_s)
 
+    def late_s(self, node: str, now_s: float) -> float | None:
+        """Return by how much a node's timers and this process's were late in the last minute; None: it was never connected."""
+        seen = self._nodes.get(node)
+        return None if seen is None else seen.lateness.worst_s(now_s) + self._own.worst_s(now_s)
+
     def _grant(self, node: str, seen: _Node, heard_s: float) -> LeaseTimes:
         late_s = seen.lateness.worst_s(heard_s) if seen.lateness is not None else 0.0
         if not late_s:

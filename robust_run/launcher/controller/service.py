@@ -26,6 +26,7 @@ from robust_run.launcher.control.peer import Peer
 from robust_run.launcher.control.server import ControlServer
 from robust_run.launcher.controller.alone import Company
 from robust_run.launcher.controller.leases import LeaseJournal, Leases
+from robust_run.launcher.controller.out_of_sight import SightWatch, sight_of
 from robust_run.launcher.core.failure_detector import FailureDetector
 from robust_run.launcher.core.membership import fewest_of
 from robust_run.launcher.core.rebase import rebase, rebased_sights
@@ -75,6 +76,9 @@ class Service:
         self.detector = FailureDetector(self.times.lost_s)
         self.lease_record = LeaseJournal(note, self._tell)
         self.leases = Leases(self.times, many.heartbeat_s, self.detector, self.lease_record)
+        self.sight = SightWatch(self.times, many.heartbeat_s)
+        self.on_out_of_sight: Callable[[], None] = lambda: None
+        """Called when this leader has seen too few nodes for too long, and others may lead."""
         self._looked_at_s: float | None = None
         self.leads_until_s = float("inf")
         self.code_folder = ""
@@ -93,6 +97,7 @@ class Service:
         self._candidates: tuple[str, ...] = ()
         self._newest: tuple[Order, bytes] | None = None
         """The order that was sent last, and its frame: the same order for many nodes is encoded once."""
+        self._is_begun = False
         self._by_node_rank: dict[int, list[str]] | None = None
         """Agents that were given a --node-rank; None: not collected yet."""
 
@@ -155,6 +160,8 @@ class Service:
             old.drop("the same agent connected again")
         self._peers[node.id] = peer
         now_s = self._clock.monotonic_s()
+        if self.sight.is_lost and self.detector.silent_s(node.id, now_s) is not None:
+            self._sees_again(now_s)
         self.detector.heard(node.id, now_s)
         for event in hello.events:
             controller.tell(rebase(event, peer.clock_ahead_s))
@@ -307,6 +314,8 @@ class Service:
             self.detector.heard_all(
                 [(each.id, each.last_heard_s) for each in heard if self._peers.get(each.id) is each]
             )
+        if not self._keeps_sight(now_s):
+            return
         for node, silent_s in self.detector.lost(now_s):
             self.detector.forget(node)
             silent = self._peers.pop(node) if node in self._peers else None
@@ -317,11 +326,45 @@ class Service:
         if self.controller is not None:
             self._line_up()
 
+    def _keeps_sight(self, now_s: float) -> bool:
+        """Whether this leader sees enough nodes to decide anything, or none that it does not see could lead."""
+        controller = self.controller
+        if controller is None or self._many.controller_standby == 0:
+            return True
+        was_lost = self.sight.is_lost
+        state, after_s, sight = controller.state, self.sight.silent_after_s, None
+        if self.detector.longest_silence_s(now_s) >= after_s and not state.is_stopping and not state.is_over:
+            members = (each for each in state.members.values() if each.info.name not in state.evicted)
+            sight = sight_of(members, self.detector, self.leases, self._candidates, self._host_agent, after_s, now_s)
+        stands_down = self.sight.look(sight, fewest_of(controller.policy, state), now_s)
+        if self.sight.is_lost and not was_lost:
+            controller.waits = True
+            self._note("this controller has lost sight of the nodes that its job needs: it decides nothing for now")
+        elif was_lost and not self.sight.is_lost:
+            self._sees_again(now_s)
+        if stands_down:
+            self.on_out_of_sight()
+        return not self.sight.is_lost
+
+    def _sees_again(self, now_s: float) -> None:
+        """Go on: who was silent together with all others is waited for from now on."""
+        assert self.controller is not None
+        self.sight.is_lost = False
+        self.detector.wait_anew(now_s - self.sight.silent_after_s, now_s)
+        self._note("this controller sees its nodes again")
+        self.controller.go_on()
+
     # --- who takes over
+
+    def _start_is_kept(self) -> bool:
+        """Whether a successor would know of the job's start, and for how many nodes it has to wait: before, none may follow."""
+        if not self._is_begun and self.controller is not None:
+            self._is_begun = not self.controller.state.is_new and self.lease_record.is_kept()
+        return self._is_begun
 
     def _line_up(self) -> None:
         """Keep the next agents in line informed that they are."""
-        if self._many.controller_standby == 0 or self.controller is None:
+        if self._many.controller_standby == 0 or self.controller is None or not self._start_is_kept():
             return
         members = self.controller.state.members.values()
         able = (m.info.candidate for m in members if m.present and m.info.candidate and m.info.id != self._host_agent)

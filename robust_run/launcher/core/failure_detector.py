@@ -64,6 +64,18 @@ class FailureDetector:
         at_s = self._heard_s.get(node)
         return None if at_s is None else now_s - at_s
 
+    def heard_at_s(self, node: str) -> float | None:
+        """Return when an agent gave its last sign of life, None if it is not waited for."""
+        return self._heard_s.get(node)
+
+    def longest_silence_s(self, now_s: float) -> float:
+        """Return for how long the most silent agent has been silent."""
+        return now_s - min(self._heard_s.values(), default=now_s)
+
+    def wait_anew(self, before_s: float, now_s: float) -> None:
+        """Wait for those that were heard last before then as if they were heard now: it was this process that heard nobody."""
+        self._heard_s.update((node, now_s) for node, at_s in self._heard_s.items() if at_s <= before_s)
+
     def lost(self, now_s: float) -> list[tuple[str, float]]:
         """Return the agents that are silent for too long, with their silence in seconds. Call it every now and then.
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+import msgspec
+
 from robust_run.launcher.core.attempts import end_attempt, try_to_gather
 from robust_run.launcher.core.membership import evict, name_of, placement_of, ranks_of, recount
 from robust_run.launcher.core.state import CorePolicy, EndCause, Eviction, JobState, Member
@@ -244,7 +246,10 @@ def note_own_end(state: JobState, event: AttemptEnded, now_s: float) -> None:
     name, after_s = name_of(state, event.node), event.fenced_after_s
     if after_s is not None:
         text = f"node {name} could not reach the controller for {after_s:.1f} s and ended its workers"
-        state.causes.append(_cause(state, "fenced", event.node, text, now_s - after_s))
+        cause = _cause(state, "fenced", event.node, text, now_s - after_s)
+        if state.hold_until_s is not None and now_s < state.hold_until_s:
+            cause = msgspec.structs.replace(cause, node="")  # the controller was away, whoever is to blame for that
+        state.causes.append(cause)
     elif state.ending is None:
         from robust_run.launcher.core.diagnosis.verdict import own_failure
 

@@ -291,6 +291,11 @@ class JobState(msgspec.Struct, kw_only=True, rename={"ladder_state": "climb"}): 
         return self.phase == "new"
 
     @property
+    def is_held_from_start(self) -> bool:
+        """Whether no attempt has begun yet because workers of an earlier run may live."""
+        return self.attempt < 0 and self.hold_until_s is not None
+
+    @property
     def runs_nothing(self) -> bool:
         """Whether the next attempt waits for nodes, and nothing of an earlier one runs or is being ended."""
         return self.phase == "gathering" and not self.unended and not self.strays

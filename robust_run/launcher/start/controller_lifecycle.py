@@ -38,7 +38,7 @@ from robust_run.launcher.model.events import (
 )
 from robust_run.launcher.model.health_events import HealthSeen
 from robust_run.launcher.model.job import NO_PORT, ManyNodes
-from robust_run.launcher.model.lease_times import HOLD_MARGIN_S, lease_times
+from robust_run.launcher.model.lease_times import HOLD_MARGIN_S, lease_times, longest_hold_s
 from robust_run.launcher.operator.server.server import ApiServer, HttpPlace
 from robust_run.launcher.records.journal import Journal
 from robust_run.launcher.records.run_directory import RunDirectory
@@ -49,6 +49,7 @@ from robust_run.launcher.start.many.controller_supervisor import REPLACED
 
 #: Events that a successor must know of before anything is done about them.
 URGENT = (
+    JobStarted,
     NodeEvicted,
     NodeReadmitted,
     HealthSeen,
@@ -170,7 +171,12 @@ class ControllerProcess:
         listener = socket.socket(fileno=self._config.listener)
         listener.listen(65535)
         await server.start(listener)
+        service.on_out_of_sight = lambda: self._stand_down(hold)
         self._look(service, hold)
+
+    def _stand_down(self, hold: LeadershipHold) -> None:
+        if self._finish is None:
+            hold.stand_down("it sees no other node, and another may: it lets others lead first")
 
     def _look(self, service: Service, hold: LeadershipHold) -> None:
         """Look for silent agents, and carry the end of the leadership to where it is acted on."""
@@ -181,7 +187,7 @@ class ControllerProcess:
         if now_s < hold.leads_until_s:
             service.look()
             if self._finish is None and self._alone.look(now_s=now_s, **service.company()):
-                hold.stand_down("it sees no other node, and another may: it lets others lead first")
+                self._stand_down(hold)
         asyncio.get_running_loop().call_later(LOOK_S, self._look, service, hold)
 
     def _begin(self, controller: Controller, service: Service, term: int, *, resumed: bool) -> None:
@@ -200,6 +206,8 @@ class ControllerProcess:
             hold_s, needs = waited_s + HOLD_MARGIN_S, 0
             if controller.state.is_new:  # the one before died when it had not begun, or its journal is lost
                 hold_s, needs = max(hold_s, self._config.hold_s), self._config.needs
+            elif controller.state.is_held_from_start:  # by another clock: for how much longer is not known
+                hold_s = max(hold_s, longest_hold_s(self._many))
             controller.tell(ControllerResumed(term=term, host=self._config.host, hold_s=hold_s, needs=needs))
         self._eviction_list.tell(controller.state, controller.tell)
         if not resumed:

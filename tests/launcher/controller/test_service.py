@@ -25,6 +25,7 @@ from robust_run.launcher.core.step import step
 from robust_run.launcher.model.actions import Say
 from robust_run.launcher.model.events import (
     Event,
+    JobStarted,
     NodeCannotStart,
     NodeJoined,
     NodeLeft,
@@ -292,8 +293,26 @@ def test_orders_carry_the_term_and_stop_with_the_leadership() -> None:
     assert len(peer.sent) == 1
 
 
+def test_nobody_is_in_line_before_a_successor_would_know_what_the_first_attempt_waits_for() -> None:
+    """Its own command line does not say it: the founder found that out (`founding`)."""
+    world = World(controller_standby=1)
+    world.join("host", candidate="h:1")
+    peer, welcome = world.join("b", candidate="b:1")
+    world.service.look()
+    assert (welcome.candidates, peer.sent) == ((), [])
+    kept: list[bool] = []
+    world.service.lease_record.is_kept = lambda: bool(kept)
+    world.mind.tell(JobStarted(needs=3, hold_s=19.0))
+    world.service.look()
+    assert peer.sent == []
+    kept.append(True)
+    world.service.look()
+    assert peer.sent == [CandidateList(term=1, candidates=("b:1",))]
+
+
 def test_the_next_in_line_are_told_and_replaced_when_they_go() -> None:
     world = World(controller_standby=1)
+    world.mind.tell(JobStarted())
     world.join("host", candidate="h:1")
     first, welcome = world.join("b", candidate="b:1")
     assert welcome.candidates == ("b:1",)

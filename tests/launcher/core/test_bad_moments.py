@@ -16,7 +16,7 @@ from stories import (
 )
 
 from robust_run.launcher.model.actions import EndAttempt, Finish, OpenStore, RecordIncident, Say, WakeAt
-from robust_run.launcher.model.events import AttemptEnded, Tick
+from robust_run.launcher.model.events import AttemptEnded, ControllerResumed, Tick
 from robust_run.launcher.model.job import Progress
 
 # --- a node is lost at a bad moment -----------------------------------------------------------------------------------
@@ -153,6 +153,16 @@ def test_a_node_that_was_cut_off_and_is_back_has_ended_its_workers() -> None:
     assert (incident.symptom, incident.action, incident.onset_at_s) == ("node_lost", "relaunch", 47)
     assert follow_up == OpenStore(attempt=1, node="a")
     assert story.world == ["a", "b"], "it is there, so it is used again"
+
+
+def test_a_node_that_was_cut_off_while_the_controller_moved_is_not_to_blame() -> None:
+    story = several_nodes("a", "b", max_restarts=0)
+    story.happens(ControllerResumed(term=2, hold_s=4.0), after_s=50)
+    story.returns("b", after_s=1)
+    assert story.ends("b", fenced_after_s=3.0) == [ending()]
+    incident, *_ = story.ends("a", after_s=3)
+    assert (incident.verdict.nodes, incident.verdict.rule, incident.action) == ((), "node_fenced", "relaunch")
+    assert incident.verdict.sentence == "node b could not reach the controller for 3.0 s and ended its workers"
 
 
 def test_a_node_that_ends_its_workers_unasked_is_the_cause_whatever_it_says_later() -> None:

@@ -171,3 +171,18 @@ def test_every_verdict_can_be_said_and_ends_a_job(
     assert judgement.draft.sentence
     assert "\n" not in judgement.draft.sentence
     assert judgement.heals <= bool(causes), "only what no program did is healed without counting"
+
+
+def test_where_no_node_of_the_attempt_reached_a_controller_none_is_to_blame() -> None:
+    """The controller was cut off, and another leads by now."""
+    everybody = (went("fenced", 1.0, "host-a", (0,)), went("fenced", 1.2))
+    draft = verdict_on(over(causes=everybody)).draft
+    assert (draft.nodes, draft.rule, draft.ranks) == ((), "node_fenced", (0, 1))
+    assert draft.sentence.startswith("no controller could be reached: 2 nodes (host-a, host-b)")
+    assert verdict_on(over(causes=everybody[:1])).draft.nodes == ("host-a",)
+
+
+def test_a_node_that_stays_away_is_why_another_that_is_back_heard_of_no_controller() -> None:
+    """A controller that takes over does not know for how long the one before it had been away."""
+    draft = verdict_on(over(causes=(went("fenced", 1.0), went("lost", 5.0, "host-a", (0,))))).draft
+    assert (draft.nodes, draft.rule, draft.aftermath) == (("host-a",), "node_lost", "node host-b fenced")

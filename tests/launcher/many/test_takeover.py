@@ -155,6 +155,10 @@ def test_a_leader_that_is_cut_off_from_all_lets_those_lead_who_see_each_other(th
     wait_for_training_on(job, "node-1", "node-2")
     assert terms(job.journal()) == [1, 2]
     assert "it sees no other node" in job.on(three[0]).err
+    given_up = [
+        line for line in job.journal() if line.get("term", 1) == 1 and line.get("event", {}).get("type") == "node_lost"
+    ]
+    assert given_up == [], "it is the leader that was cut off"
     three[0].heal()
     wait_for(lambda: job.events("node_returned") and len(job.events("node_returned")) >= 3, "the return", PATIENCE_S)
     assert set(job.finish().values()) == {0}, job.said()
@@ -193,14 +197,14 @@ def etcd_on(host: Host) -> str:
 
 
 def start_with_etcd(cluster: Cluster, tmp_path: Path) -> ClusterJob:
-    """Start the same job with an etcd on the last host, and a folder of its own for each host."""
-    address = etcd_on(cluster[2])
+    """Start the same job with an etcd on the last host, and a folder of its own for each of the first three."""
+    address = etcd_on(cluster[len(cluster) - 1])
     options = ["--nnodes", "2", "--standby", "1", "--controller-standby", "1", "--coordinator", address, *FAST]
     job = start_all(cluster, tmp_path=tmp_path, options=options, launch=())
     at = job.argv.index("--log-dir")
     job.argv = [*job.argv[:at], *job.argv[at + 2 :], write(tmp_path, TRAIN)]
     job.log_dir = runs_of(cluster[0])
-    for host in cluster:
+    for host in list(cluster)[:3]:
         job.join(host, "--log-dir", str(runs_of(host)))
         if host is cluster[1]:
             job.wait_for_steps(0, 2)
@@ -265,6 +269,24 @@ def test_a_controllers_node_that_is_cut_off_steps_down_and_stands_by_when_it_is_
     assert set(job.finish().values()) == {0}, job.said()
     job.assert_never_two_at_once()
     job.assert_nothing_left()
+
+
+def test_with_etcd_a_leader_that_reaches_etcd_and_no_node_lets_others_lead_and_gives_nobody_up(tmp_path: Path) -> None:
+    need_hosts()
+    with Cluster(4, tmp_path) as cluster:
+        job = start_with_etcd(cluster, tmp_path)
+        cluster[0].cut_from(cluster[1], cluster[2])
+        follow(job, cluster, 2)
+        workers = job.wait_for_steps(1, 2)
+        assert {worker.host for worker in workers} == {"node-1", "node-2"}
+        assert "it sees no other node" in job.on(cluster[0]).err
+        job.log_dir = runs_of(cluster[0])
+        assert job.events("node_lost") == [], "it is the leader that was cut off"
+        cluster[0].heal()
+        wait_for(lambda: job.on(cluster[0]).controller_pids(), "it is a candidate again", PATIENCE_S)
+        assert set(job.finish().values()) == {0}, job.said()
+        job.assert_never_two_at_once()
+        job.assert_nothing_left()
 
 
 def test_a_leader_that_stands_still_is_replaced_and_stands_by_when_it_goes_on(three: Cluster, tmp_path: Path) -> None:

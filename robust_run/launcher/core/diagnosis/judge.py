@@ -83,7 +83,7 @@ def judge(state: JobState) -> AttemptJudgement | None:
         return _platform(state)
     if state.traced is not None and (state.is_traced_end or not state.causes):
         return _from_trace(state.traced, state)
-    cause = min(state.causes, key=lambda cause: cause.at_s, default=None)
+    cause = _first(state.causes)
     draft = attribute(tuple(state.evidence))
     if draft is None:
         return _from_cause(cause, state) if cause is not None else _unexplained(state)
@@ -102,6 +102,14 @@ def judge(state: JobState) -> AttemptJudgement | None:
         symptom="worker_failed",
         onset_at_s=min((each.at_s for each in failures), default=None),
     )
+
+
+def _first(causes: list[EndCause]) -> EndCause | None:
+    """Return what happened first. Nodes that heard of no controller are back; one that stays away is why, if there is one."""
+    first = min(causes, key=lambda cause: cause.at_s, default=None)
+    if first is None or first.kind != "fenced":
+        return first
+    return min((cause for cause in causes if cause.kind == "lost"), key=lambda cause: cause.at_s, default=first)
 
 
 def _machine_at_fault(state: JobState, draft: VerdictDraft, failed_at_s: float | None) -> EndCause | None:
@@ -190,7 +198,11 @@ def _from_cause(cause: EndCause, state: JobState) -> AttemptJudgement:
     same = [each for each in state.causes if each.kind == cause.kind]
     hosts = tuple(dict.fromkeys(each.node for each in same if each.node))
     sentence = f"{_named(hosts)} {_plural(cause)}" if len(hosts) > 1 else cause.text
+    if cause.kind == "fenced" and not hosts:
+        sentence = _clauses(same)
     others = [each for each in state.causes if each.kind != cause.kind]
+    if cause.kind == "fenced" and len(hosts) == len(state.layout) > 1:
+        sentence, hosts = f"no controller could be reached: {sentence}", ()  # not one of them is to blame
     draft = VerdictDraft(
         kind=_KINDS[cause.kind],
         ranks=tuple(sorted({rank for each in same for rank in each.ranks})),

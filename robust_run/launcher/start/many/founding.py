@@ -74,7 +74,7 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     patience_s: float = 5.0
     """Silence of a leader after which its candidates have had their turn."""
     hold_s: float = 4.0
-    """After so long no worker of an agent lives that has heard of no controller."""
+    """After so long no worker of an agent lives that has heard of no controller; 0: the run that it had a part in is over."""
 
 
 class Founding(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,7 +86,7 @@ class Founding(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str = ""
     """go_on: the run."""
     needs: int = 0
-    """found: nodes without which the first attempt does not begin; 0: as many as the job needs."""
+    """found, go_on: nodes without which the first attempt does not begin; 0: as many as the job needs."""
     hold_s: float = 0.0
     """found: no attempt begins before."""
     after: int = 0
@@ -103,7 +103,7 @@ FORCE = "--found starts a new run all the same"
 def decide(known: Known) -> Founding:
     """Return what a node does that could listen where its job's nodes meet."""
     if not known.moves:
-        return _after_the_old(known) if known.remembers else Founding(act="found")
+        return _after_the_old(known) if known.remembers and known.hold_s else Founding(act="found")
     run = known.run
     if known.scheduled:
         return Founding(act="join", where=run.leader) if run is not None and run.answers else Founding(act="found")
@@ -137,6 +137,7 @@ def decide(known: Known) -> Founding:
     return Founding(
         act="go_on",
         run_id=run.run_id,
+        needs=0 if known.is_shared else _majority(known),  # if it has not begun yet
         say=f"run {run.run_id} of this job is not over and has no leader any more: this node goes on with it; {FORCE}",
     )
 
@@ -172,8 +173,8 @@ def _unknown(known: Known) -> Founding:
             say=f"this node had a part in run {known.remembers} of this job, which has not ended as far as it knows, and "
             f"{known.place} has nothing of it; is its file system mounted? Waiting for it, or for its controller; {FORCE}",
         )
-    majority = known.most // 2 + 1
-    if known.is_shared or majority <= known.fewest:
+    majority = _majority(known)
+    if known.is_shared or majority == 0:
         return Founding(act="found")
     return Founding(
         act="found",
@@ -181,6 +182,12 @@ def _unknown(known: Known) -> Founding:
         say=f"{known.place} is on no file system that is known to be shared: this job may run elsewhere, and begins with "
         f"{majority} of its {known.most} nodes; --found begins with {known.fewest}",
     )
+
+
+def _majority(known: Known) -> int:
+    """Return how many nodes a run needs that may not be the only one; 0: as many as any."""
+    majority = known.most // 2 + 1
+    return majority if majority > known.fewest else 0
 
 
 def _led(run: RunSeen) -> str:

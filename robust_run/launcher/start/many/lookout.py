@@ -6,6 +6,7 @@ What follows from that is decided in `founding`.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 
 from robust_run.clock import Clock
@@ -17,6 +18,7 @@ from robust_run.launcher.controller.leadership.leaders import answers
 from robust_run.launcher.model.job import JobSpec, ManyNodes
 from robust_run.launcher.model.job_identity import identity_of
 from robust_run.launcher.model.lease_times import leader_ttl_s, lease_times, longest_hold_s
+from robust_run.launcher.records.left_behind import left_for_s
 from robust_run.launcher.records.rendezvous_marks import RendezvousMark, read_marks, remove_mark
 from robust_run.launcher.records.shared_folders import on_shared_file_system
 from robust_run.launcher.start.many import presence
@@ -98,7 +100,7 @@ class Lookout:
             try:
                 newest = await asyncio.wait_for(self._runs.newest(), ANSWER_S)
                 run = await self._seen(newest) if newest is not None else None
-                if run is None and self._is_shared is None:  # which asks the file system, too
+                if self._is_shared is None and (run is None or not run.answers):  # which asks the file system, too
                     asking = asyncio.to_thread(on_shared_file_system, self._spec.log_dir or "/")
                     self._is_shared = await asyncio.wait_for(asking, ANSWER_S)
             except PlatformError as error:
@@ -119,8 +121,20 @@ class Lookout:
             most=many.most,
             watched_s=self._clock.monotonic_s() - self._began_s,
             patience_s=self._patience_s,
-            hold_s=longest_hold_s(many),
+            hold_s=longest_hold_s(many) if self._moves else await self._hold_s(),
         )
+
+    async def _hold_s(self) -> float:
+        """Return for how long workers may live of the runs that this node remembers: as their journals say, if they are here."""
+        longest_s = longest_hold_s(self._many)
+        paths = [os.path.join(mark.log_dir, mark.run_id, "journal.jsonl") for mark in self._marks if mark.log_dir]
+        if len(paths) < len(self._marks):
+            return longest_s
+        try:
+            known = await asyncio.wait_for(asyncio.to_thread(lambda: [*map(left_for_s, paths)]), ANSWER_S)
+        except asyncio.TimeoutError:
+            return longest_s
+        return max((longest_s if left_s is None else left_s for left_s in known), default=0.0)
 
     async def _seen(self, newest: RunOnRecord) -> RunSeen:
         standing, now_s = newest.standing, self._clock.monotonic_s()
