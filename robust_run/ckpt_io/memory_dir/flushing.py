@@ -143,7 +143,7 @@ class Flusher:
         stays = "" if task.what == "remove" else "it stays in memory, and "
         self._say(f"{task.path!r} cannot be {what} {self._storage.root}: {self._why}; {stays}that is tried again")
 
-    # --- who waits for it
+    # --- who waits for it. With `_news` held no layer is asked: what changes layers takes it, too.
 
     def makes_room(self) -> bool:
         """Wait until one more file is in storage; False: none will be soon. For threads of programs that have to wait for memory."""
@@ -152,39 +152,30 @@ class Flusher:
             self._news.notify_all()
             before, failures = self.files, self._failures
             done_bytes, since_s = self.done_bytes, time.monotonic()
-            while self.files == before and self._failures == failures and self._layers.waiting():
+        while self._layers.waiting():
+            with self._news:
                 self._news.wait(_TICK_S)
+                if self.files != before or self._failures != failures:
+                    break
                 if self.done_bytes != done_bytes:
                     done_bytes, since_s = self.done_bytes, time.monotonic()
-                if time.monotonic() - since_s >= ROOM_STALLED_S:
+                elif time.monotonic() - since_s >= ROOM_STALLED_S:
                     break
-            self._is_urgent = False
-            return self.files != before
+        self._is_urgent = False
+        return self.files != before
 
     def finish(self, limit_s: float | None, tell: Callable[[int, int], None], every_s: float) -> Written:
         """Write what is left, nobody writing any more, and say what was; `tell` is told of bytes done and bytes in all.
 
         `limit_s`: for no longer than that; None: for as long as storage takes something.
         """
-        began_s = told_s = moved_s = time.monotonic()
+        all_bytes = sum(size for _, size in self._layers.waiting())
+        self._layers.forgive(1 << 30)
         with self._news:
             begin_bytes, files, file_bytes = self.done_bytes, self.files, self.file_bytes
-            all_bytes = sum(size for _, size in self._layers.waiting())
             self._is_last, self._has_nothing_to_do = True, False
-            self._layers.forgive(1 << 30)
             self._news.notify_all()
-            last_bytes = self.done_bytes
-            while not self._has_nothing_to_do:
-                self._news.wait(_TICK_S)
-                now_s = time.monotonic()
-                if self.done_bytes != last_bytes:
-                    last_bytes, moved_s = self.done_bytes, now_s
-                if now_s - told_s >= every_s:
-                    told_s = now_s
-                    tell(self.done_bytes - begin_bytes, all_bytes)
-                if now_s - moved_s > STALLED_S or (limit_s is not None and now_s - began_s > limit_s):
-                    self._why = self._why or f"there was no more time after {now_s - began_s:.0f} s"
-                    break
+        self._wait_for_the_end(limit_s, lambda: tell(self.done_bytes - begin_bytes, all_bytes), every_s)
         lost = [path for path, _ in self._layers.waiting()]
         self._is_over = True
         self._storage.clear_staging(of_others=False)
@@ -195,6 +186,22 @@ class Flusher:
             lost_files=len(lost),
             why=self._why if lost else "",
         )
+
+    def _wait_for_the_end(self, limit_s: float | None, tell: Callable[[], None], every_s: float) -> None:
+        began_s = told_s = moved_s = time.monotonic()
+        last_bytes = self.done_bytes
+        while not self._has_nothing_to_do:
+            with self._news:
+                self._news.wait(_TICK_S)
+            now_s = time.monotonic()
+            if self.done_bytes != last_bytes:
+                last_bytes, moved_s = self.done_bytes, now_s
+            if now_s - told_s >= every_s:
+                told_s = now_s
+                tell()
+            if now_s - moved_s > STALLED_S or (limit_s is not None and now_s - began_s > limit_s):
+                self._why = self._why or f"there was no more time after {now_s - began_s:.0f} s"
+                return
 
 
 def is_no_room(error: OSError) -> bool:
