@@ -237,6 +237,8 @@ class JobSpec(JobPolicy, frozen=True, kw_only=True):
     """on, off, or auto: where it can be done without compiling, and NCCL is used (see `agent.nccl.arming`)."""
     ckpt_dir: str | None = None
     """Absolute folder of checkpoints: the newest in it is named to the workers of each attempt. None: none is looked for."""
+    ckpt_memory_dir: str | None = None
+    """Absolute folder whose files are in this node's memory, above those of `ckpt_dir`. None: there is none."""
     ckpt_memory: bool | None = None
     """Whether a keeper on each node holds what `robust_run.checkpoint.save` copies. None: nothing asks for it; False: it was
     switched off, so what is not saved at all is no mistake."""

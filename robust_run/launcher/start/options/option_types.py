@@ -108,6 +108,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     trace_nccl: str = _JOB.trace_nccl
     ckpt_dir: str | None = None
     ckpt_memory: str = "auto"
+    ckpt_memory_dir: str | None = None
     ckpt_every: str = _JOB.ckpt_every
     standby: str = "0"
     wait_for_nodes: float | None = None
