@@ -79,7 +79,11 @@ def _mount(options: MountOptions, foreground: bool, log: str, as_json: bool) -> 
 
     if foreground:
         with begin(options, say, log=sys.stderr.buffer) as mounted:
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):  # before it says so, or who reads that is too early
+            for number in (
+                signal.SIGTERM,
+                signal.SIGINT,
+                signal.SIGHUP,
+            ):  # before it says so, or who reads that is too early
                 signal.signal(number, lambda *_: mounted.process.terminate())
             _tell(options, mounted.process.pid, "", as_json)
             return mounted.process.wait()

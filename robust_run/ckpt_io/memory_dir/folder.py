@@ -67,5 +67,7 @@ class MemoryFolder:
     def _say_full(self, why: str) -> None:
         if not self._is_full:
             self._is_full = True
-            then = "fail" if self.flusher is None else "wait until older files are in storage, and fail if there are none"
+            then = (
+                "fail" if self.flusher is None else "wait until older files are in storage, and fail if there are none"
+            )
             self._say(f"memory for {self._point} is used up ({why}): saves {then}")

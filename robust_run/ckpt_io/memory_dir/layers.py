@@ -276,7 +276,7 @@ class Layers:
             now_s = self.now_s()
             todo = {path: kept for path, kept in self._kept.items() if not kept.is_stored}
             oldest = min((kept.number for kept in todo.values() if kept.kind != "gone"), default=self._number + 1)
-            above = {folder for name in self._kept for folder in parents(name)} if len(todo) else set()
+            above = {folder for name in self._kept for folder in parents(name)} if todo else set()
             for path, kept in todo.items():
                 is_due = kept.kind == "gone" and kept.retry_at_s <= now_s and path not in above
                 if is_due and self._may_remove(path, kept, oldest):

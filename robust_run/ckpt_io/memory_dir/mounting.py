@@ -6,6 +6,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from robust_run.ckpt_io.memory_dir.process import command
 from robust_run.ckpt_io.memory_dir.types import MemoryDirOptions
@@ -31,7 +32,9 @@ def check(options: MemoryDirOptions, say: Callable[[str], None]) -> None:
     below = os.path.realpath(options.storage) if options.storage else ""
     point = os.path.realpath(options.point)
     if below and (f"{point}/".startswith(f"{below}/") or f"{below}/".startswith(f"{point}/")):
-        raise UserError(f"--ckpt-memory-dir {options.point} and --ckpt-dir {options.storage}: one lies in the other; name another")
+        raise UserError(
+            f"--ckpt-memory-dir {options.point} and --ckpt-dir {options.storage}: one lies in the other; name another"
+        )
     try:
         check_point(point)
     except UserError as error:
@@ -61,18 +64,14 @@ def start(options: MemoryDirOptions, env: Mapping[str, str]) -> subprocess.Popen
 
 def stop(process: subprocess.Popen[bytes], point: str) -> None:
     """End the process, which unmounts; what is left of the mount is taken away."""
-    process.terminate()
+    if process.stdin is not None:
+        with suppress(OSError):
+            process.stdin.close()
     try:
         process.wait(STOP_LIMIT_S)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            try:
-                pipe.close()
-            except OSError:
-                continue
     take_away(point)
 
 

@@ -36,7 +36,7 @@ class MemoryOperations(mfusepy.Operations):  # type: ignore[misc,unused-ignore]
     flag_nopath = True
     flag_nullpath_ok = True
 
-    def __init__(  # noqa: PLR0913, PLR0917 - what it is put together of
+    def __init__(
         self,
         layers: Layers,
         make: Callable[[], MemoryFile],
@@ -271,7 +271,9 @@ class MemoryOperations(mfusepy.Operations):  # type: ignore[misc,unused-ignore]
             if written.is_committed or not written.name:
                 return
             if not written.data.size_bytes and written.is_new and self._has_bytes(written.name):
-                self._say(f"{written.name}: not saved: it was closed and nothing was written to it. What was there stays")
+                self._say(
+                    f"{written.name}: not saved: it was closed and nothing was written to it. What was there stays"
+                )
                 written.give_up(closed_wrong("nothing was written to it"))
                 return
             if missing := written.what_is_missing():
@@ -303,7 +305,9 @@ class MemoryOperations(mfusepy.Operations):  # type: ignore[misc,unused-ignore]
         """Whether who closes a descriptor has a copy of it. One of another opening of the same name looks alike."""
         if caller.ending != "alive" or caller.process is None or not written.name:
             return False
-        openings = [each for each in self._all_written() if each.name == written.name and each.authors.has(caller.process)]
+        openings = [
+            each for each in self._all_written() if each.name == written.name and each.authors.has(caller.process)
+        ]
         return openings == [written] and self._callers.has_another(caller.process, f"/{written.name}")
 
     # --- names

@@ -1,7 +1,8 @@
 """The process that serves a folder in memory: `python -c BOOT OPTIONS`, with the options as JSON.
 
 It says lines of JSON on standard output: first that it serves (`mount.types.ServingReady`), then what `types.FromDir` has. It hears
-`types.FinishWithin` on standard input, and ends when that does, at SIGTERM, or when it is unmounted. What it holds goes with it.
+`types.FinishWithin` on standard input, and ends when that does, or when it is unmounted: no signal but SIGKILL ends it, as schedulers
+send SIGTERM to all processes of a job, and workers may save a last step then. What it holds goes with it.
 """
 
 from __future__ import annotations
@@ -12,18 +13,22 @@ import sys
 import threading
 import time
 import warnings
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from robust_run.ckpt_io.memory_dir.types import DirNote, FinishWithin, FromDir, MemoryDirOptions, Progress, Written
-from robust_run.ckpt_io.mount.mounts import KIND
+from robust_run.ckpt_io.mount.mounts import KIND, unmount
 from robust_run.ckpt_io.mount.types import ServingReady
-from robust_run.errors import RobustRunError
+from robust_run.errors import PlatformError, RobustRunError
 
-_BOOT = "import sys; del sys.path[0]; from robust_run.ckpt_io.memory_dir.process import main; sys.exit(main(sys.argv[1]))"
+_BOOT = (
+    "import sys; del sys.path[0]; from robust_run.ckpt_io.memory_dir.process import main; sys.exit(main(sys.argv[1]))"
+)
 #: How often people hear how far it is.
 TELL_S = 2.0
+END_S = 5.0
 _SWITCH_S = 0.0005
 _saying = threading.Lock()
 
@@ -36,7 +41,7 @@ def command(options: MemoryDirOptions) -> tuple[str, ...]:
 def main(argument: str) -> int:
     """Serve until the mount is gone. 0: it was unmounted; 1: it could not be mounted, as was said on standard output."""
     options = msgspec.json.decode(argument, type=MemoryDirOptions)
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):  # workers may save a last step; the agent ends us
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(number, signal.SIG_IGN)
     sys.setswitchinterval(_SWITCH_S)
     try:
@@ -59,7 +64,7 @@ def _serve(options: MemoryDirOptions) -> None:
     def ready() -> None:
         served.set()
         _say(ServingReady(pid=os.getpid()))
-        threading.Thread(target=_hear, args=(folder,), daemon=True).start()
+        threading.Thread(target=_hear, args=(folder, options.point), daemon=True).start()
 
     operations = folder.operations(ready)
     folder.start()
@@ -74,17 +79,20 @@ def _serve(options: MemoryDirOptions) -> None:
         )
     except RuntimeError:
         if not served.is_set():
-            raise  # else: libfuse's way to say that a signal ended it
+            raise  # else: libfuse's way to say that it was unmounted
 
 
-def _hear(folder: Any) -> None:
+def _hear(folder: Any, point: str) -> None:
     """Do what the agent asks; end when it is gone."""
     for line in sys.stdin.buffer:
         order = msgspec.json.decode(line, type=FinishWithin)
-        _say(folder.finish(order.limit_s, lambda done, all_of: _say(Progress(done_bytes=done, all_bytes=all_of)), TELL_S))
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(5.0)
-    os._exit(1)  # libfuse did not take it
+        _say(
+            folder.finish(order.limit_s, lambda done, all_of: _say(Progress(done_bytes=done, all_bytes=all_of)), TELL_S)
+        )
+    with suppress(PlatformError, OSError):
+        unmount(point, lazily=True)
+    time.sleep(END_S)
+    os._exit(1)  # libfuse has not noticed
 
 
 def _say(message: ServingReady | FromDir | Written) -> None:

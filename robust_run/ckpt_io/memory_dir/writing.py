@@ -19,7 +19,9 @@ _OVERLAP_BYTES = 128
 class WrittenFile:
     """One opening of a name for writing: a file of its own, whoever else writes under that name."""
 
-    def __init__(self, name: str, data: MemoryFile, mode: int, opener: int | None, make: Callable[[], MemoryFile]) -> None:
+    def __init__(
+        self, name: str, data: MemoryFile, mode: int, opener: int | None, make: Callable[[], MemoryFile]
+    ) -> None:
         """`data`: what it begins with. `make`: makes an empty one."""
         self.name = name
         """What it is to be called; empty: it was removed while it was being written."""

@@ -295,7 +295,7 @@ class Agent:
         if self._checkpoints is None:
             from robust_run.launcher.agent.checkpoints import AgentCheckpoints
 
-            self._checkpoints = AgentCheckpoints(self._node.spec.ckpt_dir, self._deliver, self._held_in_memory)
+            self._checkpoints = AgentCheckpoints(self._node.spec.resume_folder, self._deliver, self._held_in_memory)
             if self._loop is not None:
                 self._checkpoints.attach(self._loop.call_soon)
         return self._checkpoints

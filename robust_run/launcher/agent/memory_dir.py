@@ -59,7 +59,9 @@ class MemoryDir:
         mounting.check(self._options, self._say)
         self._start()
         if not self._options.storage:
-            self._say(f"what is saved in {self._options.point} ends with this job; --ckpt-dir FOLDER has it written there")
+            self._say(
+                f"what is saved in {self._options.point} ends with this job; --ckpt-dir FOLDER has it written there"
+            )
 
     def pids(self) -> list[int]:
         """Return its process, which outlives attempts."""
@@ -151,7 +153,9 @@ def words(written: Written, storage: str, took_s: float) -> list[str]:
     if written.lost_files:
         some = ", ".join(written.lost[-_MOST_NAMED:])
         more = ", ..." if written.lost_files > _MOST_NAMED else ""
-        lines.append(f"{_files(written.lost_files)} could not be written to {storage} ({written.why}), lost: {some}{more}")
+        lines.append(
+            f"{_files(written.lost_files)} could not be written to {storage} ({written.why}), lost: {some}{more}"
+        )
     return lines
 
 

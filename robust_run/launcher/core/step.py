@@ -263,7 +263,7 @@ def _store_opened(policy: CorePolicy, state: JobState, event: StoreOpened, now_s
 def _resume_chosen(policy: CorePolicy, state: JobState, event: ResumeChosen, now_s: float) -> list[Action]:
     from robust_run.launcher.core.resume import resuming
 
-    return resuming.chosen(state, event) + _go(policy, state, now_s)
+    return resuming.chosen(state, event, saves_plain_files=policy.saves_plain_files) + _go(policy, state, now_s)
 
 
 def _told_by(policy: CorePolicy, state: JobState, event: AttemptStarted, now_s: float) -> list[Action]:

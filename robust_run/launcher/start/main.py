@@ -88,7 +88,11 @@ def _take_memory_dir_away(spec: JobSpec) -> None:
     if spec.ckpt_memory_dir is not None:
         from robust_run.ckpt_io.memory_dir.mounting import take_away
 
-        take_away(os.path.join(os.path.realpath(os.path.dirname(spec.ckpt_memory_dir)), os.path.basename(spec.ckpt_memory_dir)))
+        take_away(
+            os.path.join(
+                os.path.realpath(os.path.dirname(spec.ckpt_memory_dir)), os.path.basename(spec.ckpt_memory_dir)
+            )
+        )
 
 
 def _opened_memory_dir(
@@ -135,7 +139,9 @@ def run_agent(
     memory_dir: MemoryDir | None = None
     try:
         become_subreaper()
-        memory_dir = _opened_memory_dir(spec, env, run_directory, console)  # before there are namespaces, which shall see it
+        memory_dir = _opened_memory_dir(
+            spec, env, run_directory, console
+        )  # before there are namespaces, which shall see it
         opened = None
         if spec.image is not None or spec.setup is not None:
             from robust_run.launcher.start.place_opening import open_place
@@ -253,7 +259,7 @@ class _Job:
             id=self.agent.node_id,
             name=self._host,
             nproc=spec.nproc,
-            ckpt_dir=as_text(spec.ckpt_dir or ""),
+            ckpt_dir=as_text(spec.resume_folder or ""),
             has_memory=spec.ckpt_memory is True,
             version=__version__,
         )

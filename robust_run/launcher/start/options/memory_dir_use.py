@@ -19,5 +19,7 @@ def with_memory_dir(spec: JobSpec, path: str, world: World) -> JobSpec:
             "use robust_run.checkpoint, or a --ckpt-dir that all nodes share"
         )
     if spec.image is not None:
-        raise UserError(f"--ckpt-memory-dir {path}: cannot be used with --image: save with robust_run.checkpoint, or to --ckpt-dir")
-    return msgspec.structs.replace(spec, ckpt_memory_dir=absolute(path, world))
+        raise UserError(
+            f"--ckpt-memory-dir {path}: cannot be used with --image: save with robust_run.checkpoint, or to --ckpt-dir"
+        )
+    return msgspec.structs.replace(spec, ckpt_memory_dir=absolute(path, world), saves_plain_files=True)
