@@ -1,8 +1,7 @@
-"""Brings what is in memory to storage, in a thread of low priority; and waits for it where memory is short."""
+"""Brings what is in memory to storage, in a thread of low priority, and what is left at the end of a job."""
 
 from __future__ import annotations
 
-import errno
 import os
 import threading
 import time
@@ -18,8 +17,6 @@ NICENESS = 10
 FIRST_AGAIN_S, LONGEST_AGAIN_S = 1.0, 60.0
 #: At the end of a job each thing is tried so often, and storage that takes nothing for so long is given up.
 LAST_TRIES, STALLED_S = 3, 60.0
-#: So long a program that saves is held up by storage that takes nothing, while memory is full.
-ROOM_STALLED_S = 10.0
 _IDLE_S, _TICK_S = 0.25, 0.05
 _MOST_NAMED = 5
 
@@ -30,12 +27,11 @@ class Flusher:
     def __init__(self, layers: Layers, storage: Storage, say: Callable[[str], None]) -> None:
         self._layers, self._storage, self._say = layers, storage, say
         self._news = threading.Condition()
-        self._is_last = self._is_urgent = self._is_over = False
+        self._is_last = self._is_over = False
         self._has_nothing_to_do = False
         self.done_bytes = 0
         """Written so far, by all tasks."""
         self.files = self.file_bytes = 0
-        self._failures = 0
         self._said: set[str] = set()
         self._why = ""
         self._thread = threading.Thread(target=self._run, name="flush", daemon=True)
@@ -58,7 +54,7 @@ class Flusher:
         with suppress(OSError):
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         while not self._is_over:
-            task = self._layers.next_task(is_last=self._is_last, is_urgent=self._is_urgent)
+            task = self._layers.next_task(is_last=self._is_last)
             if task is None:
                 self._rest()
             else:
@@ -85,27 +81,23 @@ class Flusher:
             self._layers.has_failed(task, min(LONGEST_AGAIN_S, FIRST_AGAIN_S * 2**task.kept.tries))
             self._failed(task, error)
             return False
-        if task.what in ("write", "move"):
+        if task.what in ("write", "move") and task.kept.is_stored:
             self._succeeded(task)
         return True
 
     def _do(self, task: StorageTask) -> None:
-        layers, storage, kept = self._layers, self._storage, task.kept
+        layers, storage = self._layers, self._storage
         if task.what == "write":
-            if kept.data is not None:
-                staged = storage.stage(kept.data.descriptor, kept.data.size_bytes, kept.mode, self._wrote)
-            else:
-                staged = storage.stage_link(kept.target)
+            staged = storage.stage(task.kept, self._wrote)
             with layers.storage_lock:
                 if not layers.may_publish(task):
                     storage.discard(staged)
                     return
-                try:
-                    storage.publish(staged, task.path)
-                except OSError:
-                    storage.discard(staged)
-                    raise
+                storage.publish(staged, task.path)
                 layers.is_done(task)
+            return
+        if task.what == "unit":
+            self._bring(task)
             return
         with layers.storage_lock:
             if task.what == "remove":
@@ -115,6 +107,31 @@ class Flusher:
             else:
                 storage.move(task.source, task.path)
             layers.is_done(task)
+
+    def _bring(self, unit: StorageTask) -> None:
+        """Have a folder appear at once, with all that is in it; where storage has it, what is new goes into it singly."""
+        layers, storage = self._layers, self._storage
+        if storage.status(unit.path) is not None or any(part.what == "move" for part in unit.parts):
+            layers.refused.add(unit.path)
+            return
+        top = storage.stage_folder()
+        try:
+            for part in unit.parts:
+                storage.stage_in(top, part.path, part.kept, self._wrote)
+            with layers.storage_lock:
+                done = [part for part in unit.parts if part.what == "folder" or layers.may_publish(part)]
+                for part in unit.parts:
+                    if part not in done:
+                        storage.discard(os.path.join(top, part.path))
+                if not storage.publish_folder(top, unit.path):
+                    layers.refused.add(unit.path)
+                    return
+                for part in done:
+                    layers.is_done(part)
+        finally:
+            storage.discard_folder(top)
+        for part in done:
+            self._succeeded(part)
 
     def _wrote(self, size_bytes: int) -> None:
         with self._news:
@@ -132,9 +149,6 @@ class Flusher:
         self._said.clear()
 
     def _failed(self, task: StorageTask, error: OSError) -> None:
-        with self._news:
-            self._failures += 1
-            self._news.notify_all()
         self._why = error.strerror or str(error)
         if self._is_last or self._why in self._said:
             return
@@ -143,26 +157,7 @@ class Flusher:
         stays = "" if task.what == "remove" else "it stays in memory, and "
         self._say(f"{task.path!r} cannot be {what} {self._storage.root}: {self._why}; {stays}that is tried again")
 
-    # --- who waits for it. With `_news` held no layer is asked: what changes layers takes it, too.
-
-    def makes_room(self) -> bool:
-        """Wait until one more file is in storage; False: none will be soon. For threads of programs that have to wait for memory."""
-        with self._news:
-            self._is_urgent = True
-            self._news.notify_all()
-            before, failures = self.files, self._failures
-            done_bytes, since_s = self.done_bytes, time.monotonic()
-        while self._layers.waiting():
-            with self._news:
-                self._news.wait(_TICK_S)
-                if self.files != before or self._failures != failures:
-                    break
-                if self.done_bytes != done_bytes:
-                    done_bytes, since_s = self.done_bytes, time.monotonic()
-                elif time.monotonic() - since_s >= ROOM_STALLED_S:
-                    break
-        self._is_urgent = False
-        return self.files != before
+    # --- the end of a job. With `_news` held no layer is asked: what changes layers takes it, too.
 
     def finish(self, limit_s: float | None, tell: Callable[[int, int], None], every_s: float) -> Written:
         """Write what is left, nobody writing any more, and say what was; `tell` is told of bytes done and bytes in all.
@@ -202,8 +197,3 @@ class Flusher:
             if now_s - moved_s > STALLED_S or (limit_s is not None and now_s - began_s > limit_s):
                 self._why = self._why or f"there was no more time after {now_s - began_s:.0f} s"
                 return
-
-
-def is_no_room(error: OSError) -> bool:
-    """Whether an error says that there is no memory, or no disk, left."""
-    return error.errno in (errno.ENOSPC, errno.ENOMEM, errno.EDQUOT)

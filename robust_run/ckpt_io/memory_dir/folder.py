@@ -12,7 +12,7 @@ from robust_run.ckpt_io.memory.budget import MemoryFacts
 from robust_run.ckpt_io.memory_dir.allowance import Allowance, NoRoom
 from robust_run.ckpt_io.memory_dir.flushing import Flusher
 from robust_run.ckpt_io.memory_dir.layers import Layers
-from robust_run.ckpt_io.memory_dir.memory_file import MemoryFile
+from robust_run.ckpt_io.memory_dir.memory_file import MemoryFile, SpilledFile
 from robust_run.ckpt_io.memory_dir.operations import MemoryOperations
 from robust_run.ckpt_io.memory_dir.storage import Storage
 from robust_run.ckpt_io.memory_dir.types import MemoryDirOptions, Written
@@ -28,7 +28,7 @@ class MemoryFolder:
         self._say = say
         self._point = options.point
         self._allowance = Allowance(facts, options.limit_bytes)
-        storage = Storage(options.storage) if options.storage else None
+        self._storage = storage = Storage(options.storage) if options.storage else None
         self.layers = Layers(storage, time.monotonic, time.time_ns)
         self.flusher = Flusher(self.layers, storage, say) if storage is not None else None
         self._is_full = False
@@ -42,16 +42,20 @@ class MemoryFolder:
         if self.flusher is not None:
             self.flusher.start()
 
-    def make(self) -> MemoryFile:
-        """Make an empty file."""
-        return MemoryFile(self._take, self._allowance.give_back)
+    def make(self, *, in_memory: bool) -> MemoryFile:
+        """Make an empty file: in memory, or, where there is no room for it, in storage. Raises OSError (ENOSPC)."""
+        if in_memory:
+            return MemoryFile(self._take, self._allowance.give_back)
+        if self._storage is None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return SpilledFile(self._storage.new_name())
 
     def finish(self, limit_s: float | None, tell: Callable[[int, int], None], every_s: float) -> Written:
         """Write what storage has not got; see `Flusher.finish`."""
         return Written(files=0, bytes=0) if self.flusher is None else self.flusher.finish(limit_s, tell, every_s)
 
     def _take(self, size_bytes: int) -> None:
-        """Take memory: of what storage has, if there is no other; waits for storage. Raises OSError (ENOSPC)."""
+        """Take memory: of what storage has, if there is no other. Raises OSError (ENOSPC)."""
         while True:
             try:
                 self._allowance.take(size_bytes)
@@ -59,15 +63,11 @@ class MemoryFolder:
             except NoRoom as full:
                 if self.layers.drop_oldest():
                     continue
-                why = str(full)
-            self._say_full(why)
-            if self.flusher is None or not self.flusher.makes_room():
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                self._say_full(str(full))
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _say_full(self, why: str) -> None:
         if not self._is_full:
             self._is_full = True
-            then = (
-                "fail" if self.flusher is None else "wait until older files are in storage, and fail if there are none"
-            )
-            self._say(f"memory for {self._point} is used up ({why}): saves {then}")
+            then = f"goes to {self._storage.root} directly" if self._storage is not None else "fails"
+            self._say(f"memory for {self._point} is used up ({why}): what is saved and finds no room {then}")

@@ -7,6 +7,7 @@ import itertools
 import os
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 
 from robust_run.ckpt_io.memory_dir.allowance import PIECE_BYTES
 
@@ -26,6 +27,8 @@ class MemoryFile:
     def __init__(self, take: Callable[[int], None], give_back: Callable[[int], None]) -> None:
         """`take` has memory be taken, and raises OSError (ENOSPC) where there is none. Raises OSError."""
         self.descriptor = _create()
+        self.place = ""
+        """Of a file that is not in memory, see `SpilledFile`."""
         self.number = next(_NUMBERS)
         self.size_bytes = 0
         self._take, self._give_back = take, give_back
@@ -76,6 +79,24 @@ class MemoryFile:
             self._give_back(spare_bytes)
 
 
+class SpilledFile(MemoryFile):
+    """The same on a disk: what a program writes when there is no memory for it."""
+
+    def __init__(self, place: str) -> None:
+        """`place`: a path that nothing has yet; it is gone with the file. Raises OSError."""
+        self.descriptor = os.open(place, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        self.place = place
+        self.number = next(_NUMBERS)
+        self.size_bytes = 0
+        weakref.finalize(self, _remove, self.descriptor, place)
+
+    def _grow(self, end_bytes: int) -> None:
+        """Nothing: a disk that is full says so."""
+
+    def trim(self) -> None:
+        """Nothing."""
+
+
 def read_into(descriptor: int, address: int, size_bytes: int, offset_bytes: int) -> int:
     """Read to an address of this process, without a copy in between; return how much it was. Raises OSError."""
     return os.preadv(descriptor, [(ctypes.c_char * size_bytes).from_address(address)], offset_bytes)
@@ -87,6 +108,12 @@ def _create() -> int:
         return os.memfd_create("robust-ckpt-dir", flags | _NOT_RUNNABLE)
     except OSError:  # EINVAL of an older kernel
         return os.memfd_create("robust-ckpt-dir", flags)
+
+
+def _remove(descriptor: int, place: str) -> None:
+    os.close(descriptor)
+    with suppress(OSError):
+        os.unlink(place)
 
 
 def _close(descriptor: int, granted: list[int], give_back: Callable[[int], None]) -> None:

@@ -13,9 +13,9 @@ from typing import Any
 
 import mfusepy
 
-from robust_run.ckpt_io.memory_dir.layers import Kept, Layers
-from robust_run.ckpt_io.memory_dir.memory_file import MemoryFile, read_into
-from robust_run.ckpt_io.memory_dir.writing import WrittenFile, closed_wrong
+from robust_run.ckpt_io.memory_dir.memory_file import read_into
+from robust_run.ckpt_io.memory_dir.names import Kept, Names
+from robust_run.ckpt_io.memory_dir.writing import Make, WrittenFile, closed_wrong
 from robust_run.ckpt_io.mount.callers import Caller, Callers
 from robust_run.ckpt_io.mount.operations import BLOCK_BYTES, inner
 
@@ -38,20 +38,24 @@ class MemoryOperations(mfusepy.Operations):  # type: ignore[misc,unused-ignore]
 
     def __init__(
         self,
-        layers: Layers,
-        make: Callable[[], MemoryFile],
+        layers: Names,
+        make: Make,
         free_bytes: Callable[[], int],
         say: Callable[[str], None],
         on_ready: Callable[[], None] = lambda: None,
         callers: Callers | None = None,
     ) -> None:
-        """`make`: makes a file in memory. `say`: a line for people."""
+        """`make`: makes an empty file. `say`: a line for people."""
         self._layers, self._make, self._free_bytes, self._say = layers, make, free_bytes, say
         self._on_ready = on_ready
         self._callers = callers or Callers()
         self._lock = threading.RLock()
         self._numbers = itertools.count(1)
         self._handles: dict[int, Any] = {}
+        layers.is_written = self._is_written
+
+    def _is_written(self, folder: str) -> bool:
+        return any(each.name.startswith(f"{folder}/") for each in self._all_written())
 
     def init_with_config(self, conn_info: Any, config_3: Any) -> None:  # noqa: ARG002
         """The kernel has taken the mount."""
@@ -139,7 +143,7 @@ class MemoryOperations(mfusepy.Operations):  # type: ignore[misc,unused-ignore]
             reading = self._opened(name)
             try:
                 size_bytes = os.fstat(reading.descriptor).st_size
-                written.data.fill_from(reading.descriptor, size_bytes)
+                written.begin_with(reading.descriptor, size_bytes)
             finally:
                 self._close(reading)
         return self._keep(written)
@@ -149,7 +153,7 @@ class MemoryOperations(mfusepy.Operations):  # type: ignore[misc,unused-ignore]
         return self._keep(self._begin(inner(path), stat.S_IMODE(mode)))
 
     def _begin(self, name: str, mode: int) -> WrittenFile:
-        return WrittenFile(name, self._make(), mode, self._callers.process_of(self.calling_thread()), self._make)
+        return WrittenFile(name, mode, self._callers.process_of(self.calling_thread()), self._make)
 
     def _opened(self, name: str) -> _Reading:
         found = self._layers.find(name)
@@ -205,13 +209,13 @@ class MemoryOperations(mfusepy.Operations):  # type: ignore[misc,unused-ignore]
         if path is None:
             raise OSError(errno.EBADF, "not open for writing")
         name = inner(path)
-        reading, data = self._opened(name), self._make()
+        reading, written = self._opened(name), self._begin(name, self._mode_of(name))
         try:
-            data.fill_from(reading.descriptor, min(length, os.fstat(reading.descriptor).st_size))
+            written.begin_with(reading.descriptor, min(length, os.fstat(reading.descriptor).st_size))
         finally:
             self._close(reading)
-        data.truncate(length)
-        self._layers.commit(name, data, self._mode_of(name))
+        written.truncate(length)
+        self._layers.commit(name, written.data, written.mode)
         return 0
 
     def flush(self, path: str, fh: int) -> int:  # noqa: ARG002

@@ -9,9 +9,14 @@ import stat
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
+from robust_run.ckpt_io.memory_dir.memory_file import MemoryFile
 from robust_run.ckpt_io.memory_dir.types import STAGING_PREFIX
 from robust_run.store.local_writing import make_folders, start_writing, sync_folder
+
+if TYPE_CHECKING:
+    from robust_run.ckpt_io.memory_dir.names import Kept
 
 _CHUNK_BYTES = 8 << 20
 
@@ -45,30 +50,46 @@ class Storage:
         except (FileNotFoundError, NotADirectoryError):
             return []
 
-    def stage(self, descriptor: int, size_bytes: int, mode: int, wrote: Callable[[int], None]) -> str:
-        """Copy a file into storage, durable and verified, under a name of no meaning; return that."""
-        make_folders(self._staging, durable=False)
-        name = os.path.join(self._staging, uuid.uuid4().hex)
-        copy = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            _copy(descriptor, copy, size_bytes, wrote)
-            os.fchmod(copy, mode)
-            os.fsync(copy)
-            _compare(descriptor, copy, size_bytes)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(name)
-            raise
-        finally:
-            os.close(copy)  # on network file systems this is where a full disk may show
+    def stage(self, kept: Kept, wrote: Callable[[int], None]) -> str:
+        """Bring a file or a link into storage, durable and verified, under a name of no meaning; return that."""
+        name = self.new_name()
+        _bring(kept, name, wrote)
         return name
 
-    def stage_link(self, target: str) -> str:
-        """Make a symbolic link under a name of no meaning; return that."""
+    def new_name(self) -> str:
+        """Return a name of no meaning that nothing has yet, in a folder that is there."""
         make_folders(self._staging, durable=False)
-        name = os.path.join(self._staging, uuid.uuid4().hex)
-        os.symlink(target, name)
+        return os.path.join(self._staging, uuid.uuid4().hex)
+
+    def stage_folder(self) -> str:
+        """Make a folder under a name of no meaning; return that."""
+        name = self.new_name()
+        os.mkdir(name)
         return name
+
+    def stage_in(self, top: str, path: str, kept: Kept, wrote: Callable[[int], None]) -> None:
+        """Bring a folder, file or link into a folder that is staged."""
+        place = os.path.join(top, path)
+        if kept.kind == "folder":
+            make_folders(place, durable=False)
+        else:
+            make_folders(os.path.dirname(place), durable=False)
+            _bring(kept, place, wrote)
+
+    def publish_folder(self, top: str, path: str) -> bool:
+        """Give a folder that is staged its name; False if storage has something of that name."""
+        staged = os.path.join(top, path)
+        if self.status(path) is not None:
+            return False
+        for folder, _, _ in os.walk(staged):
+            sync_folder(folder)
+        os.rename(staged, self.place(path))
+        sync_folder(self.root)
+        return True
+
+    def discard_folder(self, top: str) -> None:
+        """Remove what is left of a folder that was staged."""
+        shutil.rmtree(top, ignore_errors=True)
 
     def discard(self, staged: str) -> None:
         """Remove what was staged and is not wanted any more."""
@@ -76,14 +97,18 @@ class Storage:
             os.unlink(staged)
 
     def publish(self, staged: str, path: str) -> None:
-        """Give what was staged its name, at once; an empty folder that has it goes."""
+        """Give what was staged its name, at once; an empty folder that has it goes. What is not published is discarded."""
         place = self.place(path)
-        make_folders(os.path.dirname(place), durable=True)
         try:
-            os.rename(staged, place)
-        except IsADirectoryError:
-            os.rmdir(place)
-            os.rename(staged, place)
+            make_folders(os.path.dirname(place), durable=True)
+            try:
+                os.rename(staged, place)
+            except IsADirectoryError:
+                os.rmdir(place)
+                os.rename(staged, place)
+        except OSError:
+            self.discard(staged)
+            raise
         sync_folder(os.path.dirname(place))
 
     def make_folder(self, path: str) -> None:
@@ -125,6 +150,38 @@ class Storage:
                         shutil.rmtree(os.path.join(self.root, name), ignore_errors=True)
         else:
             shutil.rmtree(self._staging, ignore_errors=True)
+
+
+def _bring(kept: Kept, name: str, wrote: Callable[[int], None]) -> None:
+    if kept.data is None:
+        os.symlink(kept.target, name)
+        return
+    if kept.data.place and _linked(kept.data, name):
+        wrote(kept.data.size_bytes)
+        return
+    source, size_bytes = kept.data.descriptor, kept.data.size_bytes
+    copy = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        _copy(source, copy, size_bytes, wrote)
+        os.fchmod(copy, kept.mode)
+        os.fsync(copy)
+        _compare(source, copy, size_bytes)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(name)
+        raise
+    finally:
+        os.close(copy)  # on network file systems this is where a full disk may show
+
+
+def _linked(data: MemoryFile, name: str) -> bool:
+    """Give a file that lies in storage a second name; False where that cannot be."""
+    try:
+        os.fsync(data.descriptor)
+        os.link(data.place, name)
+    except OSError:
+        return False
+    return True
 
 
 def _copy(source: int, copy: int, size_bytes: int, wrote: Callable[[int], None]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Callable
+from typing import Protocol
 
 from robust_run.ckpt_io.foreign.ends import End, end_of, whole_zip_ends_in
 from robust_run.ckpt_io.foreign.torch_records import missing_records
@@ -16,16 +16,22 @@ _CHUNK_BYTES = 8 << 20
 _OVERLAP_BYTES = 128
 
 
+class Make(Protocol):
+    """Makes an empty file."""
+
+    def __call__(self, *, in_memory: bool) -> MemoryFile:
+        """Return it. Raises OSError (ENOSPC): there is no room."""
+        ...
+
+
 class WrittenFile:
     """One opening of a name for writing: a file of its own, whoever else writes under that name."""
 
-    def __init__(
-        self, name: str, data: MemoryFile, mode: int, opener: int | None, make: Callable[[], MemoryFile]
-    ) -> None:
-        """`data`: what it begins with. `make`: makes an empty one."""
+    def __init__(self, name: str, mode: int, opener: int | None, make: Make) -> None:
+        """It is empty. `make`: makes an empty file, in memory or where there is room for it."""
         self.name = name
         """What it is to be called; empty: it was removed while it was being written."""
-        self.data = data
+        self.data = make(in_memory=True)
         self.mode = mode
         self.authors = Authors(opener)
         self.lock = threading.RLock()
@@ -49,7 +55,11 @@ class WrittenFile:
             self._check()
             try:
                 self._unshare()
-                return self.data.write(data, offset_bytes)
+                try:
+                    return self.data.write(data, offset_bytes)
+                except OSError as error:
+                    self._spill(error)
+                    return self.data.write(data, offset_bytes)
             except OSError as error:
                 self.give_up(error)
                 raise
@@ -66,7 +76,7 @@ class WrittenFile:
         with self.lock:
             self.failure = self.failure or error
             if not self.is_committed:
-                self.data = self._make()
+                self.data = self._make(in_memory=True)
 
     def _check(self) -> None:
         if self.failure is not None:
@@ -75,9 +85,26 @@ class WrittenFile:
     def _unshare(self) -> None:
         """Go on with a copy of what was committed."""
         if self.is_committed:
-            copy = self._make()
-            copy.fill_from(self.data.descriptor, self.data.size_bytes)
-            self.data, self.is_committed = copy, False
+            committed = self.data
+            self.data, self.is_committed = self._make(in_memory=True), False
+            self.begin_with(committed.descriptor, committed.size_bytes)
+
+    def begin_with(self, descriptor: int, size_bytes: int) -> None:
+        """Copy the beginning of another file into it. Raises OSError."""
+        with self.lock:
+            try:
+                self.data.fill_from(descriptor, size_bytes)
+            except OSError as error:
+                self._spill(error)
+                self.data.fill_from(descriptor, size_bytes)
+
+    def _spill(self, error: OSError) -> None:
+        """Go on where there is room. Raises OSError: the one that was met, if that is nowhere."""
+        if error.errno not in (errno.ENOSPC, errno.ENOMEM) or self.data.place:
+            raise error
+        spilled = self._make(in_memory=False)
+        spilled.fill_from(self.data.descriptor, self.data.size_bytes)
+        self.data = spilled
 
     @property
     def end(self) -> End:
