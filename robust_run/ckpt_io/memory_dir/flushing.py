@@ -131,7 +131,8 @@ class Flusher:
         finally:
             storage.discard_folder(top)
         for part in done:
-            self._succeeded(part)
+            if part.what == "write":
+                self._succeeded(part)
 
     def _wrote(self, size_bytes: int) -> None:
         with self._news:
