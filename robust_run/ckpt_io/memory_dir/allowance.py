@@ -1,4 +1,4 @@
-"""How much memory the files of a folder may take: asked of the kernel again for each piece, so a write fails, and nothing is killed."""
+"""How much memory the files of a folder may take. The kernel is asked for each piece: a write fails, and nothing is killed."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
 * A name was removed: it is removed from storage when all that was written before that is there, and something newer than it (or
   nothing is left to write): whenever the node dies, storage has what was there, or what came after it.
-* Files go to storage, the newest first. Those in one folder (of the uppermost level) belong together: one that storage has not got
-  at all appears there at once, with all its files; in one that is there, the oldest come first, as what programs write last is
-  what they look for.
+* Files go to storage, the newest first. Those in one folder (of the uppermost level) belong together: one that storage does not
+  have appears there at once, with all its files; in one that is there, the oldest come first, as what programs write last is what
+  they look for.
 * What has a temporary name waits: it is about to be renamed.
 """
 
@@ -30,7 +30,7 @@ class StorageTask:
     source: str = ""
     """Of `move`: the name under which storage has that file already."""
     parts: tuple[StorageTask, ...] = ()
-    """Of `unit`, a folder: writes and folders in it, a folder before what is in it. All of them, if storage has no such folder."""
+    """Of `unit`, a folder: what is in it, a folder before what is in that."""
 
     @property
     def all_kept(self) -> list[Kept]:
@@ -112,8 +112,10 @@ class Layers(Names):
         return StorageTask(what="write", path=path, kept=kept)
 
     def may_publish(self, task: StorageTask) -> bool:
-        """Whether a name may be given to what was written for it: also where something newer has taken its place, or it was removed
-        since, as else nothing would ever reach a storage that is slower than the program.
+        """Whether a name may be given to what was written for it.
+
+        Also where something newer has taken its place, or it was removed since: else nothing would ever reach a storage that is
+        slower than the program.
         """
         with self.lock:
             now = self.kept.get(task.path)

@@ -14,7 +14,7 @@ from robust_run.ckpt_io.mount.manage import check_device, check_point, wait_unti
 from robust_run.ckpt_io.mount.mounts import clear_stale, ours, unmount
 from robust_run.errors import PlatformError, UserError
 
-STOP_LIMIT_S = 15.0
+STOP_LIMIT_S, KILL_LIMIT_S = 15.0, 5.0
 _READ_AHEAD_BYTES = 4 << 20
 _ADVICE = "is the machine busy, or the folder below it on storage that hangs?"
 
@@ -44,15 +44,18 @@ def check(options: MemoryDirOptions, say: Callable[[str], None]) -> None:
 def start(options: MemoryDirOptions, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Start the process and return when the folder can be used. Raises PlatformError."""
     with tempfile.TemporaryFile() as words:
-        process = subprocess.Popen(
-            command(options),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=words,
-            env=dict(env),
-            cwd="/",
-            start_new_session=True,
-        )
+        try:
+            process = subprocess.Popen(
+                command(options),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=words,
+                env=dict(env),
+                cwd="/",
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise PlatformError(f"{options.point} not mounted: no process can be started: {error.strerror}") from error
         try:
             wait_until_served(process, options.point, _ADVICE, words)
         except BaseException:
@@ -71,12 +74,13 @@ def stop(process: subprocess.Popen[bytes], point: str) -> None:
         process.wait(STOP_LIMIT_S)
     except subprocess.TimeoutExpired:
         process.kill()
-        process.wait()
+        with suppress(subprocess.TimeoutExpired):  # one that hangs in storage
+            process.wait(KILL_LIMIT_S)
     take_away(point)
 
 
 def take_away(point: str) -> None:
-    """Take away a mount that no process serves any more, if there is one. Never raises: it is in nobody's way but the next job's."""
+    """Take away a mount that no process serves any more, if there is one. Never raises: the next job there clears it, too."""
     try:
         if any(each.point == point for each in ours()):
             unmount(point, lazily=True)

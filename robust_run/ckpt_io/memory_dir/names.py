@@ -45,7 +45,7 @@ class Kept:
 
 @dataclass
 class Names:
-    """What two layers show together. Safe to use from threads; `storage_lock` is taken before `lock`, by whoever changes storage."""
+    """What two layers show together. For many threads; `storage_lock` is taken before `lock`, by whoever changes storage."""
 
     storage: Storage | None
     now_s: Callable[[], float]
@@ -159,7 +159,7 @@ class Names:
             self._let_go(path)
 
     def rename(self, old: str, new: str) -> None:
-        """Give something another name; a file that has it is replaced. Raises OSError: of storage, too, for what lies there alone."""
+        """Give something another name; a file that has it is replaced. Raises OSError."""
         with self.lock:
             is_in_memory = all(name in self.kept for name in self._leaves(old))
             if is_in_memory:

@@ -264,7 +264,7 @@ class MemoryOperations(mfusepy.Operations):  # type: ignore[misc,unused-ignore]
             self._commit(written)
         elif verdict == "keep aside":
             self._say(
-                f"{written.name}: not saved: it cannot be seen whether its writer has closed it, and its format does not show its end"
+                f"{written.name}: not saved: whether it was closed cannot be seen, and its format does not show its end"
             )
 
     def _commit(self, written: WrittenFile) -> None:

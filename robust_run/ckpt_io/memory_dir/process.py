@@ -1,8 +1,8 @@
 """The process that serves a folder in memory: `python -c BOOT OPTIONS`, with the options as JSON.
 
-It says lines of JSON on standard output: first that it serves (`mount.types.ServingReady`), then what `types.FromDir` has. It hears
-`types.FinishWithin` on standard input, and ends when that does, or when it is unmounted: no signal but SIGKILL ends it, as schedulers
-send SIGTERM to all processes of a job, and workers may save a last step then. What it holds goes with it.
+It says lines of JSON on standard output: first that it serves (`mount.types.ServingReady`), then what `types.FromDir` has. It
+hears `types.FinishWithin` on standard input, and ends when that does, or when it is unmounted. No signal but SIGKILL ends it, as
+schedulers send SIGTERM to all processes of a job, and workers may save a last step then. What it holds goes with it.
 """
 
 from __future__ import annotations

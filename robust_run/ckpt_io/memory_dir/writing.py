@@ -1,4 +1,7 @@
-"""A file that a program writes into the folder, until it is what its name stands for; see `ckpt_io.mount.closing` for when that is."""
+"""A file that a program writes into the folder, until it is what its name stands for.
+
+When that is, and when it never is, is as `ckpt_io.mount.closing` says; but a file that is not whole is not kept aside.
+"""
 
 from __future__ import annotations
 

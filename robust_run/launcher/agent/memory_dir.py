@@ -1,12 +1,13 @@
 """The agent's side of --ckpt-memory-dir: a folder whose files are in memory (`robust_run.ckpt_io.memory_dir`).
 
-It is there before the first workers, and outlives them and their attempts. If its process dies, another takes its place, and shows
-what was in storage by then. Imported where a job has such a folder.
+It is there before the first workers, and outlives them and their attempts. If its process dies, another takes its place, and
+shows what was in storage by then. Imported where a job has such a folder.
 """
 
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import threading
 import time
@@ -117,8 +118,11 @@ class MemoryDir:
         if is_late and late is not None:  # closed meanwhile, which could not end what was about to be started
             mounting.stop(late, point)
 
-    def finish(self, limit_s: float | None) -> None:
-        """Have storage get what it has not, now that no worker runs, and say what it got."""
+    def finish(self, limit_s: float | None, is_hurried: Callable[[], bool]) -> None:
+        """Have storage get what it has not, now that no worker runs, and say what it got.
+
+        `is_hurried`: whether the job is told to end meanwhile; then it may take as long as one that was told so before.
+        """
         process = self._process
         if process is None or not self._options.storage or process.stdin is None:
             return
@@ -129,9 +133,14 @@ class MemoryDir:
         except OSError:
             return
         with self._heard:
-            while self._written is None and time.monotonic() - self._heard_at_s < SILENT_S:
-                self._heard.wait(1.0)
-        if self._written is not None:
+            until_s = float("inf")
+            while self._written is None and time.monotonic() < min(until_s, self._heard_at_s + SILENT_S):
+                self._heard.wait(0.2)
+                if limit_s is None and until_s == float("inf") and is_hurried():
+                    until_s = time.monotonic() + STOPPED_LIMIT_S
+        if self._written is None:
+            self._say(f"not all that is in memory could be written to {self._options.storage}: the rest is lost")
+        else:
             for line in words(self._written, self._options.storage, time.monotonic() - began_s):
                 self._say(line)
 
@@ -148,8 +157,8 @@ def words(written: Written, storage: str, took_s: float) -> list[str]:
     """Say for people what was written at the end of a job; nothing if nothing was left to write. Pure."""
     lines = []
     if written.files:
-        took = f"{gib(written.bytes)}, {'were' if written.files > 1 else 'was'} written from memory to {storage} in {took_s:.1f} s"
-        lines.append(f"{_files(written.files)}, {took}")
+        were = f"{'were' if written.files > 1 else 'was'} written from memory to {storage} in {took_s:.1f} s"
+        lines.append(f"{_files(written.files)}, {gib(written.bytes)}, {were}")
     if written.lost_files:
         some = ", ".join(written.lost[-_MOST_NAMED:])
         more = ", ..." if written.lost_files > _MOST_NAMED else ""
@@ -161,3 +170,10 @@ def words(written: Written, storage: str, took_s: float) -> list[str]:
 
 def _files(count: int) -> str:
     return f"{count} files" if count != 1 else "1 file"
+
+
+def is_told_more(lifeline: int) -> bool:
+    """Whether the guard has a signal to pass on, or is gone."""
+    poll = select.poll()
+    poll.register(lifeline, select.POLLIN)
+    return bool(poll.poll(0))

@@ -103,7 +103,7 @@ def _opened_memory_dir(
         return None
     from robust_run.launcher.agent.memory_dir import MemoryDir, options_of
 
-    made = MemoryDir(options_of(spec), env, lambda text: console.say(text))
+    made = MemoryDir(options_of(spec), env, console.say)
     try:
         made.open()
     except RobustRunError:
@@ -151,7 +151,7 @@ def run_agent(
         job.begin()
         job.greet()
         job.run(lifeline, scheduler)
-        return job.end(started_at_s, is_hurried=guard_is_gone(lifeline))
+        return job.end(started_at_s, lifeline)
     except RobustRunError as error:
         console.say(str(error))
         return error.exit_code
@@ -171,7 +171,7 @@ def run_agent(
 class _Job:
     """The parts of a one-node job: its node, its agent and its controller, all in this process."""
 
-    def __init__(  # noqa: PLR0913 - what they are made of
+    def __init__(  # noqa: PLR0913, PLR0917 - what they are made of
         self,
         spec: JobSpec,
         env: Mapping[str, str],
@@ -296,15 +296,15 @@ class _Job:
 
         run(self.agent, self._node, self._link, lifeline, scheduler)
 
-    def end(self, started_at_s: float, *, is_hurried: bool) -> int:
-        """Put everything away, say the last word, and return the job's exit code. `is_hurried`: nobody waits for it any more."""
+    def end(self, started_at_s: float, lifeline: int) -> int:
+        """Put everything away, say the last word, and return the job's exit code."""
         finish = self._link.finish
         self._book.flush()
         if self._memory_dir is not None:
-            from robust_run.launcher.agent.memory_dir import STOPPED_LIMIT_S
+            from robust_run.launcher.agent.memory_dir import STOPPED_LIMIT_S, is_told_more
 
-            is_stopped = is_hurried or finish is None or finish.outcome == "stopped"
-            self._memory_dir.finish(STOPPED_LIMIT_S if is_stopped else None)
+            is_stopped = finish is None or finish.outcome == "stopped"
+            self._memory_dir.finish(STOPPED_LIMIT_S if is_stopped else None, lambda: is_told_more(lifeline))
         self._node.end_helpers(finish.exit_code if finish is not None else 1)
         assert finish is not None
         from robust_run.launcher.controller.last_word import say_goodbye

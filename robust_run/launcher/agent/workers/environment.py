@@ -126,12 +126,12 @@ def _tell_of_checkpoints(env: dict[str, str], base: Mapping[str, str], spec: Job
             env.pop(name, None)
     if spec.ckpt_memory is not None:
         env["ROBUST_CKPT_MEMORY"] = place.memory_folder or "off"
-    if spec.ckpt_memory_dir is not None:
-        env["ROBUST_CKPT_MEMORY_DIR"] = spec.ckpt_memory_dir
-    if spec.ckpt_dir is not None:
-        env["ROBUST_CKPT_DIR"] = spec.ckpt_dir
-    if spec.ckpt_every:
-        env["ROBUST_CKPT_EVERY"] = spec.ckpt_every
+    told = {
+        "ROBUST_CKPT_MEMORY_DIR": spec.ckpt_memory_dir,
+        "ROBUST_CKPT_DIR": spec.ckpt_dir,
+        "ROBUST_CKPT_EVERY": spec.ckpt_every,
+    }
+    env.update({name: value for name, value in told.items() if value})
     if spec.ckpt_dir is not None or spec.ckpt_memory or place.resume is not None:
         for name in _RESUME:  # another job's
             env.pop(name, None)

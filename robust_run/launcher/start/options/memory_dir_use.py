@@ -15,7 +15,7 @@ def with_memory_dir(spec: JobSpec, path: str, world: World) -> JobSpec:
         raise UserError(f"--ckpt-memory-dir {path!r}: must be a folder of this machine, empty or absent")
     if spec.many is not None:
         raise UserError(
-            f"--ckpt-memory-dir {path}: for jobs of one node: ranks of other nodes would not see files in the memory of this one; "
+            f"--ckpt-memory-dir {path}: for jobs of one node, as no other would see files in the memory of this one; "
             "use robust_run.checkpoint, or a --ckpt-dir that all nodes share"
         )
     if spec.image is not None:

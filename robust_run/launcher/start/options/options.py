@@ -250,8 +250,8 @@ OPTIONS: tuple[OptionDescription, ...] = (
         OWN,
         "ckpt-memory-dir",
         "FOLDER",
-        "A folder whose files are in this node's memory: what SCRIPT saves there, torch.save or other, is written to --ckpt-dir behind "
-        "it. One node; at most as much as --ckpt-memory says.",
+        "A folder whose files are in this node's memory: what SCRIPT saves there is written to --ckpt-dir behind it. Jobs of one "
+        "node; at most as much as --ckpt-memory says.",
         OptionLook(env=False),  # ROBUST_CKPT_MEMORY_DIR is what workers are told
     ),
     describe(
