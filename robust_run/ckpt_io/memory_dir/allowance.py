@@ -24,13 +24,15 @@ class Allowance:
         self._lock = threading.RLock()  # files are closed by whoever lets go of them last, also in here
         self.taken_bytes = 0
 
-    def take(self, size_bytes: int) -> None:
-        """Take memory. Raises NoRoom."""
+    def take(self, wanted_bytes: int, least_bytes: int) -> int:
+        """Take memory, as much as is wanted or there is; return how much. Raises NoRoom for less than the least."""
         with self._lock:
             found = room(self._facts(), self._limit_bytes, self.taken_bytes)
-            if found.bytes is not None and found.bytes < size_bytes:
+            size_bytes = wanted_bytes if found.bytes is None else min(wanted_bytes, found.bytes)
+            if size_bytes < least_bytes:
                 raise NoRoom(found.because)
             self.taken_bytes += size_bytes
+            return size_bytes
 
     def give_back(self, size_bytes: int) -> None:
         """Note that memory was freed."""

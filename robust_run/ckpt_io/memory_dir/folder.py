@@ -54,12 +54,11 @@ class MemoryFolder:
         """Write what storage has not got; see `Flusher.finish`."""
         return Written(files=0, bytes=0) if self.flusher is None else self.flusher.finish(limit_s, tell, every_s)
 
-    def _take(self, size_bytes: int) -> None:
-        """Take memory: of what storage has, if there is no other. Raises OSError (ENOSPC)."""
+    def _take(self, wanted_bytes: int, least_bytes: int) -> int:
+        """Take memory: of what storage has, if there is no other; return how much. Raises OSError (ENOSPC)."""
         while True:
             try:
-                self._allowance.take(size_bytes)
-                return
+                return self._allowance.take(wanted_bytes, least_bytes)
             except NoRoom as full:
                 if self.layers.drop_oldest():
                     continue

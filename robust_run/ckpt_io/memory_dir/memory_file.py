@@ -24,8 +24,8 @@ class MemoryFile:
     Its memory is given back when nobody refers to it any more.
     """
 
-    def __init__(self, take: Callable[[int], None], give_back: Callable[[int], None]) -> None:
-        """`take` has memory be taken, and raises OSError (ENOSPC) where there is none. Raises OSError."""
+    def __init__(self, take: Callable[[int, int], int], give_back: Callable[[int], None]) -> None:
+        """`take(wanted, least)` has memory be taken, and raises OSError (ENOSPC) where there is none. Raises OSError."""
         self.descriptor = _create()
         self.place = ""
         """Of a file that is not in memory, see `SpilledFile`."""
@@ -68,8 +68,7 @@ class MemoryFile:
         missing_bytes = end_bytes - self._granted[0]
         if missing_bytes > 0:
             piece_bytes = max(missing_bytes, min(PIECE_BYTES, end_bytes), _LEAST_BYTES)
-            self._take(piece_bytes)
-            self._granted[0] += piece_bytes
+            self._granted[0] += self._take(piece_bytes, missing_bytes)
 
     def trim(self) -> None:
         """Give back what was taken and is not needed: it is written to no more."""

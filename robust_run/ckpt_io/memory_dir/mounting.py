@@ -60,13 +60,15 @@ def start(options: MemoryDirOptions, env: Mapping[str, str]) -> subprocess.Popen
             wait_until_served(process, options.point, _ADVICE, words)
         except BaseException:
             stop(process, options.point)
+            assert process.stdout is not None
+            process.stdout.close()
             raise
     widen_read_ahead(options.point, _READ_AHEAD_BYTES)
     return process
 
 
 def stop(process: subprocess.Popen[bytes], point: str) -> None:
-    """End the process, which unmounts; what is left of the mount is taken away."""
+    """End the process, which unmounts; what is left of the mount is taken away. Who reads what it says reads on to the end."""
     if process.stdin is not None:
         with suppress(OSError):
             process.stdin.close()

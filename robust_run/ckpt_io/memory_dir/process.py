@@ -41,8 +41,8 @@ def command(options: MemoryDirOptions) -> tuple[str, ...]:
 def main(argument: str) -> int:
     """Serve until the mount is gone. 0: it was unmounted; 1: it could not be mounted, as was said on standard output."""
     options = msgspec.json.decode(argument, type=MemoryDirOptions)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(number, signal.SIG_IGN)
+    # Not ignored: libfuse sets handlers of its own.
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT))
     sys.setswitchinterval(_SWITCH_S)
     try:
         _serve(options)

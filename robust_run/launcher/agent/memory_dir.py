@@ -77,7 +77,7 @@ class MemoryDir:
     def _listen(self, process: subprocess.Popen[bytes]) -> None:
         """Hear what the process says, to its end; then see to another."""
         assert process.stdout is not None
-        with suppress(OSError, ValueError, msgspec.MsgspecError):
+        with suppress(OSError, ValueError, msgspec.MsgspecError), process.stdout:
             for line in process.stdout:
                 self._take(msgspec.json.decode(line, type=FromDir))
         with self._heard:
