@@ -77,7 +77,8 @@ class WrittenFile:
     def give_up(self, error: OSError) -> None:
         """It will never be there; its memory is needed no longer."""
         with self.lock:
-            self.failure = self.failure or error
+            # Not the error itself: what is on its traceback would keep the memory.
+            self.failure = self.failure or OSError(error.errno, error.strerror)
             if not self.is_committed:
                 self.data = self._make(in_memory=True)
 
