@@ -1,4 +1,4 @@
-"""`--ckpt-memory-dir`: which jobs may have a folder in memory, what their workers are told, and what people are told at the end."""
+"""`--ckpt-memory-dir`: which jobs may have a folder in memory, what workers are told, and what people are told at the end."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_workers_are_told_where_it_is_and_not_where_that_of_an_outer_job_is(mach
 
 @pytest.mark.parametrize("nodes", ["2", "1:2"])
 def test_a_job_that_may_have_several_nodes_is_refused_with_what_to_do(machine: Machine, nodes: str) -> None:
-    with pytest.raises(UserError, match="for jobs of one node.*use robust_run.checkpoint, or a --ckpt-dir that all"):
+    with pytest.raises(UserError, match=r"for jobs of one node.*use robust_run\.checkpoint, or a --ckpt-dir that all"):
         job(machine, "--ckpt-memory-dir", "now", "--nnodes", nodes, "--rdzv-endpoint", "h:1", "--rdzv-backend", "c10d")
 
 

@@ -42,6 +42,12 @@ def options_of(spec: JobSpec) -> MemoryDirOptions:
     )
 
 
+def take_away(path: str) -> None:
+    """Take away the mount of a folder whose process was killed, if there is one. Never raises."""
+    folder, name = os.path.split(path)  # the mount itself cannot be looked at
+    mounting.take_away(os.path.join(os.path.realpath(folder), name))
+
+
 class MemoryDir:
     """One node's."""
 

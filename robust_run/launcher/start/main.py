@@ -86,13 +86,9 @@ def resume(
 def _take_memory_dir_away(spec: JobSpec) -> None:
     """Take away what is left of a folder in memory when the agent was killed, and its process with it."""
     if spec.ckpt_memory_dir is not None:
-        from robust_run.ckpt_io.memory_dir.mounting import take_away
+        from robust_run.launcher.agent.memory_dir import take_away
 
-        take_away(
-            os.path.join(
-                os.path.realpath(os.path.dirname(spec.ckpt_memory_dir)), os.path.basename(spec.ckpt_memory_dir)
-            )
-        )
+        take_away(spec.ckpt_memory_dir)
 
 
 def _opened_memory_dir(
