@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 from robust_run.ckpt_io.memory_dir.layers import Layers, StorageTask
 from robust_run.ckpt_io.memory_dir.storage import Storage
@@ -112,7 +113,7 @@ class Flusher:
         """Have a folder appear at once, with all that is in it; where storage has it, what is new goes into it singly."""
         layers, storage = self._layers, self._storage
         if storage.status(unit.path) is not None or any(part.what == "move" for part in unit.parts):
-            layers.refused.add(unit.path)
+            self._do(replace(unit, what="folder", parts=()))
             return
         top = storage.stage_folder()
         try:
@@ -124,8 +125,7 @@ class Flusher:
                     if part not in done:
                         storage.discard(os.path.join(top, part.path))
                 if not storage.publish_folder(top, unit.path):
-                    layers.refused.add(unit.path)
-                    return
+                    return  # it was made meanwhile
                 for part in done:
                     layers.is_done(part)
         finally:

@@ -2,15 +2,15 @@
 
 * A name was removed: it is removed from storage when all that was written before that is there, and something newer than it (or
   nothing is left to write): whenever the node dies, storage has what was there, or what came after it.
-* Files go to storage, the newest first. Those in one folder (of the uppermost level) belong together: one that storage does not
-  have appears there at once, with all its files; in one that is there, the oldest come first, as what programs write last is what
-  they look for.
+* Files go to storage, the newest first. A folder that storage does not have appears there at once, with all its files, when
+  nothing was written in it for a moment. One in which that never happens is no checkpoint but a folder of them: it is made
+  empty, and what is in it goes as if it were in the uppermost one.
 * What has a temporary name waits: it is about to be renamed.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from robust_run.ckpt_io.memory_dir.names import Kept, Names, parents
@@ -18,6 +18,8 @@ from robust_run.ckpt_io.seen import is_temporary
 
 #: A file is left alone for so long after it was closed, a folder after the last change, and for longer where a name is temporary.
 SETTLE_S, SETTLE_FOLDER_S, SETTLE_TEMPORARY_S = 0.5, 2.0, 60.0
+#: A new folder in which something is written all the time is made after so long.
+LONGEST_SETTLE_S = 120.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +44,6 @@ class StorageTask:
 class Layers(Names):
     """The two layers."""
 
-    refused: set[str] = field(default_factory=set)
-    """Folders that could not appear at once: storage has them."""
-
     def waiting(self) -> list[tuple[str, int]]:
         """Return the files that storage has not got, with their sizes."""
         with self.lock:
@@ -67,16 +66,25 @@ class Layers(Names):
             units: dict[str, list[tuple[str, Kept]]] = {}
             for path, kept in todo.items():
                 if kept.kind != "gone":
-                    units.setdefault(path.partition("/")[0], []).append((path, kept))
+                    units.setdefault(self._unit_of(path), []).append((path, kept))
             ready = [name for name, unit in units.items() if self._is_ready(name, unit, now_s, is_last=is_last)]
-            if not ready:
-                return None
-            name = max(ready, key=lambda each: max(kept.number for _, kept in units[each]))
-            unit = sorted(units[name], key=lambda each: each[1].number)
-            if any(path != name or kept.kind == "folder" for path, kept in unit) and name not in self.refused:
-                parts = tuple(self._writing(path, kept) for path, kept in sorted(unit, key=_folders_first))
-                return StorageTask(what="unit", path=name, kept=unit[-1][1], parts=parts)
-            return self._writing(*unit[0])
+            if ready:
+                name = max(ready, key=lambda each: max(kept.number for _, kept in units[each]))
+                if self.kept[name].kind != "folder":
+                    return self._writing(name, self.kept[name])
+                unit = sorted(units[name], key=_folders_first)
+                parts = tuple(self._writing(path, kept) for path, kept in unit)
+                return StorageTask(what="unit", path=name, kept=self.kept[name], parts=parts)
+            late = [name for name in units if self._is_late(self.kept[name], now_s)]
+            return self._writing(late[0], self.kept[late[0]]) if late else None
+
+    def _unit_of(self, path: str) -> str:
+        """Return what a name gets to storage with: the uppermost folder above it that storage has not got, or by itself."""
+        above = (folder for folder in parents(path) if folder in self.kept and self.kept[folder].kind == "folder")
+        return min(above, key=len, default=path)
+
+    def _is_late(self, kept: Kept, now_s: float) -> bool:
+        return kept.kind == "folder" and max(kept.changed_s + LONGEST_SETTLE_S, kept.retry_at_s) <= now_s
 
     def _next_removal(self, todo: dict[str, Kept], now_s: float) -> StorageTask | None:
         oldest = min((kept.number for kept in todo.values() if kept.kind != "gone"), default=self.number + 1)
@@ -93,7 +101,7 @@ class Layers(Names):
             return False
         if is_last:
             return True
-        is_folder = any(path != name or kept.kind == "folder" for path, kept in unit)
+        is_folder = self.kept[name].kind == "folder"
         if is_folder and self.is_written(name):
             return False
         wait_s = SETTLE_FOLDER_S if is_folder else SETTLE_S

@@ -81,10 +81,11 @@ class Storage:
         staged = os.path.join(top, path)
         if self.status(path) is not None:
             return False
+        make_folders(os.path.dirname(self.place(path)), durable=True)
         for folder, _, _ in os.walk(staged):
             sync_folder(folder)
         os.rename(staged, self.place(path))
-        sync_folder(self.root)
+        sync_folder(os.path.dirname(self.place(path)))
         return True
 
     def discard_folder(self, top: str) -> None:

@@ -106,13 +106,26 @@ def test_a_folder_in_which_a_file_is_being_written_waits(made: MadeFolder, stora
     made.operations.mkdir("/step-1", 0o755)
     made.write("step-1/a", b"a")
     handle = made.operations.create("/step-1/b", 0o644)
-    made.now_s += 1000.0
+    made.now_s += 100.0
     assert not made.step(is_last=False)
     made.operations.flush("", handle)
     made.operations.release("", handle)
-    made.now_s += 1000.0
+    made.now_s += 100.0
     made.step(is_last=False)
     assert tree_of(storage) == {"step-1": None, "step-1/a": b"a", "step-1/b": b""}
+
+
+def test_a_folder_that_is_written_to_all_the_time_is_one_of_checkpoints(made: MadeFolder, storage: Path) -> None:
+    made.operations.mkdir("/run", 0o755)
+    for step in range(200):
+        made.operations.mkdir(f"/run/step-{step}", 0o755)
+        made.write(f"run/step-{step}/a", b"%d" % step)
+        made.now_s += 1.0
+        while made.step(is_last=False):
+            pass
+    assert {f"run/step-{step}/a" for step in range(197)} <= tree_of(storage).keys()
+    made.flush()
+    assert tree_of(storage) == made.tree()
 
 
 def test_a_temporary_name_waits_to_be_renamed(made: MadeFolder, storage: Path) -> None:
