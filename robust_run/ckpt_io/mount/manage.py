@@ -76,7 +76,7 @@ def mount(options: MountOptions, say: Callable[[str], None], log: IO[bytes] | No
             start_new_session=True,
         )
         try:
-            _wait(process, options, words)
+            wait_until_served(process, options.point, f"is {options.url} reachable?", words)
         except BaseException:
             process.kill()
             process.wait()
@@ -89,17 +89,17 @@ def mount(options: MountOptions, say: Callable[[str], None], log: IO[bytes] | No
             assert process.stdout is not None
             process.stdout.close()
     if not options.direct_io:
-        _widen_read_ahead(options)
+        widen_read_ahead(options.point, options.read_ahead_bytes)
     return ServedMount(options, process)
 
 
-def _widen_read_ahead(options: MountOptions) -> None:
+def widen_read_ahead(point: str, size_bytes: int) -> None:
     """Let the kernel ask for more at once. Only after the first answer: the kernel sets its own value before that."""
     try:
-        os.stat(options.point)
-        device = next((each.device for each in ours() if each.point == options.point), "")
+        os.stat(point)
+        device = next((each.device for each in ours() if each.point == point), "")
         with open(f"/sys/class/bdi/{device}/read_ahead_kb", "w", encoding="ascii") as setting:
-            setting.write(str(options.read_ahead_bytes >> 10))
+            setting.write(str(size_bytes >> 10))
     except OSError:
         pass  # not root: the kernel asks for 128 KiB at a time
 
@@ -135,14 +135,14 @@ def check_point(point: str) -> None:
         raise UserError(f"{point} cannot be mounted on: {error.strerror}") from error
 
 
-def _wait(process: subprocess.Popen[bytes], options: MountOptions, words: IO[bytes]) -> None:
-    """Wait until it serves. Raises PlatformError if it does not."""
+def wait_until_served(process: subprocess.Popen[bytes], point: str, advice: str, words: IO[bytes]) -> None:
+    """Wait until it serves, as it says in a line. Raises PlatformError if it does not; `words`: what it said on stderr."""
     assert process.stdout is not None
     line, until_s = b"", time.monotonic() + START_LIMIT_S
     while not line.endswith(b"\n"):
         readable, _, _ = select.select([process.stdout], [], [], max(0.0, until_s - time.monotonic()))
         if not readable:
-            raise PlatformError(f"{options.point}: not mounted within {START_LIMIT_S:g} s; is {options.url} reachable?")
+            raise PlatformError(f"{point}: not mounted within {START_LIMIT_S:g} s; {advice}")
         data = os.read(process.stdout.fileno(), 4096)
         if not data:
             break
@@ -154,7 +154,7 @@ def _wait(process: subprocess.Popen[bytes], options: MountOptions, words: IO[byt
             pid=0, error=_last_words(words) or f"the process that serves ended with {process.wait(STOP_LIMIT_S)}"
         )
     if ready.error:
-        raise PlatformError(f"{options.point} not mounted: {_with(ready.error, _last_words(words))}")
+        raise PlatformError(f"{point} not mounted: {_with(ready.error, _last_words(words))}")
 
 
 def _with(reason: str, words: str) -> str:

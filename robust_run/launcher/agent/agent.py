@@ -250,7 +250,7 @@ class Agent:
 
             memory = self.memory
             held = memory.held if memory is not None else None
-            self._checkpoints = AgentCheckpoints(self._node.spec.ckpt_dir, self._deliver, held)
+            self._checkpoints = AgentCheckpoints(self._node.spec.resume_folder, self._deliver, held)
             if self._loop is not None:
                 self._checkpoints.attach(self._loop.call_soon)
         return self._checkpoints

@@ -266,8 +266,9 @@ def _resume_known(
     """It was chosen where the attempt starts from; or the journal has lost that, and a node that runs it says so."""
     from robust_run.launcher.core.resume import resuming
 
-    said = resuming.chosen(state, event) if isinstance(event, ResumeChosen) else resuming.adopt(state, event)
-    return said + _go(policy, state, now_s)
+    if isinstance(event, AttemptStarted):
+        return resuming.adopt(state, event) + _go(policy, state, now_s)
+    return resuming.chosen(state, event, saves_plain_files=policy.saves_plain_files) + _go(policy, state, now_s)
 
 
 def _go(policy: CorePolicy, state: JobState, now_s: float) -> list[Action]:

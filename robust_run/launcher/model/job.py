@@ -128,6 +128,8 @@ class JobPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Which checks; empty: all that make sense."""
     no_replay: str = "the job has one node"
     """Why the program is not run on groups of nodes; empty: it may be."""
+    saves_plain_files: bool = False
+    """The program has a folder for checkpoints of any form: that none of ours is seen does not mean that it begins anew."""
     replay_unit: int = 1
     """Nodes that one replica of the model needs."""
     health_rules: str = ""
@@ -184,6 +186,8 @@ class JobSpec(JobPolicy, frozen=True, kw_only=True):
     """on, off, or auto: where it can be done without compiling, and NCCL is used (see `agent.nccl.arming`)."""
     ckpt_dir: str | None = None
     """Absolute folder of checkpoints: the newest in it is named to the workers of each attempt. None: none is looked for."""
+    ckpt_memory_dir: str | None = None
+    """Absolute folder whose files are in this node's memory, above those of `ckpt_dir`. None: there is none."""
     ckpt_memory: bool | None = None
     """Whether a keeper on each node holds what `robust_run.checkpoint.save` copies. None: nothing asks for it; False: it was
     switched off, so what is not saved at all is no mistake."""
@@ -217,6 +221,11 @@ class JobSpec(JobPolicy, frozen=True, kw_only=True):
     """Absolute folders with event files of TensorBoard or wandb."""
     notify: tuple[str, ...] = ()
     """Whom to tell of incidents, see `records.notify.target`; in a journal without what may be secret."""
+
+    @property
+    def resume_folder(self) -> str | None:
+        """Where checkpoints to start from are looked for; the folder in memory shows those of `ckpt_dir`, too."""
+        return self.ckpt_memory_dir or self.ckpt_dir
 
 
 class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -31,6 +31,7 @@ from robust_run.launcher.start.warm import client as warm_process
 from robust_run.version import __version__
 
 if TYPE_CHECKING:
+    from robust_run.launcher.agent.memory_dir import MemoryDir
     from robust_run.launcher.agent.places.place import OpenedPlace
     from robust_run.launcher.agent.signals import Scheduler
     from robust_run.launcher.agent.warm.warm_handoff import WarmHandoff
@@ -58,6 +59,7 @@ def launch(spec: JobSpec, env: Mapping[str, str], scheduler: Scheduler | None = 
             )
         finally:
             run_directory.remove_temporary()
+            _take_memory_dir_away(spec)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
@@ -76,8 +78,34 @@ def resume(
             )
         finally:
             run_directory.remove_temporary()
+            _take_memory_dir_away(spec)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _take_memory_dir_away(spec: JobSpec) -> None:
+    """Take away what is left of a folder in memory when the agent was killed, and its process with it."""
+    if spec.ckpt_memory_dir is not None:
+        from robust_run.launcher.agent.memory_dir import take_away
+
+        take_away(spec.ckpt_memory_dir)
+
+
+def _opened_memory_dir(
+    spec: JobSpec, env: Mapping[str, str], run_directory: RunDirectory, console: Console
+) -> MemoryDir | None:
+    """Return the folder in memory of a job that asked for one. Raises RobustRunError; then nothing was started."""
+    if spec.ckpt_memory_dir is None:
+        return None
+    from robust_run.launcher.agent.memory_dir import MemoryDir, options_of
+
+    made = MemoryDir(options_of(spec), env, console.say)
+    try:
+        made.open()
+    except RobustRunError:
+        run_directory.remove_unused()
+        raise
+    return made
 
 
 def _with_note(spec: JobSpec, note: str) -> JobSpec:
@@ -104,18 +132,22 @@ def run_agent(
     clock = SystemClock()
     started_at_s = clock.monotonic_s()
     console = Console(spec, clock)
+    memory_dir: MemoryDir | None = None
     try:
         become_subreaper()
+        memory_dir = _opened_memory_dir(
+            spec, env, run_directory, console
+        )  # before there are namespaces, which shall see it
         opened = None
         if spec.image is not None or spec.setup is not None:
             from robust_run.launcher.start.place_opening import open_place
 
             opened = open_place(spec, env, clock, run_directory, console, lifeline)
-        job = _Job(spec, env, clock, run_directory, console, mask, given, opened, resumed=resumed)
+        job = _Job(spec, env, clock, run_directory, console, mask, given, opened, memory_dir, resumed=resumed)
         job.begin()
         job.greet()
         job.run(lifeline, scheduler)
-        return job.end(started_at_s)
+        return job.end(started_at_s, lifeline)
     except RobustRunError as error:
         console.say(str(error))
         return error.exit_code
@@ -125,6 +157,8 @@ def run_agent(
         os.write(2, f"robust-run: {error}; is the process limit (ulimit -u) reached?\n".encode())
         return 1
     finally:
+        if memory_dir is not None:
+            memory_dir.close()
         console.close()
         if guard_is_gone(lifeline):  # it was killed, so nobody else will
             run_directory.remove_temporary()
@@ -133,7 +167,7 @@ def run_agent(
 class _Job:
     """The parts of a one-node job: its node, its agent and its controller, all in this process."""
 
-    def __init__(  # noqa: PLR0913 - what they are made of
+    def __init__(  # noqa: PLR0913, PLR0917 - what they are made of
         self,
         spec: JobSpec,
         env: Mapping[str, str],
@@ -143,6 +177,7 @@ class _Job:
         mask: set[int],
         given: WarmHandoff | None,
         opened: OpenedPlace | None,
+        memory_dir: MemoryDir | None,
         *,
         resumed: bool,
     ) -> None:
@@ -171,8 +206,13 @@ class _Job:
             raise UserError(f"another launcher continues the run in {run_directory.path!r}; robust status shows it")
         tells = telling(spec, run_directory, clock, console)
         self._book = IncidentBook(clock, run_directory, console.say, console.complain, tells, drawing)
-        self._node.spare = self._book.notifier_pids
+        self._memory_dir = memory_dir
+        self._node.spare = self._lasting_pids
         self._controller = self._link.controller = self._made_controller()
+
+    def _lasting_pids(self) -> list[int]:
+        """Return processes of ours that outlive attempts."""
+        return [*self._book.notifier_pids(), *(self._memory_dir.pids() if self._memory_dir is not None else ())]
 
     def _made_controller(self) -> Controller:
         """Return the controller, which goes on from the journal where the job does."""
@@ -215,7 +255,7 @@ class _Job:
             id=self.agent.node_id,
             name=self._host,
             nproc=spec.nproc,
-            ckpt_dir=as_text(spec.ckpt_dir or ""),
+            ckpt_dir=as_text(spec.resume_folder or ""),
             has_memory=spec.ckpt_memory is True,
             version=__version__,
         )
@@ -252,10 +292,15 @@ class _Job:
 
         run(self.agent, self._node, self._link, lifeline, scheduler)
 
-    def end(self, started_at_s: float) -> int:
+    def end(self, started_at_s: float, lifeline: int) -> int:
         """Put everything away, say the last word, and return the job's exit code."""
         finish = self._link.finish
         self._book.flush()
+        if self._memory_dir is not None:
+            from robust_run.launcher.agent.memory_dir import STOPPED_LIMIT_S, is_told_more
+
+            is_stopped = finish is None or finish.outcome == "stopped"
+            self._memory_dir.finish(STOPPED_LIMIT_S if is_stopped else None, lambda: is_told_more(lifeline))
         self._node.end_helpers(finish.exit_code if finish is not None else 1)
         assert finish is not None
         from robust_run.launcher.controller.last_word import say_goodbye

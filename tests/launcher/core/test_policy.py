@@ -22,7 +22,7 @@ RECORDED_MANY = (
 
 def changed(kind: type[msgspec.Struct]) -> dict[str, Any]:
     """Return a value that is not the default for every field of a policy."""
-    others: dict[type, Any] = {int: 7, float: 0.25, str: "other", tuple: ("other",), type(None): 0.25}
+    others: dict[type, Any] = {int: 7, bool: True, float: 0.25, str: "other", tuple: ("other",), type(None): 0.25}
     return {each.name: others[type(each.default)] for each in msgspec.structs.fields(kind)}
 
 

@@ -120,16 +120,19 @@ _RESUME = ("ROBUST_RESUME", "ROBUST_RESUME_STEP", "ROBUST_RESUME_OWN")
 
 def _tell_of_checkpoints(env: dict[str, str], base: Mapping[str, str], spec: JobSpec, place: RankPlace) -> None:
     """Set where a worker starts from, and where it saves."""
-    env.pop("ROBUST_CKPT_MEMORY", None)  # another job's
+    for name in ("ROBUST_CKPT_MEMORY", "ROBUST_CKPT_MEMORY_DIR"):  # another job's
+        env.pop(name, None)
     if base.get("ROBUST_JOB", spec.run_id) != spec.run_id:  # started by a worker of another job, which was told its own
         for name in ("ROBUST_CKPT_DIR", "ROBUST_CKPT_EVERY", *_RESUME):
             env.pop(name, None)
     if spec.ckpt_memory is not None:
         env["ROBUST_CKPT_MEMORY"] = place.memory_folder or "off"
-    if spec.ckpt_dir is not None:
-        env["ROBUST_CKPT_DIR"] = spec.ckpt_dir
-    if spec.ckpt_every:
-        env["ROBUST_CKPT_EVERY"] = spec.ckpt_every
+    told = {
+        "ROBUST_CKPT_MEMORY_DIR": spec.ckpt_memory_dir,
+        "ROBUST_CKPT_DIR": spec.ckpt_dir,
+        "ROBUST_CKPT_EVERY": spec.ckpt_every,
+    }
+    env.update({name: value for name, value in told.items() if value})
     if spec.ckpt_dir is not None or spec.ckpt_memory or place.resume is not None:
         for name in _RESUME:  # another job's
             env.pop(name, None)

@@ -103,8 +103,8 @@ def saved(state: JobState, found: SavedCheckpoint) -> None:
         state.last_saved = found
 
 
-def chosen(state: JobState, event: ResumeChosen) -> list[Action]:
-    """Take in where the attempt starts from; what people want to know of it is said."""
+def chosen(state: JobState, event: ResumeChosen, *, saves_plain_files: bool = False) -> list[Action]:
+    """Take in where the attempt starts from; what people want to know of it is said. See `JobPolicy.saves_plain_files`."""
     state.resume, state.elsewhere = event.point(), event.elsewhere
     if state.has_memory and (event.step is not None or not event.source):
         state.began_at[event.attempt] = event.step or 0
@@ -112,7 +112,7 @@ def chosen(state: JobState, event: ResumeChosen) -> list[Action]:
     state.told_over.update(each.uuid or each.name for each in news)
     unsure = [each for each in event.unsure if each not in state.told_over]
     state.told_over.update(unsure)
-    if not event.source and event.attempt == 0:
+    if not event.source and (event.attempt == 0 or (saves_plain_files and not event.passed_over)):
         return []
     return [Say(text=sentence(event, news, unsure))]
 

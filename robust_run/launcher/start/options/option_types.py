@@ -109,6 +109,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     trace_nccl: str = _JOB.trace_nccl
     ckpt_dir: str | None = None
     ckpt_memory: str = "auto"
+    ckpt_memory_dir: str | None = None
     ckpt_every: str = _JOB.ckpt_every
     ckpt_copies: str = "auto"
     standby: str = "0"

@@ -248,6 +248,14 @@ OPTIONS: tuple[OptionDescription, ...] = (
     ),
     describe(
         OWN,
+        "ckpt-memory-dir",
+        "FOLDER",
+        "A folder whose files are in this node's memory: what SCRIPT saves there is written to --ckpt-dir behind it. Jobs of one "
+        "node; at most as much as --ckpt-memory says.",
+        OptionLook(env=False),  # ROBUST_CKPT_MEMORY_DIR is what workers are told
+    ),
+    describe(
+        OWN,
         "ckpt-every",
         "N|TIME",
         "How often robust_run.checkpoint saves to --ckpt-dir: every N steps, or 30s, 10m, 2h; unless given, as SCRIPT says.",

@@ -79,6 +79,10 @@ def resolve(options: Options, world: World) -> JobSpec:
         from robust_run.launcher.start.options.memory_use import with_memory
 
         spec = with_memory(spec, options, is_mentioned=is_mentioned)
+    if options.ckpt_memory_dir is not None:
+        from robust_run.launcher.start.options.memory_dir_use import with_memory_dir
+
+        spec = with_memory_dir(spec, options.ckpt_memory_dir, world)
     if chosen.many is None and not options.given & LADDER_OPTIONS:
         return spec
     from robust_run.launcher.start.options.ladder_use import (
