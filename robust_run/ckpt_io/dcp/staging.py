@@ -170,9 +170,7 @@ def _filled(outline: Any, places: list[torch.Tensor]) -> Any:
         if outline.shard_of is None:
             return place
         shard = type(outline.shard_of)(torch.empty_like(place), outline.shard_of._spec, requires_grad=False)
-        shard._local_tensor = (
-            place  # made of it, it had its offset too, and torch would look for memory of its own
-        )
+        shard._local_tensor = place  # made of it, it had its offset too, and torch would look for memory of its own
         return shard
     if isinstance(outline, dict):
         return {key: _filled(inner, places) for key, inner in outline.items()}
