@@ -9,6 +9,8 @@ state. What a contender does afterwards in the background is waited for, and sho
 
     memcpy          a copy into tensors that are there and warm: the limit
     robust_run      `robust_run.checkpoint.save` into the memory of this node's keeper, a real process
+    ours_async      `robust_run.ckpt_io.dcp.async_save`, to the same disk as the following
+    ours_fresh      `dcp.async_save` as it is, with our writer: the same into fresh memory
     dcp_stager      `dcp.async_save` with torch's DefaultStager in shared memory, reused
     dcp_async       `dcp.async_save` as it is
     torch_save      `torch.save` to the same disk
@@ -45,6 +47,7 @@ OURS, LIMIT = "robust_run", "memcpy"
 PEERS = ("dcp_stager", "dcp_async", "torch_save", "dlrover")
 FLASH_MEMORY = "/dev/shm/ckpt_shm_0"
 """What DLRover leaves where its process is killed."""
+ASYNC = "ours_async"
 State = dict[str, torch.Tensor]
 Save = Callable[[State, int], "Callable[[], object] | float"]
 """Saves; returns what waits until the rest of it is done, or how long it took where that was measured elsewhere."""
@@ -112,6 +115,29 @@ def dcp(folder: str, *, staged: bool) -> Save:
         if stager is not None:
             answer.staging_completion.result()  # until then the state may not change
         future = getattr(answer, "upload_completion", answer)
+
+        def wait() -> None:
+            future.result()
+            shutil.rmtree(place)
+
+        return wait
+
+    return save
+
+
+def ours_async(folder: str, *, is_fresh: bool) -> Save:
+    """Ours to disk in the background."""
+    import torch.distributed.checkpoint as torch_dcp
+
+    from robust_run.ckpt_io import dcp
+
+    def save(state: State, step: int) -> Callable[[], object]:
+        place = os.path.join(folder, f"ours-{is_fresh}-{step}")
+        if is_fresh:
+            answer: Any = torch_dcp.async_save(state, storage_writer=dcp.RobustWriter(place), no_dist=True)
+            future = getattr(answer, "upload_completion", answer)
+        else:
+            future = dcp.async_save(state, place)
 
         def wait() -> None:
             future.result()
@@ -242,8 +268,9 @@ def main() -> int:
         keeper(memory),
     ):
         saves: dict[str, Save] = {
-            LIMIT: memcpy(state), OURS: robust_run(state), "dcp_stager": dcp(folder, staged=True),
-            "dcp_async": dcp(folder, staged=False), "torch_save": torch_save(folder),
+            LIMIT: memcpy(state), OURS: robust_run(state), ASYNC: ours_async(folder, is_fresh=False),
+            "ours_fresh": ours_async(folder, is_fresh=True), "dcp_stager": dcp(folder, staged=True), "dcp_async": dcp(folder, staged=False),
+            "torch_save": torch_save(folder),
         }  # fmt: skip
         if flash is not None:
             saves["dlrover"] = flash
@@ -267,9 +294,11 @@ def main() -> int:
         cases.append(case)
         print(f"{name:<20}{case['blocked_s_per_gib']['median']:>16.4f}{case['until_done_s_per_gib']:>14.3f}")
     ratios = [
-        {"ratio": f"blocked: {OURS} over {other}", "median": round(statistics.median(ratio(returned, OURS, other)), 3),
-         "rounds": [round(each, 3) for each in ratio(returned, OURS, other)], "aim": aim}
-        for other, aim in ((LIMIT, "<= 1.3"), *((peer, "<= 1") for peer in PEERS if peer in saves))
+        {"ratio": f"blocked: {one} over {other}", "median": round(statistics.median(ratio(returned, one, other)), 3),
+         "rounds": [round(each, 3) for each in ratio(returned, one, other)], "aim": aim}
+        for one in (OURS, ASYNC)
+        for other, aim in ((LIMIT, "<= 1.3"), *((peer, "<= 1") for peer in (*PEERS, *(["ours_fresh"] if one == ASYNC else []))))
+        if other in saves
     ]  # fmt: skip
     for each in ratios:
         print(f"{each['ratio']:<40}{each['median']:>8.3f}   aim {each['aim']}")

@@ -77,7 +77,9 @@ def test_a_training_goes_on_from_it_as_from_what_ranks_have_written(
     ranks.values(f"first_half{sharded}", ROBUST_CKPT_DIR=str(by_ranks))
     mine, theirs = manifest(folder / "step-3"), manifest(by_ranks / "step-3")
     for each in (mine, theirs):
-        each["tensors"] = {  # values hold the random number generators, whose numbers take as many bytes as they happen to need
+        each[
+            "tensors"
+        ] = {  # values hold the random number generators, whose numbers take as many bytes as they happen to need
             tensor["name"]: (tensor["dtype"], tensor["sizes"] if "/values/" not in tensor["name"] else ())
             for tensor in each["tensors"]
         }

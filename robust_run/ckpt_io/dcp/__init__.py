@@ -9,7 +9,8 @@ import importlib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from robust_run.ckpt_io.dcp.helpers import async_save, load, load_whole, save
+    from robust_run.ckpt_io.dcp.background import async_save
+    from robust_run.ckpt_io.dcp.helpers import load, load_whole, save
     from robust_run.ckpt_io.dcp.reader import RobustReader
     from robust_run.ckpt_io.dcp.writer import RobustWriter
     from robust_run.ckpt_io.errors import ObjectRefused, PeerFailed
@@ -20,6 +21,7 @@ _PLACES = {
     "ObjectRefused": "robust_run.ckpt_io.errors",
     "PeerFailed": "robust_run.ckpt_io.errors",
     "RobustReader": "robust_run.ckpt_io.dcp.reader",
+    "async_save": "robust_run.ckpt_io.dcp.background",
     "RobustWriter": "robust_run.ckpt_io.dcp.writer",
 }
 """Where names are that are not in `helpers`."""

@@ -6,10 +6,7 @@ All of them work with a process group and without: without one, this process is 
 from __future__ import annotations
 
 import os
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -18,13 +15,14 @@ from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import LoadPlanner, SavePlanner
 
 from robust_run.ckpt_io.dcp.agreement import OpenedByRank, disagreement
-from robust_run.ckpt_io.dcp.failures import plain, plain_errors
+from robust_run.ckpt_io.dcp.failures import plain_errors
+from robust_run.ckpt_io.dcp.quiet import alone_is_fine
 from robust_run.ckpt_io.dcp.reader import RobustReader, Verify
 from robust_run.ckpt_io.dcp.whole import empty_state
 from robust_run.ckpt_io.dcp.writer import RobustWriter
 from robust_run.ckpt_io.errors import Mixed, PeerFailed
 from robust_run.ckpt_io.rules.types import UNIT_BYTES, Codec
-from robust_run.errors import RobustRunError, UserError
+from robust_run.errors import RobustRunError
 
 Where = str | os.PathLike[str]
 
@@ -63,56 +61,10 @@ def save(  # noqa: PLR0913 - options, all by name and with a default
         progress=progress,
     )
     try:
-        with plain_errors(), _alone_is_fine():
+        with plain_errors(), alone_is_fine():
             return dcp.save(dict(state), storage_writer=writer, planner=planner, process_group=process_group)
     finally:
         writer.abandon()  # of a save that is over this does nothing
-
-
-def async_save(  # noqa: PLR0913 - options, all by name and with a default
-    state: Mapping[str, Any],
-    url: Where,
-    *,
-    also: Sequence[str] = (),
-    step: int | None = None,
-    facts: Mapping[str, str] | None = None,
-    codec: Codec = "none",
-    durable: bool = True,
-    threads: int | None = None,
-    in_process: bool = False,
-    planner: SavePlanner | None = None,
-    process_group: dist.ProcessGroup | None = None,
-) -> Future[Metadata]:
-    """Copy a state dict to CPU memory, return, and save the copy while training goes on; ask the future for the outcome.
-
-    `in_process`: save in another process, which torch starts at the first call and which needs a process group here. With a
-    process group, its backend must have a part for the CPU (`cpu:gloo,cuda:nccl`). One save at a time.
-
-    Raises:
-        The future, what `save` raises. What a failed save leaves is removed with a thread, and by `prune` with a process.
-    """
-    writer = RobustWriter(url, also=also, step=step, facts=facts, codec=codec, durable=durable, threads=threads)
-    response = dcp.async_save(
-        dict(state),
-        storage_writer=writer,
-        planner=planner,
-        process_group=process_group,
-        **_saver(in_process=in_process),
-    )
-    running: Future[Metadata] = getattr(response, "upload_completion", response)
-    outcome: Future[Metadata] = Future()
-    outcome.set_running_or_notify_cancel()
-
-    def settle(done: Future[Metadata]) -> None:
-        writer.abandon()
-        error = done.exception()
-        if error is None:
-            outcome.set_result(done.result())
-        else:
-            outcome.set_exception(plain(error))
-
-    running.add_done_callback(settle)
-    return outcome
 
 
 def load(  # noqa: PLR0913 - options, all by name and with a default
@@ -149,7 +101,7 @@ def load(  # noqa: PLR0913 - options, all by name and with a default
     )
     try:
         _open_together(reader, process_group)
-        with plain_errors(), _alone_is_fine():
+        with plain_errors(), alone_is_fine():
             dcp.load(state, storage_reader=reader, planner=planner, process_group=process_group)
     finally:
         reader.close()
@@ -176,26 +128,11 @@ def load_whole(
     )
     try:
         state = empty_state(reader.opened().manifest)
-        with plain_errors(), _alone_is_fine():
+        with plain_errors(), alone_is_fine():
             dcp.load(state, storage_reader=reader, no_dist=True)
     finally:
         reader.close()
     return state
-
-
-def _saver(*, in_process: bool) -> dict[str, Any]:
-    """Return how torch is told who saves. Older versions know threads only, and have no word for it."""
-    if not in_process:
-        return {}
-    if not (dist.is_available() and dist.is_initialized()):
-        raise UserError(
-            "in_process=True: torch needs a process group for it, here and there; save in a thread without one"
-        )
-    try:
-        from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
-    except ImportError as error:
-        raise UserError("in_process=True: this version of torch saves in threads only; leave it out") from error
-    return {"async_checkpointer_type": AsyncCheckpointerType.PROCESS}
 
 
 def _open_together(reader: RobustReader, group: dist.ProcessGroup | None) -> None:
@@ -217,14 +154,3 @@ def _open_together(reader: RobustReader, group: dist.ProcessGroup | None) -> Non
             raise Mixed(wrong)
     if error is not None:
         raise error
-
-
-@contextmanager
-def _alone_is_fine() -> Iterator[None]:
-    """Without torch's warning that there is no process group."""
-    if dist.is_available() and dist.is_initialized():
-        yield
-        return
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
-        yield

@@ -126,7 +126,10 @@ class Leases:
     def late_s(self, node: str, now_s: float) -> float | None:
         """Return by how much a node's timers and this process's were late in the last minute; None: it was never connected."""
         seen = self._nodes.get(node)
-        return None if seen is None else seen.lateness.worst_s(now_s) + self._own.worst_s(now_s)
+        if seen is None:
+            return None
+        worst_s = seen.lateness.worst_s(now_s) if seen.lateness is not None else 0.0
+        return worst_s + self._own.worst_s(now_s)
 
     def _grant(self, node: str, seen: _Node, heard_s: float) -> LeaseTimes:
         late_s = seen.lateness.worst_s(heard_s) if seen.lateness is not None else 0.0

@@ -323,6 +323,27 @@ def in_background(in_process: bool) -> Callable[[int, Path], Any]:
     return scenario
 
 
+def save_as_training_goes_on(rank: int, folder: Path) -> Any:
+    """Ranks talk to each other over the same group meanwhile, each at a pace of its own."""
+    state, saving, sums = placed(Shard(0), blank=False), [], []
+    for step in range(1, 5):
+        state["grid"].to_local().fill_(step)
+        saving.append(async_save(state, folder / f"step-{step}"))
+        for _ in range(50 * (rank + 1)):
+            torch.randn(64, 64).square().sum()
+        total = torch.tensor([float(step + rank)])
+        dist.all_reduce(total)
+        sums.append(total.item())
+    state["grid"].to_local().fill_(-1)
+    for each in saving:
+        each.result(120)
+    found = []
+    for step in range(1, 5):
+        load(state, folder / f"step-{step}")
+        found.append(bool(state["grid"].to_local().eq(step).all()))
+    return [sums, found]
+
+
 SCENARIOS: dict[str, Callable[[int, Path], Any]] = {
     "fsdp_save": fsdp_save,
     "fsdp_load": fsdp_load,
@@ -353,6 +374,7 @@ SCENARIOS: dict[str, Callable[[int, Path], Any]] = {
     "load_own_shared": load_own(lambda _: OWN, lambda _: "step-3", shared=True),
     "load_alone_among_others": load_alone_among_others,
     "save_in_a_thread": in_background(in_process=False),
+    "save_as_training_goes_on": save_as_training_goes_on,
     "save_in_a_process": in_background(in_process=True),
 }
 

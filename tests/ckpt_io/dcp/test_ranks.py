@@ -193,3 +193,11 @@ def test_a_save_in_the_background_is_the_same_and_tells_its_error(many: Ranks, t
     for same, error, text in many.values(scenario, 2, tmp_path):
         assert same
         assert error == "TargetLost" and "/proc/nothing" in text
+
+
+def test_saves_in_the_background_do_not_mix_with_what_training_says_over_the_same_group(
+    many: Ranks, tmp_path: Path
+) -> None:
+    for sums, found in many.values("save_as_training_goes_on", 2, tmp_path):
+        assert sums == [3.0, 5.0, 7.0, 9.0]
+        assert found == [True] * 4
