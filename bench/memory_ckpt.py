@@ -269,8 +269,8 @@ def main() -> int:
     ):
         saves: dict[str, Save] = {
             LIMIT: memcpy(state), OURS: robust_run(state), ASYNC: ours_async(folder, is_fresh=False),
-            "ours_fresh": ours_async(folder, is_fresh=True), "dcp_stager": dcp(folder, staged=True), "dcp_async": dcp(folder, staged=False),
-            "torch_save": torch_save(folder),
+            "ours_fresh": ours_async(folder, is_fresh=True), "dcp_stager": dcp(folder, staged=True),
+            "dcp_async": dcp(folder, staged=False), "torch_save": torch_save(folder),
         }  # fmt: skip
         if flash is not None:
             saves["dlrover"] = flash
