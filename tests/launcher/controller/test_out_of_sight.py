@@ -93,6 +93,13 @@ class Mind:
 
 
 class Server:
+    def __init__(self) -> None:
+        self.heard: list[StandIn] = []
+
+    def take_heard(self) -> list[StandIn]:
+        heard, self.heard = self.heard, []
+        return heard
+
     def send_all(self, peers: Any, message: Any) -> None:
         pass
 
@@ -120,7 +127,8 @@ class Leader:
         )
         self.service = Service(spec, many, "run", self.clock, lambda _: None, "0")
         self.service.controller = self.mind  # type: ignore[assignment]
-        self.service.server = Server()  # type: ignore[assignment]
+        self.server = Server()
+        self.service.server = self.server  # type: ignore[assignment]
         self.service.lease_record.is_kept = lambda: True
         self.service.on_out_of_sight = lambda: self.stood_down.append(self.clock.now_s)
         self.mind.tell(JobStarted())
@@ -144,6 +152,7 @@ class Leader:
             for node, peer in self.peers.items():
                 if node not in self.silent and now_s >= self.spoke_s[node] + 1.0:
                     self.spoke_s[node] = peer.last_heard_s = now_s
+                    self.server.heard.append(peer)
                     self.service.grant(peer, self.late_s)  # type: ignore[arg-type]
             self.service.look()
 
