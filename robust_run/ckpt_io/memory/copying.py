@@ -27,10 +27,12 @@ ANSWER_S = 120.0
 class CopyFailed(Exception):  # noqa: N818 - never leaves this package
     """A part could not be sent or fetched: why, as a clause for people."""
 
-    def __init__(self, reason: str, *, is_usual: bool = False) -> None:
+    def __init__(self, reason: str, *, is_usual: bool = False, may_pass: bool = True) -> None:
         super().__init__(reason)
         self.is_usual = is_usual
         """Nothing is wrong: the other one is not ready, or no longer wants it."""
+        self.may_pass = may_pass
+        """It may be over in a moment: a job that ends, or a node that is lost, is no news about copies."""
 
 
 class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +79,8 @@ class Sender:
         if isinstance(answer, Kept):
             return answer.stride
         assert not isinstance(answer, Go), "it was answered"
-        raise CopyFailed(answer.reason, is_usual=not isinstance(answer, NoRoom))
+        is_full = isinstance(answer, NoRoom)
+        raise CopyFailed(answer.reason, is_usual=not is_full, may_pass=not is_full)
 
     def _rest(self, took_s: float) -> None:
         if self._is_cut:

@@ -295,10 +295,9 @@ class Keeper:
         """Say where a part goes. One that could go where a part is being hashed waits for that; `until_s` None: no longer."""
         if peer.rank is None or not peer.is_open:
             return
-        busy = self._busy()
-        free = peer.known - busy
+        free = peer.known - self._busy()
         holdings, chosen = generations.make(self.holdings, peer.rank, step, maker=peer.number, free=free)
-        if not isinstance(chosen, int) and until_s is not None and peer.known & (busy - self._pinned()):
+        if not isinstance(chosen, int) and until_s is not None and peer.known & self._free_soon():
             self._begins.append(_LateBegin(peer, step, until_s))
             return
         self.holdings = holdings
@@ -393,9 +392,14 @@ class Keeper:
     # --- buffers
 
     def _busy(self) -> set[int]:
-        return set(self._hashing).union(
-            self._pinned(), self.copies.busy, *(peer.reading for peer in self._peers.values())
-        )
+        return self._hashed_or_read().union(self._pinned(), self.copies.busy)
+
+    def _hashed_or_read(self) -> set[int]:
+        return set(self._hashing).union(*(peer.reading for peer in self._peers.values()))
+
+    def _free_soon(self) -> set[int]:
+        """Buffers for which a save waits a moment; what is written to storage or sent to another node may take long."""
+        return self._hashed_or_read() - self._pinned() - self.copies.busy
 
     def _pinned(self) -> frozenset[int]:
         return self.flushes.pinned(self.holdings)

@@ -20,7 +20,9 @@ from robust_run.ckpt_io.memory.pool import Pool
 from robust_run.ckpt_io.memory.protocol import CopyTo, KeeperNote
 
 #: After a failure, and after each that follows.
-RETRIES_S = (5.0, 10.0, 20.0, 40.0, 60.0)
+RETRIES_S = (2.0, 5.0, 10.0, 20.0, 40.0, 60.0)
+#: A generation that takes longer to send is worth a line.
+SLOW_S = 60.0
 #: Where no generation has come for so long, and twice as long as between the two before, the newest is sent, whichever it is.
 QUIET_S = 2.0
 
@@ -59,11 +61,14 @@ class Sending:
         self._due_s: float | None = None
         """When to send the newest, whichever it is."""
         self._failures = 0
+        """In a row."""
+        self._has_told = self._has_told_slow = False
 
     def begin_attempt(self, attempt: int) -> None:
         """Stop: who keeps copies is told anew. What is being sent is given up, so that ranks have their buffers back."""
         self._stop()
         self.pace, self._seen, self._apart_s = Pace(), None, 0.0
+        self._has_told_slow = False
         if self._ordered is not None and self._ordered.attempt == attempt:
             self._start(self._ordered)
 
@@ -81,7 +86,7 @@ class Sending:
             self._to, self._due_s = order, self._now_s()
 
     def _stop(self) -> None:
-        self._to, self._kept, self._due_s, self._failures = None, None, None, 0
+        self._to, self._kept, self._due_s, self._failures, self._has_told = None, None, None, 0, False
         if self._is_busy:
             self._sender.cut()
 
@@ -119,7 +124,7 @@ class Sending:
         sent = self._lend(parts, holdings)
         if sent is None:
             return
-        self._is_busy, self._due_s = True, None
+        self._is_busy, self._due_s, began_s = True, None, self._now_s()
         self._sender.begin()
 
         def job() -> int:
@@ -137,7 +142,7 @@ class Sending:
             if isinstance(result, Exception):
                 self._failed(result)
             else:
-                self._succeeded(generation, result)
+                self._succeeded(generation, result, self._now_s() - began_s)
 
         self._run(job, then)
 
@@ -172,27 +177,43 @@ class Sending:
         )
         return Outgoing(push=push, descriptor=self._pool.lend(each.id))
 
-    def _succeeded(self, generation: Generation, stride: int) -> None:
+    def _succeeded(self, generation: Generation, stride: int, took_s: float) -> None:
         is_first = self._kept is None  # it had buffers reserved over there
-        self._kept, self._failures = generation, 0
+        self._kept, self._failures, self._has_told = generation, 0, False
         self.pace = msgspec.structs.replace(self.pace, receiver=stride)
         seen = self._seen
         if seen is not None and seen[0] == generation[0] and not is_first:
             self.pace = pace.sent(self.pace, seen[1] - generation[1])
         if seen is not None and seen != generation:
             self._due_s = self._seen_s + max(QUIET_S, 2 * self._apart_s)
+        if took_s > SLOW_S and not self._has_told_slow:
+            self._has_told_slow = True
+            every = (
+                f"not every step is copied, but each {self.pace.stride}th"
+                if self.pace.stride > 1
+                else "it is kept up with"
+            )
+            self._say(f"copying a step to {self._name} takes {took_s:.0f} s: {every}; training does not wait for it")
 
     def _failed(self, error: Exception) -> None:
         is_usual = isinstance(error, CopyFailed) and error.is_usual
-        if not self._failures and not is_usual and self._to is not None:
-            name = self._to.name or f"{self._to.host}:{self._to.port}"
-            self._tell(
-                KeeperNote(
-                    text=f"no copies of checkpoints in memory on {name}: {error}; it is tried again, training goes on"
-                )
+        may_pass = isinstance(error, CopyFailed) and error.may_pass and not self._failures
+        if not is_usual and not may_pass and not self._has_told:
+            self._has_told = True
+            self._say(
+                f"no copies of checkpoints in memory on {self._name}: {error}; it is tried again, training goes on"
             )
         self._due_s = self._now_s() + RETRIES_S[min(self._failures, len(RETRIES_S) - 1)]
         self._failures += 0 if is_usual and not self._failures else 1
+
+    def _say(self, text: str) -> None:
+        self._tell(KeeperNote(text=text))
+
+    @property
+    def _name(self) -> str:
+        """Of the node that is sent to, for people."""
+        to = self._to
+        return "nobody" if to is None else to.name or f"{to.host}:{to.port}"
 
 
 def _generation(parts: tuple[HeldBuffer, ...]) -> Generation:

@@ -15,7 +15,7 @@ from robust_run.ckpt_io.memory.copying import CopyFailed, Outgoing, Sender
 from robust_run.ckpt_io.memory.generations import Holdings
 from robust_run.ckpt_io.memory.pool import Pool
 from robust_run.ckpt_io.memory.protocol import CopyTo, KeeperNote
-from robust_run.ckpt_io.memory.sending import QUIET_S, RETRIES_S, Sending
+from robust_run.ckpt_io.memory.sending import QUIET_S, RETRIES_S, SLOW_S, Sending
 
 PEER = CopyTo(attempt=0, host="10.0.0.2", port=7, name="node-1")
 
@@ -159,6 +159,7 @@ def test_a_failure_is_said_once_and_tried_again_later_and_later(ground: Ground) 
     ground.network.fails = CopyFailed("it hung up")
     ground.save(1)
     ground.finish()
+    assert ground.notes == []
     for number, pause_s in enumerate((*RETRIES_S, RETRIES_S[-1])):
         ground.save(number + 2)
         assert ground.jobs == []
@@ -167,16 +168,36 @@ def test_a_failure_is_said_once_and_tried_again_later_and_later(ground: Ground) 
         ground.wait(0.1)
         assert len(ground.jobs) == 1
         ground.finish()
+        assert len(ground.notes) == min(number + 1, 1), "what may be over in a moment is no news"
     assert ground.notes == [
         "no copies of checkpoints in memory on node-1: it hung up; it is tried again, training goes on"
     ]
     ground.network.fails = None
     ground.wait(RETRIES_S[-1])
     ground.finish()
-    assert ground.network.sent == [("node-1", 7)]
-    ground.save(8)
+    assert ground.network.sent == [("node-1", 8)]
+    ground.save(9)
     ground.finish()
-    assert ground.network.sent[-1] == ("node-1", 8)
+    assert ground.network.sent[-1] == ("node-1", 9)
+
+
+def test_a_peer_that_is_full_is_said_at_once(ground: Ground) -> None:
+    begin(ground)
+    ground.network.fails = CopyFailed("too little memory", may_pass=False)
+    ground.save(1)
+    ground.finish()
+    assert len(ground.notes) == 1
+
+
+def test_a_peer_that_is_slow_is_said_once(ground: Ground) -> None:
+    begin(ground)
+    for step in (1, 2):
+        ground.save(step)
+        ground.now_s += SLOW_S + 15
+        ground.finish()
+    assert ground.notes == [
+        "copying a step to node-1 takes 75 s: it is kept up with; training does not wait for it",
+    ]
 
 
 def test_a_peer_that_is_not_ready_yet_is_no_news(ground: Ground) -> None:
