@@ -34,6 +34,10 @@ GUARANTEES: dict[str, tuple[str, ...]] = {
         "launcher/test_healing.py::test_an_exception_that_repeats_itself_stops_the_job_with_its_traceback",
         "launcher/test_healing.py::test_training_steps_are_progress",
     ),
+    "Checkpoints at every step.": (
+        "launcher/test_memory_jobs.py::test_ranks_that_die_at_any_point_of_a_save_cost_one_step_at_most",
+        "launcher/many/test_memory_copies.py::test_a_rank_that_dies_and_then_a_node_that_loses_its_power_cost_a_step_each",
+    ),
     "Checkpoints that load at the speed of the hardware, and never wrongly.": (
         "launcher/test_resume_jobs.py::test_a_flipped_bit_in_the_newest_costs_one_attempt_and_no_restart",
     ),

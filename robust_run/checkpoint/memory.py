@@ -67,7 +67,7 @@ class Memory:
         if layout.used_bytes > self._reserved_bytes:
             self._over.clear()  # or what was reserved before would stay mapped
             self._reserved_bytes = layout.used_bytes + _SLACK_BYTES
-        buffer = self.client.begin(values.step, self._reserved_bytes)
+        buffer = self.client.begin(values.step, self._reserved_bytes, values.stream)
         if isinstance(buffer, Skipped):
             return False
         segment.write_head(buffer.view, layout, self.attempt, values.step, self.rank, self.world_size)

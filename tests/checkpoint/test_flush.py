@@ -29,9 +29,9 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
         yield found
 
 
-def ground(folder: Path) -> KeeperGround:
+def ground(folder: Path, limit_bytes: int | None = None) -> KeeperGround:
     folder.mkdir(mode=0o700)
-    return KeeperGround(str(folder)).ready()
+    return KeeperGround(str(folder), limit_bytes).ready()
 
 
 @pytest.fixture
@@ -143,6 +143,33 @@ def test_where_a_node_says_nothing_nothing_is_written(ranks: Ranks, tmp_path: Pa
         for node in nodes:
             node.end()
     assert not folder.exists() or os.listdir(folder) == []
+
+
+@pytest.mark.parametrize("every", ["2", ""])
+@pytest.mark.parametrize("empty", [0, 1])
+def test_a_node_with_nothing_in_memory_says_so_and_nobody_waits_for_it(
+    ranks: Ranks, tmp_path: Path, empty: int, every: str
+) -> None:
+    folder = tmp_path / "ckpt"
+    nodes = [ground(tmp_path / f"memory {number}", 1 if number == empty else None) for number in range(2)]
+    try:
+        for number, node in enumerate(nodes):
+            node.tell(AttemptBegins(attempt=0, ranks=(number,), world_size=2))
+            node.look()
+        env = env_of(nodes[0], folder) | {"1:ROBUST_CKPT_MEMORY": nodes[1].folder, "ROBUST_CKPT_EVERY": every}
+        ranks.values("first_half", **env)
+        said = flush(*nodes)
+        assert (said[empty].text, said[empty].is_stored) == ("", False)
+        no_step = (
+            ""
+            if not every
+            else f"step 3 could not be written from memory to {folder}: memory has no step that all nodes have"
+        )
+        assert (said[1 - empty].text, said[1 - empty].is_stored) == (no_step, not every)
+    finally:
+        for node in nodes:
+            node.end()
+    assert sorted(os.listdir(folder)) == (["step-2"] if every else ["step-1", "step-2", "step-3"])
 
 
 def test_what_is_due_goes_to_storage_in_the_background(ranks: Ranks, keeper: KeeperGround, tmp_path: Path) -> None:

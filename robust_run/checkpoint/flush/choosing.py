@@ -17,6 +17,7 @@ from robust_run.ckpt_io.saving import abandon, begin_save
 from robust_run.errors import RobustRunError
 from robust_run.store.errors import StoreError
 from robust_run.store.opening import open_store
+from robust_run.store.types import Store
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,20 +51,44 @@ def _choose_together(order: FlushOrder, folder: str, held: tuple[Generation, ...
     stored = tuple(each for each in held if _is_stored(order, folder, each)) if is_leader else ()
     with closing(open_store(folder)) as store:
         mine = Offer(generations=held, stored=stored)
-        meeting = Exchange(store, meeting_folder(order), order.ranks, order.world_size, order.wait_s)
+        meeting = _meeting(store, order)
         meeting.tell("offer", mine)
         try:
             offers = meeting.hear("offer", Offer, mine)
-            common = set(held).intersection(*(each.generations for each in offers))
-            if not common:
-                raise CheckpointError("memory has no step that all nodes have")
         except BaseException:
             with suppress(StoreError):
                 meeting.begin()  # nobody is to count on what was offered
             forget_meeting(order, folder)
             raise
+        common = set(held).intersection(*(each.generations for each in offers))
+        if not common:
+            is_stored = _is_stored(order, folder, held[0])  # or something newer: nothing is lost
+            _end_without_a_choice(meeting, order, folder)
+            if not is_stored:
+                raise CheckpointError("memory has no step that all nodes have")
+            return Choice(generation=held[0], is_stored=True)
     newest = max(common)
     return Choice(generation=newest, is_stored=any(newest in each.stored for each in offers))
+
+
+def say_nothing_is_held(order: FlushOrder, folder: str) -> None:
+    """Tell the other nodes, at the end of a job, that there is nothing that all have. Raises CheckpointError, StoreError."""
+    with closing(open_store(folder)) as store:
+        meeting = _meeting(store, order)
+        meeting.tell("offer", nothing := Offer(generations=(), stored=()))
+        if 0 in order.ranks:
+            meeting.hear("offer", Offer, nothing)
+            _end_without_a_choice(meeting, order, folder)
+
+
+def _meeting(store: Store, order: FlushOrder) -> Exchange:
+    return Exchange(store, meeting_folder(order), order.ranks, order.world_size, order.wait_s)
+
+
+def _end_without_a_choice(meeting: Exchange, order: FlushOrder, folder: str) -> None:
+    if 0 in order.ranks:
+        meeting.let_others_look()
+        forget_meeting(order, folder)
 
 
 def _is_stored(order: FlushOrder, folder: str, generation: Generation) -> bool:

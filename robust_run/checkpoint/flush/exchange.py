@@ -16,7 +16,7 @@ from robust_run.store.errors import NotFound, StoreError
 from robust_run.store.types import Store
 
 SIGN_S = 5.0
-_FIRST_LOOK_S, _LOOK_S = 0.05, 1.0
+_FIRST_LOOK_S, _LOOK_S, _LINGER_S = 0.05, 1.0, 3.0
 _MOST_BYTES = 1 << 30
 _KINDS = ("offer", "said", "done", "sign", "failed")
 _Kind = TypeVar("_Kind", bound=msgspec.Struct)
@@ -95,6 +95,10 @@ class Exchange:
             else:
                 self._sleep(look_s)
                 look_s = min(_LOOK_S, look_s * 1.5)
+
+    def let_others_look(self) -> None:
+        """Wait until those who wait for what is there have had time to see it."""
+        self._sleep(_LINGER_S)
 
     def forget(self) -> None:
         """Remove all notes. Raises StoreError."""

@@ -67,9 +67,12 @@ def flush(order: FlushOrder) -> FlushDone:
     began_s = time.monotonic()
     generation, folder = max(((each.attempt, each.step) for each in order.parts), default=(-1, -1)), ""
     try:
-        folder = parts.stream_of(order.parts[0]) if order.parts else ""
+        folder = parts.stream_of(order.parts[0]) if order.parts else order.storage
         if not folder:
             return FlushDone()  # its program names no folder: memory is all that it wants
+        if not order.parts:
+            choosing.say_nothing_is_held(order, folder)
+            return FlushDone()
         choosing.clear_up(order, folder)
         choice = choosing.choose(order, folder)
         generation, outcome = choice.generation, None

@@ -112,15 +112,15 @@ class MemoryClient:
         client._ask(Attach(rank=rank, world_size=world_size, attempt=attempt), Attached, Attached)
         return client
 
-    def begin(self, step: int, size_bytes: int) -> Buffer | Skipped:
-        """Return the buffer for a part of at most `size_bytes`, or why this step is not kept.
+    def begin(self, step: int, size_bytes: int, storage: str = "") -> Buffer | Skipped:
+        """Return the buffer for a part of at most `size_bytes`, or why this step is not kept. `storage`: the folder it is for.
 
         Raises:
             MemoryUnavailable: There is too little memory, or the keeper does not answer.
         """
         with self._lock:
             if size_bytes > self._size_bytes or len(self._views) < BUFFERS:
-                self._reserve(size_bytes)
+                self._reserve(size_bytes, storage)
             answer = self._ask(Begin(step=step), Place, Skip)
             if isinstance(answer, Skip):
                 return Skipped(reason=answer.reason)
@@ -186,9 +186,9 @@ class MemoryClient:
         with self._lock:
             self._hang_up()
 
-    def _reserve(self, size_bytes: int) -> None:
+    def _reserve(self, size_bytes: int, storage: str) -> None:
         self._size_bytes = 0  # where it is refused, smaller buffers may be gone: they are asked for again
-        answer = self._ask(Reserve(size_bytes=size_bytes), Reserved, Reserved, RESERVE_TIMEOUT_S)
+        answer = self._ask(Reserve(size_bytes=size_bytes, storage=storage), Reserved, Reserved, RESERVE_TIMEOUT_S)
         descriptors = self._take_descriptors(len(answer.buffers))
         views: dict[int, memoryview] = {}
         for number, descriptor in zip(answer.buffers, descriptors, strict=True):

@@ -33,6 +33,8 @@ class FlushOrder(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     run_dir: str = ""
     """Of the launcher, where a note of the save is left; empty: nowhere."""
+    storage: str = ""
+    """Where it goes if this node has nothing of it, and only says so to the others."""
     attempt: int = -1
     """The newest that this node has begun."""
     world_size: int

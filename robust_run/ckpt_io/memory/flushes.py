@@ -75,6 +75,8 @@ class Flushes:
     ) -> None:
         self.job = ""
         """What names the job."""
+        self.storage = ""
+        """The folder that ranks of this node save to, as far as they have said so."""
         self._start, self._tell, self._run, self._now_s = start, tell, run, now_s
         self._wanted: _Wanted | None = None
         self._last: _Last | None = None
@@ -131,12 +133,20 @@ class Flushes:
         chosen: list[HeldBuffer] = []
         if self._last is not None:
             chosen = _all_whole(holdings)
-            if self._is_settled(chosen):
+            if not chosen and self._is_awaited(holdings):
+                self._begin(chosen, holdings, descriptors, then)
+            elif self._is_settled(chosen):
                 return
         elif self._wanted is not None:
             chosen = [each for each in _all_whole(holdings) if _has(each, self._wanted.generation)]
         if chosen:
             self._begin(chosen, holdings, descriptors, then)
+
+    def _is_awaited(self, holdings: Holdings) -> bool:
+        """Whether nodes that have something in memory may wait for this one, which has nothing, until it says so."""
+        assert self._last is not None
+        has_others = 0 < len(holdings.ranks) < holdings.world_size
+        return has_others and bool(self.storage) and self._now_s() < self._last.until_s
 
     def _is_settled(self, chosen: Sequence[HeldBuffer]) -> bool:
         """Whether there is nothing left to do at the end of the job; then that is said."""
@@ -168,6 +178,7 @@ class Flushes:
             order = FlushOrder(
                 run_id=self.job,
                 run_dir=self._wanted.run_dir if self._wanted is not None else "",
+                storage=self.storage,
                 attempt=holdings.attempt,
                 world_size=holdings.world_size,
                 ranks=holdings.ranks,
@@ -183,7 +194,7 @@ class Flushes:
         finally:
             for each_opened in opened:
                 os.close(each_opened)
-        newest = max(each.part.generation for each in chosen if each.part is not None)
+        newest = max((each.part.generation for each in chosen if each.part is not None), default=(-1, -1))
         self._running = _Running(process, newest, frozenset(each.id for each in chosen), last is not None)
         self._wanted = None
         self._said_at_s = self._now_s()

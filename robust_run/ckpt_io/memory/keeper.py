@@ -178,6 +178,7 @@ class Keeper:
         elif peer.rank is None or peer.attempt != self.holdings.attempt:
             peer.is_open = False
         elif isinstance(message, Reserve):
+            self.flushes.storage = message.storage or self.flushes.storage
             self._reserve(peer, peer.rank, message.size_bytes)
         elif isinstance(message, Begin):
             self._begin(peer, message.step, self._now_s() + BEGIN_S)

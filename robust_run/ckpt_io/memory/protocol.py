@@ -35,6 +35,8 @@ class Reserve(_Message, frozen=True, tag="reserve", kw_only=True):
     """Have room for parts of so many bytes. What smaller buffers hold is kept until they are needed."""
 
     size_bytes: int
+    storage: str = ""
+    """The folder that these checkpoints belong to; empty: the program names none."""
 
 
 class Begin(_Message, frozen=True, tag="begin", kw_only=True):

@@ -168,6 +168,18 @@ def test_at_the_end_with_nothing_in_memory_there_is_nothing_to_say(ground: Groun
     assert ground.said == [Flushed(number=7)]
 
 
+def test_at_the_end_other_nodes_are_told_that_there_is_nothing_in_memory(ground: Ground) -> None:
+    ground.holdings = msgspec.structs.replace(ground.holdings, world_size=4)
+    ground.flushes.storage = "/ckpt"
+    ground.want_last()
+    assert [(process.order.parts, process.order.storage) for process in ground.started] == [((), "/ckpt")]
+    ground.answers(FlushDone())
+    assert ground.said == [Flushed(number=7, text="")]
+    ground.want_last(limit_s=0.0, number=8)
+    assert len(ground.started) == 1, "it was given up"
+    assert ground.said[1:] == [Flushed(number=8, text="")]
+
+
 def test_who_asks_again_gets_an_answer_soon(ground: Ground) -> None:
     ground.holds(5)
     ground.want_last()
