@@ -18,7 +18,7 @@ from robust_run.launcher.controller.leadership.coordinator import Coordinator
 from robust_run.launcher.controller.leadership.tenure import Leadership
 from robust_run.launcher.core.state import JobState
 from robust_run.launcher.model.actions import OpenStore, Order
-from robust_run.launcher.model.lease_times import leader_ttl_s
+from robust_run.launcher.model.lease_times import leader_ttl_s, lease_times
 from robust_run.launcher.model.links import Outbox
 
 #: The state is saved at most this often, except before a new attempt.
@@ -212,5 +212,5 @@ async def take_hold(config: ControllerConfig, clock: Clock, say: Callable[[str],
         many.coordinator, many.tls_ca, name_in_etcd(config.spec), config.run_path, clock, say
     )
     me = Candidate(address=config.address, host=config.host, run_id=run_id)
-    leadership = await coordinator.campaign(me, leader_ttl_s(many.lease_s))
+    leadership = await coordinator.campaign(me, leader_ttl_s(lease_times(many).lease_s))
     return ElectedHold(leadership, coordinator, saves=bool(many.coordinator), say=say)

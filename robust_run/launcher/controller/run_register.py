@@ -12,7 +12,7 @@ from robust_run.launcher.controller.leadership.choice import open_coordinator, o
 from robust_run.launcher.controller.leadership.job_runs import entry_of
 from robust_run.launcher.controller.leadership.types import Candidate, JobFinished
 from robust_run.launcher.model.job_identity import identity_of
-from robust_run.launcher.model.lease_times import leader_ttl_s
+from robust_run.launcher.model.lease_times import leader_ttl_s, lease_times
 
 #: Turns of an election within which a run that nobody leads can be ended.
 TURNS = 8.0
@@ -27,7 +27,7 @@ async def close_earlier(config: ControllerConfig, clock: Clock, say: Callable[[s
     if not config.closes or many is None or many.coordinator:
         return  # in etcd both runs have one election, which this one has to win anyway
     earlier = config.closes.rpartition("/")[2]
-    ttl_s = leader_ttl_s(many.lease_s)
+    ttl_s = leader_ttl_s(lease_times(many).lease_s)
     coordinator = open_coordinator("", "", "", config.closes, clock, say)
     me = Candidate(address=config.address, host=config.host, run_id=earlier)
     try:
