@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import errno
-import itertools
 import os
 import stat
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
 
 import mfusepy
 
+from robust_run.ckpt_io.memory_dir.attributes import attributes, of_memory, of_storage
+from robust_run.ckpt_io.memory_dir.committing import Committing
 from robust_run.ckpt_io.memory_dir.memory_file import read_into
 from robust_run.ckpt_io.memory_dir.names import Kept, Names
+from robust_run.ckpt_io.memory_dir.open_files import OpenFiles, Reading
 from robust_run.ckpt_io.memory_dir.writing import Make, WrittenFile, closed_wrong
 from robust_run.ckpt_io.mount.callers import Caller, Callers
 from robust_run.ckpt_io.mount.operations import BLOCK_BYTES, inner
 
 _WRITES = os.O_WRONLY | os.O_RDWR
-
-
-class _Reading:
-    """A file that is open for reading: of memory, which it keeps alive, or of storage."""
-
-    def __init__(self, descriptor: int, kept: Kept | None) -> None:
-        self.descriptor, self.kept = descriptor, kept
 
 
 class MemoryOperations(mfusepy.Operations):  # type: ignore[misc,unused-ignore]
@@ -46,16 +40,15 @@ class MemoryOperations(mfusepy.Operations):  # type: ignore[misc,unused-ignore]
         callers: Callers | None = None,
     ) -> None:
         """`make`: makes an empty file. `say`: a line for people."""
-        self._layers, self._make, self._free_bytes, self._say = layers, make, free_bytes, say
+        self._layers, self._make, self._free_bytes = layers, make, free_bytes
         self._on_ready = on_ready
         self._callers = callers or Callers()
-        self._lock = threading.RLock()
-        self._numbers = itertools.count(1)
-        self._handles: dict[int, Any] = {}
+        self._files = OpenFiles()
+        self._committing = Committing(layers, say)
         layers.is_written = self._is_written
 
     def _is_written(self, folder: str) -> bool:
-        return any(each.name.startswith(f"{folder}/") for each in self._all_written())
+        return any(each.name.startswith(f"{folder}/") for each in self._files.all_written())
 
     def init_with_config(self, conn_info: Any, config_3: Any) -> None:  # noqa: ARG002
         """The kernel has taken the mount."""
@@ -69,32 +62,33 @@ class MemoryOperations(mfusepy.Operations):  # type: ignore[misc,unused-ignore]
 
     def getattr(self, path: str | None, fh: int | None = None) -> dict[str, Any]:
         """What `stat` shows: of a file that is being written and is not there yet, how far it is."""
-        handle = self._handles.get(fh) if fh is not None else None
+        handle = self._files.get(fh)
         if isinstance(handle, WrittenFile):
-            return _attributes(stat.S_IFREG | handle.mode, handle.data.size_bytes, time.time_ns())
-        if isinstance(handle, _Reading):
-            return _of_memory(handle.kept) if handle.kept is not None else _of_storage(os.fstat(handle.descriptor))
+            return attributes(stat.S_IFREG | handle.mode, handle.data.size_bytes, time.time_ns())
+        if isinstance(handle, Reading):
+            return of_memory(handle.kept) if handle.kept is not None else of_storage(os.fstat(handle.descriptor))
         if path is None:
             raise OSError(errno.EBADF, "not open")
         name = inner(path)
         try:
             found = self._layers.find(name)
         except FileNotFoundError:
-            writers = self._writers(name)
+            writers = self._files.writers(name)
             if not writers:
                 raise
-            return _attributes(stat.S_IFREG | writers[-1].mode, writers[-1].data.size_bytes, time.time_ns())
-        return _of_memory(found) if isinstance(found, Kept) else _of_storage(found)
+            return attributes(stat.S_IFREG | writers[-1].mode, writers[-1].data.size_bytes, time.time_ns())
+        return of_memory(found) if isinstance(found, Kept) else of_storage(found)
 
     def opendir(self, path: str) -> int:
         """Note which folder it is: later calls name only the number."""
-        return self._keep(inner(path))
+        return self._files.keep(inner(path))
 
     def readdir(self, path: str | None, fh: int) -> Any:  # noqa: ARG002
         """What `ls` shows, with what is being written."""
-        folder = self._handles.get(fh, "")
+        opened = self._files.get(fh)
+        folder = opened if isinstance(opened, str) else ""
         found = dict.fromkeys(self._layers.names(folder))
-        for handle in self._all_written():
+        for handle in self._files.all_written():
             above, _, name = handle.name.rpartition("/")
             if name and above == folder and not handle.failure:
                 found[name] = None
@@ -102,7 +96,7 @@ class MemoryOperations(mfusepy.Operations):  # type: ignore[misc,unused-ignore]
 
     def releasedir(self, path: str | None, fh: int) -> int:  # noqa: ARG002
         """It is closed."""
-        self._drop(fh)
+        self._files.drop(fh)
         return 0
 
     def readlink(self, path: str) -> str:
@@ -116,7 +110,7 @@ class MemoryOperations(mfusepy.Operations):  # type: ignore[misc,unused-ignore]
     def statfs(self, path: str) -> dict[str, int]:  # noqa: ARG002
         """What `df` shows: how much may still be taken."""
         free = self._free_bytes() // 4096
-        used = sum(handle.data.size_bytes for handle in self._all_written()) // 4096
+        used = sum(handle.data.size_bytes for handle in self._files.all_written()) // 4096
         return {
             "f_bsize": BLOCK_BYTES,
             "f_frsize": 4096,
@@ -132,10 +126,10 @@ class MemoryOperations(mfusepy.Operations):  # type: ignore[misc,unused-ignore]
         """Open for reading, or to write it anew, or what is there changed: a copy of that, until it is closed."""
         name = inner(path)
         if not flags & _WRITES:
-            for written in self._writers(name):
+            for written in self._files.writers(name):
                 if written.authors.are_done:
-                    self._commit(written)
-            return self._keep(self._opened(name))
+                    self._committing.commit(written)
+            return self._files.keep(self._opened(name))
         if self._layers.kind_of(name) == "folder":
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         written = self._begin(name, self._mode_of(name))
@@ -145,24 +139,24 @@ class MemoryOperations(mfusepy.Operations):  # type: ignore[misc,unused-ignore]
                 size_bytes = os.fstat(reading.descriptor).st_size
                 written.begin_with(reading.descriptor, size_bytes)
             finally:
-                self._close(reading)
-        return self._keep(written)
+                reading.close()
+        return self._files.keep(written)
 
     def create(self, path: str, mode: int, fi: Any = None) -> int:  # noqa: ARG002
         """Begin a file. What its name stands for stays until it is closed."""
-        return self._keep(self._begin(inner(path), stat.S_IMODE(mode)))
+        return self._files.keep(self._begin(inner(path), stat.S_IMODE(mode)))
 
     def _begin(self, name: str, mode: int) -> WrittenFile:
         return WrittenFile(name, mode, self._callers.process_of(self.calling_thread()), self._make)
 
-    def _opened(self, name: str) -> _Reading:
+    def _opened(self, name: str) -> Reading:
         found = self._layers.find(name)
         if isinstance(found, Kept):
             if found.data is None:
                 raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-            return _Reading(found.data.descriptor, found)
+            return Reading(found.data.descriptor, found)
         assert self._layers.storage is not None
-        return _Reading(os.open(self._layers.storage.place(name), os.O_RDONLY | os.O_CLOEXEC), None)
+        return Reading(os.open(self._layers.storage.place(name), os.O_RDONLY | os.O_CLOEXEC), None)
 
     def _mode_of(self, name: str) -> int:
         try:
@@ -177,8 +171,8 @@ class MemoryOperations(mfusepy.Operations):  # type: ignore[misc,unused-ignore]
 
     def read_to(self, address: int, size: int, offset: int, fh: int) -> int:
         """Copy bytes to an address; less only at the end of the file."""
-        handle = self._handles.get(fh)
-        if isinstance(handle, _Reading):
+        handle = self._files.get(fh)
+        if isinstance(handle, Reading):
             return read_into(handle.descriptor, address, size, offset)
         if isinstance(handle, WrittenFile):
             return read_into(handle.data.descriptor, address, size, offset)
@@ -192,7 +186,7 @@ class MemoryOperations(mfusepy.Operations):  # type: ignore[misc,unused-ignore]
 
     def write_from(self, data: memoryview, offset: int, fh: int) -> int:
         """Take bytes."""
-        written = self._written(fh)
+        written = self._files.written(fh)
         thread = self.calling_thread()
         with written.lock:
             if thread not in written.processes:
@@ -202,7 +196,7 @@ class MemoryOperations(mfusepy.Operations):  # type: ignore[misc,unused-ignore]
 
     def truncate(self, path: str | None, length: int, fh: int | None = None) -> int:
         """Cut a file: one that is being written, or one that is there, which is another one from then on."""
-        handle = self._handles.get(fh) if fh is not None else None
+        handle = self._files.get(fh)
         if isinstance(handle, WrittenFile):
             handle.truncate(length)
             return 0
@@ -213,14 +207,14 @@ class MemoryOperations(mfusepy.Operations):  # type: ignore[misc,unused-ignore]
         try:
             written.begin_with(reading.descriptor, min(length, os.fstat(reading.descriptor).st_size))
         finally:
-            self._close(reading)
+            reading.close()
         written.truncate(length)
         self._layers.commit(name, written.data, written.mode)
         return 0
 
     def flush(self, path: str, fh: int) -> int:  # noqa: ARG002
         """A descriptor was closed, by a process that lives or by one that ends."""
-        written = self._handles.get(fh)
+        written = self._files.get(fh)
         if not isinstance(written, WrittenFile):
             return 0
         caller = self._callers.caller(self.calling_thread())
@@ -229,88 +223,40 @@ class MemoryOperations(mfusepy.Operations):  # type: ignore[misc,unused-ignore]
             end = written.end if caller.ending in ("exited", "unknown") else "unknown"
             verdict = written.authors.closed(caller, has_another=has_another, has_bytes=written.has_bytes, end=end)
         if verdict == "give up":
-            self._give_up(written)
+            self._committing.give_up(written)
             if caller.ending == "alive":  # it wrote, and another author was killed
                 raise closed_wrong(written.authors.fate)
         elif verdict == "refuse":
             raise closed_wrong(f"{caller.words}: it is not known whether it was all")
         elif verdict == "commit" and (written.failure is not None or written.data.size_bytes):
-            self._commit(written)  # empty: shells close a copy before anything is written
+            self._committing.commit(written)  # empty: shells close a copy before anything is written
         return 0
 
     def fsync(self, path: str, datasync: int, fh: int) -> int:  # noqa: ARG002
         """Make it visible, unless its format shows that more has to come. It is in memory: nothing is durable."""
-        written = self._handles.get(fh)
+        written = self._files.get(fh)
         if isinstance(written, WrittenFile) and (written.failure is not None or written.end != "cut off"):
-            self._commit(written)
+            self._committing.commit(written)
         return 0
 
     def release(self, path: str, fh: int) -> int:  # noqa: ARG002
         """The last descriptor is closed."""
-        handle = self._handles.get(fh)
+        handle = self._files.get(fh)
         try:
             if isinstance(handle, WrittenFile) and handle.failure is None and not handle.is_committed and handle.name:
-                self._last_closed(handle)
+                self._committing.last_closed(handle)
         finally:
-            self._drop(fh)
-            if isinstance(handle, _Reading):
-                self._close(handle)
+            self._files.drop(fh)
+            if isinstance(handle, Reading):
+                handle.close()
         return 0
-
-    def _last_closed(self, written: WrittenFile) -> None:
-        is_absent = self._layers.kind_of(written.name) == "gone"
-        verdict = written.authors.released(has_bytes=written.has_bytes, end=written.end, is_new=is_absent)
-        if verdict == "commit":
-            self._commit(written)
-        elif verdict == "keep aside":
-            self._say(
-                f"{written.name}: not saved: whether it was closed cannot be seen, and its format does not show its end"
-            )
-
-    def _commit(self, written: WrittenFile) -> None:
-        """Have its name stand for it. Raises OSError."""
-        with written.lock:
-            if written.failure is not None:
-                raise OSError(written.failure.errno, written.failure.strerror)
-            if written.is_committed or not written.name:
-                return
-            if not written.data.size_bytes and written.is_new and self._has_bytes(written.name):
-                self._say(
-                    f"{written.name}: not saved: it was closed and nothing was written to it. What was there stays"
-                )
-                written.give_up(closed_wrong("nothing was written to it"))
-                return
-            if missing := written.what_is_missing():
-                self._say(f"{written.name}: not saved: {missing}. What the name stood for before stays as it was")
-                written.give_up(closed_wrong(missing))
-                raise closed_wrong(missing)
-            self._layers.commit(written.name, written.data, written.mode)
-            written.is_committed, written.is_new = True, False
-
-    def _has_bytes(self, name: str) -> bool:
-        try:
-            found = self._layers.find(name)
-        except FileNotFoundError:
-            return False
-        if isinstance(found, Kept):
-            return found.data is not None and found.data.size_bytes > 0
-        return found.st_size > 0
-
-    def _give_up(self, written: WrittenFile) -> None:
-        fate = written.authors.fate
-        if written.failure is None and not written.is_committed and written.name:
-            self._say(
-                f"{written.name}: not saved: {fate} after {written.data.size_bytes} bytes. What the name stood for before stays "
-                "as it was"
-            )
-        written.give_up(closed_wrong(f"{fate} while it was writing"))
 
     def _has_another(self, written: WrittenFile, caller: Caller) -> bool:
         """Whether who closes a descriptor has a copy of it. One of another opening of the same name looks alike."""
         if caller.ending != "alive" or caller.process is None or not written.name:
             return False
         openings = [
-            each for each in self._all_written() if each.name == written.name and each.authors.has(caller.process)
+            each for each in self._files.all_written() if each.name == written.name and each.authors.has(caller.process)
         ]
         return openings == [written] and self._callers.has_another(caller.process, f"/{written.name}")
 
@@ -321,10 +267,10 @@ class MemoryOperations(mfusepy.Operations):  # type: ignore[misc,unused-ignore]
         was, name = inner(old), inner(new)
         if self._layers.kind_of(was) != "gone":
             self._layers.rename(was, name)
-        elif not self._writers(was):
+        elif not self._files.writers(was):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-        with self._lock:
-            for written in self._all_written():
+        with self._files.lock:
+            for written in self._files.all_written():
                 if written.name == was:
                     written.name = name
                 elif written.name.startswith(f"{was}/"):
@@ -336,7 +282,7 @@ class MemoryOperations(mfusepy.Operations):  # type: ignore[misc,unused-ignore]
     def unlink(self, path: str) -> int:
         """Remove a file. Who is writing it goes on, to nowhere."""
         name = inner(path)
-        writers = self._writers(name)
+        writers = self._files.writers(name)
         for written in writers:
             written.name = ""
         if not writers or self._layers.kind_of(name) != "gone":
@@ -359,7 +305,7 @@ class MemoryOperations(mfusepy.Operations):  # type: ignore[misc,unused-ignore]
 
     def rmdir(self, path: str) -> int:
         """Remove an empty folder."""
-        if any(each.name.startswith(f"{inner(path)}/") for each in self._all_written()):
+        if any(each.name.startswith(f"{inner(path)}/") for each in self._files.all_written()):
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
         self._layers.remove_folder(inner(path))
         return 0
@@ -369,7 +315,7 @@ class MemoryOperations(mfusepy.Operations):  # type: ignore[misc,unused-ignore]
         if path is None:
             return 0  # of a file that has no name any more
         name = inner(path)
-        for written in self._writers(name):
+        for written in self._files.writers(name):
             written.mode = stat.S_IMODE(mode)
         if self._layers.kind_of(name) != "gone":
             self._layers.change_mode(name, stat.S_IMODE(mode))
@@ -386,71 +332,3 @@ class MemoryOperations(mfusepy.Operations):  # type: ignore[misc,unused-ignore]
     def calling_thread(self) -> int:
         """Return the thread that the kernel says is calling; 0 if it cannot be named here."""
         return int(mfusepy.fuse_get_context()[2])
-
-    # --- open files
-
-    def _keep(self, handle: Any) -> int:
-        with self._lock:
-            number = next(self._numbers)
-            self._handles[number] = handle
-            return number
-
-    def _drop(self, fh: int) -> None:
-        with self._lock:
-            self._handles.pop(fh, None)
-
-    def _close(self, reading: _Reading) -> None:
-        if reading.kept is None:
-            os.close(reading.descriptor)
-
-    def _written(self, fh: int) -> WrittenFile:
-        handle = self._handles.get(fh)
-        if not isinstance(handle, WrittenFile):
-            raise OSError(errno.EBADF, "not open for writing")
-        return handle
-
-    def _all_written(self) -> list[WrittenFile]:
-        with self._lock:
-            return [handle for handle in self._handles.values() if isinstance(handle, WrittenFile)]
-
-    def _writers(self, name: str) -> list[WrittenFile]:
-        """Return what is being written under a name and has not failed; what was begun last is the last."""
-        return [each for each in self._all_written() if name and each.name == name and each.failure is None]
-
-
-def _of_memory(kept: Kept) -> dict[str, Any]:
-    if kept.kind == "folder":
-        return _attributes(stat.S_IFDIR | (kept.mode | 0o700), 4096, kept.modified_ns)
-    if kept.data is None:
-        return _attributes(stat.S_IFLNK | 0o777, len(os.fsencode(kept.target)), kept.modified_ns)
-    return _attributes(stat.S_IFREG | kept.mode, kept.data.size_bytes, kept.modified_ns)
-
-
-def _of_storage(status: os.stat_result) -> dict[str, Any]:
-    return {
-        "st_mode": status.st_mode,
-        "st_nlink": status.st_nlink,
-        "st_size": status.st_size,
-        "st_blocks": status.st_blocks,
-        "st_blksize": BLOCK_BYTES,
-        "st_uid": status.st_uid,
-        "st_gid": status.st_gid,
-        "st_mtime": status.st_mtime_ns,
-        "st_ctime": status.st_ctime_ns,
-        "st_atime": status.st_atime_ns,
-    }
-
-
-def _attributes(mode: int, size_bytes: int, modified_ns: int) -> dict[str, Any]:
-    return {
-        "st_mode": mode,
-        "st_nlink": 2 if stat.S_ISDIR(mode) else 1,
-        "st_size": size_bytes,
-        "st_blocks": -(-size_bytes // 512),
-        "st_blksize": BLOCK_BYTES,
-        "st_uid": os.getuid(),
-        "st_gid": os.getgid(),
-        "st_mtime": modified_ns,
-        "st_ctime": modified_ns,
-        "st_atime": modified_ns,
-    }

@@ -2,6 +2,7 @@
 
 A group is bad if a member hung, died or said why it could not, if data arrived wrong, or if it was too slow. Members that
 are known to be bad explain it. Of the others, a member that did well in another group is cleared; those left explain it.
+Slowness comes last: a machine that is busy is slow for a moment, and what arrives wrong does so at any speed.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ class Met(msgspec.Struct, frozen=True, kw_only=True):
     check: CheckName
     nodes: tuple[str, ...]
     problem: str
-    """Empty: it did well."""
+    """Empty: it did well, as far as speed is not concerned."""
+    slow: str = ""
+    """Empty: it was fast enough."""
     explained: bool = False
     """By a member that is known to be bad."""
 
@@ -79,7 +82,8 @@ def _meetings(results: Iterable[Result], known_bad: Collection[str], slow: Mappi
         Met(
             check=each[0].check,
             nodes=name[2],
-            problem=_problem(each) or slow.get(name, ""),
+            problem=_problem(each),
+            slow=slow.get(name, ""),
             explained=any(node in known_bad for node in name[2]),
         )
         for name, each in _by_group(results).items()
@@ -97,10 +101,26 @@ def _problem(results: Iterable[Result]) -> str:
 
 
 def _explain(check: CheckName, meetings: list[Met], known_bad: Collection[str], found: Findings) -> None:
+    accused = _accuse(check, meetings, found)
+    replace = msgspec.structs.replace
+    either = [replace(met, problem=met.problem or met.slow) for met in meetings]
+    _accuse(
+        check,
+        [
+            replace(now, explained=now.explained or bool(met.problem) or not accused.isdisjoint(met.nodes))
+            for met, now in zip(meetings, either, strict=True)
+        ],
+        found,
+    )
+    known = {node for met in either if not (met.problem and met.explained) for node in met.nodes}
+    _lost_partners(check, either, known.union(known_bad), found)
+
+
+def _accuse(check: CheckName, meetings: list[Met], found: Findings) -> set[str]:
+    """Note who is at fault for groups with a problem that nobody explains yet; return whom one is sure of."""
     well = {node for met in meetings if not met.problem for node in met.nodes}
     bad = [met for met in meetings if met.problem and not met.explained]
     times = Counter(node for met in bad for node in met.nodes)
-    _lost_partners(check, meetings, {*well, *known_bad, *times}, found)
     accused: set[str] = set()
     for met in sorted(bad, key=lambda each: min(sum(node not in well for node in each.nodes), 2) != 1):
         if accused.intersection(met.nodes):
@@ -114,6 +134,7 @@ def _explain(check: CheckName, meetings: list[Met], known_bad: Collection[str], 
         else:
             nodes, rule, sentence = _unclear(check, met, worst)
             found.ambiguous.append(Ambiguity(nodes=nodes, check=check, rule=rule, sentence=sentence))
+    return accused
 
 
 def _suspect(check: CheckName, node: str, met: Met, times: int) -> SuspectNode:

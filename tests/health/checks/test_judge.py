@@ -19,7 +19,7 @@ def pair(
     """Two results of one pair; `of[node]` changes one of them."""
     group = (one, other)
     return [
-        make(check, name, group=group, round=number, figures={"bus_bytes_per_s": 1e9}, **of.get(name, {}))
+        make(check, name, group=group, round=number, **{"figures": {"bus_bytes_per_s": 1e9}, **of.get(name, {})})
         for name in group
     ]
 
@@ -254,6 +254,19 @@ def test_slow_groups_of_allreduce_meet_in_the_slow_node(result: Make) -> None:
     ]
     judged = judge(results, facts)
     assert [(each.node, each.rule) for each in judged.suspects] == [("n4", "bad_with_all")]
+
+
+def test_what_arrives_wrong_is_explained_before_what_was_slow_for_a_moment(result: Make) -> None:
+    wrong = {"wrong": ("what came from rank 1 on b was not what it sent (pass 1)",)}
+    slow = {"figures": {"bus_bytes_per_s": 1e7}}
+    met = [
+        *pair(result, "a", "b", a=wrong),
+        *pair(result, "b", "c", 1, c=wrong),
+        *pair(result, "c", "a", 2, c=slow, a=slow),
+    ]
+    judged = judge(met)
+    assert [(each.node, each.rule) for each in judged.suspects] == [("b", "bad_with_all")]
+    assert [each.nodes for each in judged.ambiguous] == [("c", "a")], "slow together, and each well with nobody"
 
 
 def test_one_group_is_judged_by_the_fleets_past(result: Make) -> None:
