@@ -13,7 +13,7 @@ import msgspec
 
 from robust_run.clock import Clock
 from robust_run.launcher.controller.evidence_collector import EvidenceCollector
-from robust_run.launcher.core.membership import awaits_store, name_of
+from robust_run.launcher.core.membership import awaits_store
 from robust_run.launcher.core.state import CorePolicy, JobState
 from robust_run.launcher.core.step import step
 from robust_run.launcher.model.actions import (
@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from robust_run.launcher.controller.code_staging import Staging
     from robust_run.launcher.controller.fleet_comparison import FleetComparison
     from robust_run.launcher.controller.memory_groups import MemoryGroupsLook
+    from robust_run.launcher.controller.news import News
     from robust_run.launcher.controller.pacing import Pacing
     from robust_run.launcher.controller.starts import StartBook
     from robust_run.launcher.controller.steps import StepBook
@@ -127,7 +128,7 @@ class Controller:
         self._admits_soon = False
         self.admits = False
         """Whether nodes are checked before they are counted on, where no attempt needs them."""
-        self._how: dict[str, AttemptStarted] = {}
+        self._news: News | None = None
         self._relaunched = state.attempt if len(state.started) == len(state.layout) else -1
 
     def tell(self, event: Event) -> None:
@@ -299,38 +300,28 @@ class Controller:
         return self._staging
 
     def _note(self, event: Event) -> None:
-        """Tell the user what matters to him; nothing of this decides anything."""
-        match event:
-            case StoreOpened():
-                self._how = {}
-            case AttemptStarted() if event.attempt == self.state.attempt > max(0, self._relaunched):
-                self._how.setdefault(event.node, event)
-                if len(self.state.started) == len(self.state.layout) == len(self._how):
-                    self._relaunched = event.attempt
-                    rungs = tuple(rung for started in self._how.values() for rung in started.how)
-                    why = next((started.why for started in self._how.values() if started.why), "")
-                    self.book.relaunched(event.attempt, rungs, why)
-            case ResumeChosen():
-                self.book.resume_chosen(event, self._later)
-            case FirstStep():
-                self.book.first_step(event)
-                if self.comparison is not None:
-                    self.comparison.begin(event.attempt)
-                if self.state.has_memory and self.policy.many:
-                    self._memory_groups.first_step(event.attempt)
-            case WarmReady():
-                for module in event.skipped:
-                    self._say(f"--preload: left out {module}", event.node)
-            case WarmRefused() if event.module:
-                self._say(f"--preload: left out {event.module}: after it, {event.reason}", event.node)
-            case WarmRefused():
-                self._say(f"later attempts start from nothing: {event.reason}", event.node)
-            case _:
-                pass
+        """Have people told; nothing of this decides anything."""
+        if isinstance(event, ResumeChosen):
+            self.book.resume_chosen(event, self._later)
+        elif isinstance(event, FirstStep):
+            self.book.first_step(event)
+            if self.comparison is not None:
+                self.comparison.begin(event.attempt)
+            if self.state.has_memory and self.policy.many:
+                self._memory_groups.first_step(event.attempt)
+        elif isinstance(event, (WarmReady, WarmRefused)) or (
+            isinstance(event, (StoreOpened, AttemptStarted)) and event.attempt > 0
+        ):
+            self._told.take(event)
 
-    def _say(self, text: str, node: str) -> None:
-        name = name_of(self.state, node) if self.policy.many else ""
-        self.book.say(f"{name}: {text}" if name else text)
+    @property
+    def _told(self) -> News:
+        """What says how workers were started; imported when there is something to say."""
+        if self._news is None:
+            from robust_run.launcher.controller.news import News
+
+            self._news = News(self.state, self.book, self._relaunched, is_many=self.policy.many)
+        return self._news
 
     def _perform(self, action: Action, now_s: float) -> None:  # noqa: C901, PLR0912 - the table of actions
         match action:

@@ -46,7 +46,7 @@ def test_a_node_that_sends_other_data_than_it_should(ground: Any) -> None:
     assert [(each.node, each.rule) for each in judged.suspects] == [("b", "bad_with_all")]
     assert "on b was not what it sent" in judged.suspects[0].sentence
     too_slow = {
-        node for each in judged.ambiguous for node in each.nodes if "slower" in each.sentence
+        node for each in judged.ambiguous for node in each.nodes if "the median of" in each.sentence
     }  # this machine is busy
     assert too_slow.union(judged.passed) == {"a", "c"}
 
