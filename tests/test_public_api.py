@@ -1,4 +1,4 @@
-"""What may be imported from outside: it is there, says what it is, and is what README.md and docs/python.md name."""
+"""What may be imported from outside: it is there, says what it is, and is what docs/python.md names."""
 
 from __future__ import annotations
 
@@ -57,14 +57,6 @@ def test_every_public_function_and_method_is_annotated(module: str) -> None:
             if each.annotation is each.empty and each.name not in ("self", "cls")
         ]
         assert (bare, signature.return_annotation is signature.empty) == ([], False), function
-
-
-def test_the_readme_names_what_is_public_and_nothing_else() -> None:
-    part = (ROOT / "README.md").read_text().partition("## From Python")[2].partition("\n## ")[0]
-    rows = re.findall(r"^\| `([\w.]+)` \| (.+) \|$", part, re.MULTILINE)
-    assert [module for module, _ in rows] == list(PUBLIC)
-    for module, names in rows:
-        assert sorted(re.findall(r"`(\w+)`", names)) == sorted(importlib.import_module(module).__all__)
 
 
 def test_the_page_explains_what_is_public_and_nothing_else() -> None:
