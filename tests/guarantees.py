@@ -20,7 +20,7 @@ GUARANTEES: dict[str, tuple[str, ...]] = {
         "launcher/many/test_node_loss.py::test_a_node_that_is_cut_off_ends_its_workers_before_they_are_replaced",
         "launcher/many/test_controller_dies.py::test_a_killed_controller_comes_back_and_no_worker_notices",
     ),
-    "It names the rank that everybody waits for.": (
+    "It names the rank that everyone is waiting for.": (
         "launcher/many/test_hangs.py::test_the_node_of_a_stuck_rank_is_evicted_and_the_standby_takes_its_place[like clocks",
         "launcher/test_tracing.py::test_ranks_that_come_one_after_the_other_are_left_alone_as_long_as_torch_waits_for_each",
     ),
@@ -41,7 +41,7 @@ GUARANTEES: dict[str, tuple[str, ...]] = {
     "Checkpoints that load at the speed of the hardware, and never wrongly.": (
         "launcher/test_resume_jobs.py::test_a_flipped_bit_in_the_newest_costs_one_attempt_and_no_restart",
     ),
-    "Images start before they are there.": (
+    "Containers start before the image is downloaded.": (
         "launcher/test_image_jobs.py::test_the_second_launch_fetches_what_the_first_one_read",
     ),
     "Packages are installed once.": ("launcher/test_setup_jobs.py::test_the_first_run_installs_and_the_second_mounts",),
@@ -53,7 +53,7 @@ GUARANTEES: dict[str, tuple[str, ...]] = {
         "launcher/many/test_health.py::test_the_node_of_a_lost_gpu_is_evicted_and_remembered_and_the_standby_takes_over",
         "launcher/test_ladder_jobs.py::test_a_program_that_always_dies_climbs_all_rungs_and_ends_with_what_is_known",
     ),
-    "On Slurm, nothing else is given": (
+    "On Slurm no other options are needed": (
         "launcher/slurm/test_cluster_losses.py::test_a_batch_job_trains_on_its_nodes_and_replaces_a_launcher_that_dies",
     ),
     "It shows what happened.": ("launcher/test_startup_jobs.py::test_a_start_is_measured_told_and_drawn",),
