@@ -58,7 +58,8 @@ def run(argv: Sequence[str], env: Mapping[str, str]) -> int:
             return start(options, system_world(env), env)
         return launch(resolve(options, system_world(env)), env)
     except Answered as answer:
-        print(answer.text)
+        with suppress(BrokenPipeError):  # a pager that was left
+            print(answer.text, flush=True)
         return 0
     except RobustRunError as error:
         from robust_run.terminal import plain

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import signal
 import sys
@@ -36,6 +37,20 @@ LATE_GROUPS = {
     "outliers": ("robust_run.health.commands.outliers", "outliers"),
     "slurm": ("robust_run.slurm.commands", "slurm"),
 }
+#: How `robust --help` lists them.
+SECTIONS = {
+    "How is my job?": ("status", "top", "nodes", "events", "report"),
+    "What went wrong?": ("incident", "explain", "why", "stacks", "timeline", "outliers"),
+    "Steer a job": ("restart", "stop", "update", "code", "evict", "readmit", "check"),
+    "What jobs need": ("ckpt", "env", "image", "slurm", "warm"),
+    "More": ("completion", "help"),
+}
+EXAMPLES = (
+    ("robust status", "the newest job below robust-runs/; name another by its folder or id"),
+    ("robust why", "who waits for whom, now"),
+    ("robust incident", "the newest failure: verdict, evidence, what was done"),
+    ("robust ckpt restore hdfs://nn/ckpt/step-4000 /local/ckpt", "bring a checkpoint here, verified"),
+)
 _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -55,7 +70,24 @@ def main() -> None:
 
 
 class _Robust(click.Group):
-    """Imports a group of commands when it is asked for: the others start without it."""
+    """Imports a group of commands when it is asked for: the others start without it. Lists them by what they are for."""
+
+    def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Examples"):
+            formatter.write_dl([*EXAMPLES])
+        for title, names in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, _summary(self.get_command(context, name))) for name in names])
+        click.Command.format_options(self, context, formatter)
+
+    def resolve_command(
+        self, context: click.Context, words: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if words and not words[0].startswith("-") and self.get_command(context, words[0]) is None:
+            nearest = difflib.get_close_matches(words[0], self.list_commands(context), 1)
+            hint = f"did you mean robust {nearest[0]}?" if nearest else "robust help lists them"
+            raise UserError(f"there is no command {words[0]!r}; {hint}")
+        return super().resolve_command(context, words)
 
     def list_commands(self, context: click.Context) -> list[str]:
         return sorted((*super().list_commands(context), *LATE_GROUPS))
@@ -84,6 +116,36 @@ def _check_nodes(run: str, nodes: Sequence[str], wish: Wish, say: Callable[[str]
     from robust_run.launcher.operator.reading.check_client import check_nodes
 
     return check_nodes(os.environ, run, nodes, wish, say)
+
+
+def _summary(command: click.Command | None) -> str:
+    """Return the first sentence of what a command says of itself, however long."""
+    text = " ".join((command.help or "").split()) if command is not None else ""
+    return text.partition(". ")[0].rstrip(".")
+
+
+@robust.command(name="help")
+@click.argument("words", nargs=-1, metavar="[COMMAND]...")
+@click.pass_context
+def help_of(context: click.Context, words: tuple[str, ...]) -> None:
+    """Show the help of a command, or this."""
+    shown, command = context.parent or context, robust
+    for word in words:
+        if not isinstance(command, click.Group):
+            raise UserError(f"{shown.command_path} has no commands of its own: robust help {' '.join(words[:-1])}")
+        _, found, _ = command.resolve_command(shown, [word])
+        assert found is not None, "else it is said"
+        shown, command = click.Context(found, info_name=word, parent=shown), found  # type: ignore[assignment]
+    click.echo(command.get_help(shown))
+
+
+@robust.command()
+@click.argument("shell", type=click.Choice(("bash", "zsh", "fish")))
+def completion(shell: str) -> None:
+    """Print a script that has SHELL complete robust and robust-run. bash: eval "$(robust completion bash)" in ~/.bashrc."""
+    from robust_run.completion import SHELLS, script
+
+    click.echo(script(next(each for each in SHELLS if each == shell), robust))
 
 
 for _command in (*COMMANDS, *TRACE_COMMANDS):

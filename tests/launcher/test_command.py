@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import shlex
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from robust_run.errors import UserError
 from robust_run.launcher.start.options.command import Answered, parse
+from robust_run.launcher.start.options.help_page import EXAMPLES
 from robust_run.launcher.start.options.options import OPTIONS, Options
 from robust_run.version import __version__
 
@@ -135,7 +138,19 @@ def test_help_names_every_option(name: str) -> None:
 
 
 def test_help_says_what_is_torchrun_s_and_what_is_ours() -> None:
-    page = answer("-h")
-    assert page.index("torchrun: workers:") < page.index("--nnodes") < page.index("robust-run's own:")
-    assert page.index("robust-run's own:") < page.index("--run-id")
+    page = answer("--help")
+    assert page.index("Examples:") < page.index("robust-run's own: ") < page.index("--run-id")
+    assert page.index("--run-id") < page.index("torchrun: workers:") < page.index("--nnodes N")
     assert "PET_<NAME>" in page
+
+
+def test_the_short_help_is_one_screen_of_what_is_typed_most() -> None:
+    page = answer("-h")
+    assert len(page.splitlines()) <= 60
+    assert "robust-run --help" in page and "--standby" in page and "--virtual-local-rank" not in page
+
+
+@pytest.mark.parametrize("line", [line for line, _ in EXAMPLES])
+def test_what_help_shows_can_be_typed(line: str) -> None:
+    words = shlex.split(line.partition("robust-run ")[2])
+    assert parse(words, {}).training_script == ("" if "--resume" in words else "train.py")

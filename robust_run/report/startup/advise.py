@@ -1,6 +1,6 @@
 """What would make the next start of a job shorter, the best first, with seconds that it may save. Pure.
 
-Seconds are estimates: a phase's length without what it takes with that switched on, as `bench/` measured it (BENCHMARKS.md); where a
+Seconds are estimates: a phase's length without what it takes with that switched on, as `bench/` measured it; where a
 measured length of the same job is there (a restart, the fastest node), that counts instead.
 """
 

@@ -26,7 +26,7 @@ _SHORT = {option.short: option for option in (*OPTIONS, *HELP_OPTIONS) if option
 def canonical(argv: Sequence[str]) -> list[str]:
     """Return `argv` (no program name in it) as words `--name` or `--name=value`, then `--`, script and its words.
 
-    `["--help"]` or `["--version"]` alone if that was asked for before the script. Without a script there is no `--`.
+    `["-h"]`, `["--help"]` or `["--version"]` alone if that was asked for before the script. Without a script there is no `--`.
     Raises UserError for an unknown or ambiguous option, a missing value and a value where none belongs.
     """
     words = list(argv)
@@ -37,7 +37,7 @@ def canonical(argv: Sequence[str]) -> list[str]:
         used_following = False
         for option, value_in_word in _split(words[at]):
             if option.group == HELP:
-                return [f"--{option.name}"]
+                return ["-h"] if option.short and not words[at].startswith("--") else [f"--{option.name}"]
             used_following = option.needs_value and value_in_word is None
             value = _value_from(option, following) if used_following else value_in_word
             if option.kind == "maybe" and value is None:

@@ -11,8 +11,6 @@ import click
 from robust_run.errors import UserError
 from robust_run.launcher.start.options.arguments import canonical
 from robust_run.launcher.start.options.options import (
-    GROUPS,
-    HELP_OPTIONS,
     OPTIONS,
     RESUMABLE,
     OptionDescription,
@@ -21,11 +19,6 @@ from robust_run.launcher.start.options.options import (
 from robust_run.version import __version__
 
 _PROGRAM = "robust-run"
-_INTRODUCTION = "Run SCRIPT in several processes, as torchrun does, and restart them when one fails."
-_CLOSING = (
-    "Names may be written with - or _ and cut short. What is not given is read from the environment: torchrun's options"
-    " from PET_<NAME> (PET_NNODES), robust-run's from ROBUST_<NAME> (ROBUST_RUN_ID). Words after SCRIPT are its own."
-)
 _USAGE = f"{_PROGRAM} [options] SCRIPT [options of SCRIPT]"
 _BY_NAME = {option.name: option for option in OPTIONS}
 _Source = click.core.ParameterSource
@@ -43,14 +36,16 @@ def parse(argv: Sequence[str], env: Mapping[str, str]) -> Options:
     """Return the options in `argv` (without the program's name) and, where it says nothing, in `env`.
 
     An empty variable counts as not set. Raises UserError, one line, for everything that cannot be understood, and
-    `Answered` for --help and --version.
+    `Answered` for -h, --help and --version.
     """
     words = canonical(argv)
     if words == ["--version"]:
         raise Answered(f"{_PROGRAM} {__version__}")
+    if words in (["-h"], ["--help"]):
+        from robust_run.launcher.start.options.help_page import page
+
+        raise Answered(page(is_long=words == ["--help"]))
     command = _command()
-    if words == ["--help"]:
-        raise Answered(command.get_help(click.Context(command, info_name=_PROGRAM, max_content_width=110)))
     try:
         context = command.make_context(_PROGRAM, words, default_map=_from_environment(env))
     except click.ClickException as error:
@@ -85,26 +80,12 @@ def _resuming(values: Mapping[str, Any], given: frozenset[str], typed: frozenset
     return Options(training_script="", given=kept, **{field: values[field] for field in fields})
 
 
-class _GroupedCommand(click.Command):
-    """A command whose help page has one heading for each group of the table."""
-
-    def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
-        formatter.write_usage(_PROGRAM, "[options] SCRIPT [options of SCRIPT]")
-
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's signature
-        for group in GROUPS:
-            with formatter.section(group):
-                formatter.write_dl([_help_row(option) for option in (*OPTIONS, *HELP_OPTIONS) if option.group == group])
-
-
 def _command() -> click.Command:
     parameters: list[click.Parameter] = [_click_option(option) for option in OPTIONS]
     parameters.append(click.Argument(["script"], nargs=-1, type=click.UNPROCESSED))
-    return _GroupedCommand(
+    return click.Command(
         _PROGRAM,
         params=parameters,
-        help=_INTRODUCTION,
-        epilog=_CLOSING,
         add_help_option=False,
         context_settings={"allow_interspersed_args": False},
     )
@@ -159,11 +140,3 @@ def _one_line(error: click.ClickException, env: Mapping[str, str]) -> str:
     if source is _Source.DEFAULT_MAP and option.env in env:
         return f"{option.env}: {reason}; it stands for --{option.name}"
     return f"--{option.name}: {reason}"
-
-
-def _help_row(option: OptionDescription) -> tuple[str, str]:
-    value = f"[={option.metavar}]" if option.kind == "maybe" else f" {option.metavar}" if option.metavar else ""
-    name = f"--{option.name}{value}"
-    has_default = option not in HELP_OPTIONS and option.default not in (None, False, "", ())
-    names = f"-{option.short}, {name}" if option.short else name
-    return names, f"{option.help} [default: {option.default}]" if has_default else option.help

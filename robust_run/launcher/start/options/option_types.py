@@ -18,17 +18,19 @@ SCRIPT = "torchrun: the script"
 RENDEZVOUS = "torchrun: rendezvous"
 OUTPUT = "torchrun: output"
 ENDINGS = "torchrun: restarts and signals"
-OWN = "robust-run's own"
+OWN = "robust-run's own: starts, code, pages"
+FAILURES = "robust-run's own: failures and hangs"
+CHECKPOINTS = "robust-run's own: checkpoints"
 NODES = "robust-run's own: several nodes"
 IMAGES = "robust-run's own: images"
 SETUPS = "robust-run's own: set-up"
 HEALTH = "robust-run's own: health"
 SLURM = "robust-run's own: Slurm"
 HELP = "help"
-GROUPS = (WORKERS, SCRIPT, RENDEZVOUS, OUTPUT, ENDINGS, OWN, NODES, IMAGES, SETUPS, HEALTH, SLURM, HELP)
-"""Headings of the help page, in its order."""
-OURS = (OWN, NODES, IMAGES, SETUPS, HEALTH, SLURM)
+OURS = (OWN, FAILURES, CHECKPOINTS, NODES, IMAGES, SETUPS, HEALTH, SLURM)
 """Groups of options that torchrun does not have."""
+GROUPS = (*OURS, WORKERS, SCRIPT, RENDEZVOUS, OUTPUT, ENDINGS, HELP)
+"""Headings of the help page, in its order."""
 
 RESUMABLE = ("http-port", "http-host", "notify", "token-file", "tls-cert", "tls-key", "tls-ca")
 """Options that may stand beside --resume: they are the machine's, not the job's."""

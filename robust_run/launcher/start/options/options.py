@@ -8,7 +8,9 @@ field of the job (`JobSpec`), that field's.
 from __future__ import annotations
 
 from robust_run.launcher.start.options.option_types import (
+    CHECKPOINTS,
     ENDINGS,
+    FAILURES,
     GROUPS,
     HEALTH,
     HELP,
@@ -157,10 +159,10 @@ OPTIONS: tuple[OptionDescription, ...] = (
         _WHOLE,
     ),
     describe(OWN, "run-id", "TEXT", "Name of the run directory (default: date, time and four letters)."),
-    describe(OWN, "restart-grace", "SECONDS", "From SIGTERM to SIGKILL for survivors of a failure.", _DECIMAL),
-    describe(OWN, "progress-after", "SECONDS", "An attempt that lived this long counts as progress.", _DECIMAL),
+    describe(FAILURES, "restart-grace", "SECONDS", "From SIGTERM to SIGKILL for survivors of a failure.", _DECIMAL),
+    describe(FAILURES, "progress-after", "SECONDS", "An attempt that lived this long counts as progress.", _DECIMAL),
     describe(
-        OWN,
+        FAILURES,
         "progress-path",
         "PATH",
         "A file, folder or glob whose growth counts as progress (checkpoints). May be repeated.",
@@ -178,7 +180,7 @@ OPTIONS: tuple[OptionDescription, ...] = (
         "Address that the port listens on; unless given, of this machine alone. 0.0.0.0 or :: for all of its addresses.",
     ),
     describe(
-        OWN,
+        FAILURES,
         "on-hang",
         "auto|relaunch|evict|report",
         "When ranks wait for one that is stuck: evict its node, or start again. auto: at once if it is proven, "
@@ -186,60 +188,65 @@ OPTIONS: tuple[OptionDescription, ...] = (
         OptionLook(choices=("auto", "relaunch", "evict", "report")),
     ),
     describe(
-        OWN,
+        FAILURES,
         "hang-after",
         "SECONDS",
         "A rank that is waited for so long is looked at and named; longer where steps are longer.",
         _DECIMAL,
     ),
     describe(
-        OWN,
+        FAILURES,
         "hang-patience",
         "auto|TIME",
         "With --on-hang auto: when a wait that is not proven to be a hang is acted on (90s, 5m, 2h). auto: after "
         "2 min where all have come to a call and no byte moves, else shortly before torch's own time limit.",
     ),
     describe(
-        OWN,
+        FAILURES,
         "on-slow",
         "report|evict",
         "When a rank or a node is slower than its peers for five rounds in a row.",
         OptionLook(choices=("report", "evict")),
     ),
     describe(
-        OWN,
+        FAILURES,
         "diagnose",
         "auto|always|never",
         "When a failure is unexplained: check the nodes, try again, roll back, replay; auto: not for the first plain crash.",
         OptionLook(choices=("auto", "always", "never")),
     ),
     describe(
-        OWN,
+        FAILURES,
         "replay",
         "auto|always|never",
         "Let groups of nodes run SCRIPT to find a bad one; auto: where SCRIPT minds ROBUST_REPLAY, so that it saves nothing.",
         OptionLook(choices=("auto", "always", "never"), env=False),  # ROBUST_REPLAY is what workers of a replay see
     ),
     describe(
-        OWN, "diagnose-checks", "CHECK,...", "Which checks; all that make sense unless given. See robust check --list."
+        FAILURES,
+        "diagnose-checks",
+        "CHECK,...",
+        "Which checks; all that make sense unless given. See robust check --list.",
     ),
-    describe(OWN, "replay-unit", "N", "Nodes that one replica of the model needs: groups are multiples of it.", _WHOLE),
-    describe(OWN, "slow-round", "SECONDS", "Length of such a round; 0: nobody looks.", _DECIMAL),
     describe(
-        OWN,
+        FAILURES, "replay-unit", "N", "Nodes that one replica of the model needs: groups are multiples of it.", _WHOLE
+    ),
+    describe(FAILURES, "slow-round", "SECONDS", "Length of such a round; 0: nobody looks.", _DECIMAL),
+    describe(
+        FAILURES,
         "trace-nccl",
         "auto|on|off",
         "Look inside NCCL with a profiler plugin; auto: where there are GPUs, NCCL is 2.26 or later and has no plugin yet.",
         OptionLook(choices=("auto", "on", "off")),
     ),
     describe(
-        OWN,
+        CHECKPOINTS,
         "ckpt-dir",
         "FOLDER",
         "Checkpoints of robust_run.ckpt_io: each attempt starts from the newest that all its nodes see whole (ROBUST_RESUME).",
     ),
     describe(
-        OWN,
+        CHECKPOINTS,
         "ckpt-memory",
         "auto|off|SIZE",
         "Keep what robust_run.checkpoint saves in this node's memory, for the next attempt; at most SIZE (64G). auto: where "
@@ -247,7 +254,7 @@ OPTIONS: tuple[OptionDescription, ...] = (
         OptionLook(env=False),  # ROBUST_CKPT_MEMORY is where workers find it
     ),
     describe(
-        OWN,
+        CHECKPOINTS,
         "ckpt-memory-dir",
         "FOLDER",
         "A folder whose files are in this node's memory: what SCRIPT saves there is written to --ckpt-dir behind it. Jobs of one "
@@ -255,13 +262,13 @@ OPTIONS: tuple[OptionDescription, ...] = (
         OptionLook(env=False),  # ROBUST_CKPT_MEMORY_DIR is what workers are told
     ),
     describe(
-        OWN,
+        CHECKPOINTS,
         "ckpt-every",
         "N|TIME",
         "How often robust_run.checkpoint saves to --ckpt-dir: every N steps, or 30s, 10m, 2h; unless given, as SCRIPT says.",
     ),
     describe(
-        OWN,
+        CHECKPOINTS,
         "ckpt-copies",
         "0|1|auto",
         "Copies on other nodes of what is kept in memory: a lost node costs a step then. auto: 1 where there are several.",
@@ -388,7 +395,7 @@ OPTIONS: tuple[OptionDescription, ...] = (
 """All options that end up in `Options`."""
 
 HELP_OPTIONS: tuple[OptionDescription, ...] = (
-    OptionDescription(name="help", group=HELP, help="Show this page.", kind="flag", short="h"),
+    OptionDescription(name="help", group=HELP, help="Show this page; -h: a short one.", kind="flag", short="h"),
     OptionDescription(name="version", group=HELP, help="Show the version.", kind="flag"),
 )
 """Options that answer instead of starting a job."""
