@@ -184,6 +184,8 @@ class Source(msgspec.Struct, frozen=True, array_like=True):
     port: int
     name: str = ""
     """Of the node, for people."""
+    within_s: float = 0.0
+    """What has not come by then is given up; 0: it may take as long as some of it comes."""
 
 
 class Bring(_Message, frozen=True, tag="bring", kw_only=True):

@@ -261,7 +261,9 @@ def brought(order: StartAttempt) -> tuple[Bring, ...]:
     generation = generation_of_name(order.resume.name)
     if generation is None:
         return ()
-    sources = tuple(Source(rank, each.host, each.port, each.name) for each in order.elsewhere for rank in each.ranks)
+    sources = tuple(
+        Source(rank, each.host, each.port, each.name, each.within_s) for each in order.elsewhere for rank in each.ranks
+    )
     return (Bring(attempt=order.attempt, from_attempt=generation[0], step=generation[1], sources=sources),)
 
 

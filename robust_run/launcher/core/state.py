@@ -126,10 +126,11 @@ class MemoryHolder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a node's keeper takes copies and gives them back."""
+    """Where a node's keeper takes copies and gives parts away."""
 
     host: str
     port: int
+    takes_copies: bool = True
 
 
 class JobState(msgspec.Struct, kw_only=True, rename={"ladder_state": "climb"}):  # as elected controllers save it
