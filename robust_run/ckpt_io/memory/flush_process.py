@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import msgspec
 
-from robust_run.ckpt_io.memory.flush_words import FlushAnswer, FlushDone, FlushOrder
+from robust_run.ckpt_io.memory.flush_words import AnyOrder, FlushAnswer, FlushDone
 
 #: How long one that is told to end may take to remove what it has written.
 ENDS_WITHIN_S = 5.0
@@ -24,7 +24,7 @@ _decoder: msgspec.json.Decoder[FlushAnswer] = msgspec.json.Decoder(FlushAnswer)
 class FlushProcess:
     """One. Started and told to end by the keeper's thread, waited for by another."""
 
-    def __init__(self, order: FlushOrder, descriptors: Sequence[int], until_s: float | None) -> None:
+    def __init__(self, order: AnyOrder, descriptors: Sequence[int], until_s: float | None) -> None:
         """`until_s`: on the monotonic clock, when it is ended. Raises OSError: it cannot be started."""
         self.until_s = until_s
         command = (sys.executable, "-c", _BOOT, str(os.getpid()))

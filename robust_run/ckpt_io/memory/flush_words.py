@@ -10,6 +10,8 @@ import hashlib
 
 import msgspec
 
+from robust_run.ckpt_io.rules.keeping import KeepNewest
+
 Generation = tuple[int, int]
 """Attempt and step."""
 
@@ -27,7 +29,14 @@ class OfferedPart(msgspec.Struct, frozen=True, kw_only=True):
     created_s: float
 
 
-class FlushOrder(msgspec.Struct, frozen=True, kw_only=True):
+class RemoveOld(msgspec.Struct, frozen=True, kw_only=True, tag="remove"):
+    """Older checkpoints in a folder are to be removed, as far as they may be."""
+
+    folder: str
+    rule: KeepNewest
+
+
+class FlushOrder(msgspec.Struct, frozen=True, kw_only=True, tag="write"):
     """What is to be written."""
 
     run_id: str
@@ -68,8 +77,11 @@ class FlushDone(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
     """Storage has this step."""
     is_left: bool = False
     """Something unfinished may lie there."""
+    remove: RemoveOld | None = None
+    """What may be done now; on the node of rank 0 only."""
 
 
+AnyOrder = FlushOrder | RemoveOld
 FlushAnswer = FlushProgress | FlushDone
 
 

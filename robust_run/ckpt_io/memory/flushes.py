@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple
 
 from robust_run.ckpt_io.memory.buffers import read_only
 from robust_run.ckpt_io.memory.flush_words import FlushAnswer, FlushDone, FlushOrder, FlushProgress, OfferedPart
 from robust_run.ckpt_io.memory.generations import Generation, HeldBuffer, Holdings
 from robust_run.ckpt_io.memory.protocol import Flushed, FlushLast, KeeperNote
+from robust_run.ckpt_io.memory.removals import AT_THE_END_S, Removals
+from robust_run.ckpt_io.memory.running import Process, Runs, Starts
 
 #: How long other nodes may show no sign of going on.
 OTHERS_S = 60.0
@@ -17,34 +19,6 @@ OTHERS_S = 60.0
 WHOLE_WITHIN_S = 60.0
 #: How often people are told of one that they wait for.
 SAID_EVERY_S = 10.0
-_Result = TypeVar("_Result")
-
-
-class Process(Protocol):
-    """One that writes."""
-
-    until_s: float | None
-
-    def next(self) -> FlushAnswer:
-        """Wait for what it says."""
-        ...
-
-    def stop(self) -> None:
-        """Have it end."""
-        ...
-
-
-Starts = Callable[[FlushOrder, Sequence[int], "float | None"], Process]
-
-
-class Runs(Protocol):
-    """See `keeper.Runs`."""
-
-    def __call__(
-        self, job: Callable[[], _Result], then: Callable[[_Result | Exception], None], *, is_long: bool
-    ) -> None:
-        """Return at once."""
-        ...
 
 
 class _Wanted(NamedTuple):
@@ -57,6 +31,7 @@ class _Last(NamedTuple):
     number: int
     until_s: float
     others_s: float
+    is_job_over: bool
 
 
 class _Running(NamedTuple):
@@ -83,6 +58,9 @@ class Flushes:
         self._stored: FlushDone | None = None
         """The newest that storage has from here."""
         self._said_at_s = 0.0
+        self.removals = Removals(start, tell, run)
+        self._is_ending = False
+        """All is written at the end of the job, and what comes after that is under way."""
 
     @property
     def is_busy(self) -> bool:
@@ -105,11 +83,13 @@ class Flushes:
         """Note that the job is over, and that the newest is to be written; or that this is given up."""
         until_s = self._now_s() + message.limit_s
         self._wanted = None
-        self._last = _Last(message.number, until_s, message.others_s)
+        self._last = _Last(message.number, until_s, message.others_s, message.is_job_over)
         if self._running is not None:
             self._running.process.until_s = until_s
             if message.limit_s <= 0:
                 self._running.process.stop()
+        elif message.limit_s <= 0:
+            self.removals.stop()
 
     def pinned(self, holdings: Holdings) -> frozenset[int]:
         """Return the buffers that stay as they are until their content is written."""
@@ -121,12 +101,13 @@ class Flushes:
     def begin_attempt(self, resumed_step: int | None) -> None:
         """Give up what does not belong to the past of the attempt that begins."""
         self._wanted = None
+        self.removals.attempt_begins()
         if self._running is not None and (resumed_step is None or self._running.generation[1] > resumed_step):
             self._running.process.stop()
 
     def advance(self, holdings: Holdings, descriptors: Mapping[int, int], then: Callable[[], None]) -> None:
         """Start what can be started. `then` is called when buffers are free again."""
-        if self._running is not None:
+        if self._running is not None or self._is_ending:
             return
         chosen: list[HeldBuffer] = []
         if self._last is not None:
@@ -218,13 +199,36 @@ class Flushes:
             self._stored = done
         elif done.text and not (running is not None and running.is_last):
             self._tell(KeeperNote(text=done.text))
-        if self._last is not None and (running is None or running.is_last):
+        if self._last is None:
+            self._remove_old(done, None, _nothing)
+        elif running is None or running.is_last:
             text = done.text
             if running is not None and done.is_left and not text:
                 text = f"step {running.generation[1]} was not written from memory to storage: there was no more time"
-            self._tell(Flushed(number=self._last.number, text=text, is_stored=done.is_stored))
-            self._last = None
+            self._end(done, text)
         then()
+
+    def _end(self, done: FlushDone, text: str) -> None:
+        """Say what came of the end of the job, once older checkpoints are removed, as far as there is time."""
+        assert self._last is not None
+
+        def over() -> None:
+            assert self._last is not None
+            self._tell(Flushed(number=self._last.number, text=text, is_stored=done.is_stored))
+            self._last, self._is_ending = None, False
+
+        self._is_ending = True
+        until_s = min(self._last.until_s, self._now_s() + AT_THE_END_S)
+        if not (self._last.is_job_over and self._remove_old(done, until_s, over)):
+            over()
+
+    def _remove_old(self, done: FlushDone, until_s: float | None, then: Callable[[], None]) -> bool:
+        is_job_over = self._last is not None
+        return done.remove is not None and self.removals.begin(done.remove, until_s, then, is_job_over=is_job_over)
+
+
+def _nothing() -> None:
+    """Nobody waits for it."""
 
 
 def _has(each: HeldBuffer, generation: Generation) -> bool:

@@ -231,6 +231,8 @@ class FlushLast(_Message, frozen=True, tag="flush_last", kw_only=True):
     """0: give it up."""
     others_s: float = 60.0
     """How long other nodes may show no sign of doing so, too."""
+    is_job_over: bool = True
+    """Else it is only so here, as far as is known: attempts may follow elsewhere, and start from any checkpoint."""
 
 
 class Flushed(_Message, frozen=True, tag="flushed", kw_only=True):

@@ -266,6 +266,8 @@ class JobState(msgspec.Struct, kw_only=True, rename={"ladder_state": "climb"}): 
     """Where it starts from; None: not chosen yet, or it is told of none."""
     last_point: ResumePoint | None = None
     """The newest checkpoint that an earlier attempt started from."""
+    started_from: dict[str, None] = {}
+    """Uuids of checkpoints in storage that attempts started from."""
     last_saved: SavedCheckpoint | None = None
     """The newest checkpoint that ranks of the job are known to have saved in the folder, whether it is still there or not."""
     passed_over: dict[str, PassedOver] = {}

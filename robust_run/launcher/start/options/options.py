@@ -262,6 +262,13 @@ OPTIONS: tuple[OptionDescription, ...] = (
     ),
     describe(
         OWN,
+        "ckpt-keep",
+        "N|all",
+        "How many checkpoints of robust_run.checkpoint stay in --ckpt-dir, at least: what it saved with this option goes when N "
+        "newer ones are whole. Nothing else does, nor what the job started from. Unless given, nothing is removed.",
+    ),
+    describe(
+        OWN,
         "ckpt-copies",
         "0|1|auto",
         "Copies on other nodes of what is kept in memory: a lost node costs a step then. auto: 1 where there are several.",
