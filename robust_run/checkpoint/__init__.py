@@ -37,12 +37,13 @@ def save(
     lists and tuples of these. With ROBUST_CKPT_MEMORY it goes to memory at every call. To storage, FOLDER/step-N, it goes every
     so many steps (500) or minutes ("10m"): by default every 10 minutes with memory, else at every call. `folder`, `every`: in
     the place of ROBUST_CKPT_DIR and ROBUST_CKPT_EVERY. `keep`: in the place of ROBUST_CKPT_KEEP, so many of the newest stay in
-    storage; what was saved with it, is whole and older is removed. All stay, unless that is given. With memory that is done in the background, and at the end of the job once
-    more; with `every=1` the checkpoint is durable when the call returns. In a replay (ROBUST_REPLAY) nothing is saved.
+    storage, and older ones that were saved with it are removed; unless that is given, all stay. With memory that is done in the
+    background, and at the end of the job once more; with `every=1` the checkpoint is durable when the call returns. In a replay
+    (ROBUST_REPLAY) nothing is saved.
 
     Raises:
         StateRefused: Something in it cannot be kept; all of it is named.
-        UserError: There is no folder, `step`, `every` or `keep` is no number that counts, or `step` is smaller than the one before.
+        UserError: There is no folder, `step`, `every` or `keep` is no number that counts, or `step` is smaller than the last.
         CheckpointError: Storage failed, where it is not written in the background. A failure of memory is one line on stderr, and
             training goes on.
     """

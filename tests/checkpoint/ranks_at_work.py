@@ -137,6 +137,20 @@ def save_twice(rank: int) -> None:
     checkpoint.save(state, step=2, every=1)
 
 
+def save_ten(rank: int) -> None:
+    """Goes on from what there is, and calls a save at each of ten more steps."""
+    state = {"weight": torch.zeros(3), "steps": []}
+    begin = checkpoint.load(state) or 0
+    for step in range(begin + 1, begin + 11):
+        state["steps"].append(step)
+        checkpoint.save(state, step=step)
+
+
+def save_ten_without_load(rank: int) -> None:
+    for step in range(1, 11):
+        checkpoint.save({"weight": torch.zeros(3)}, step=step)
+
+
 def much(rank: int) -> dict[str, Any]:
     """48 MiB, a third of which is the rank's own."""
     same = torch.arange(4 << 20, dtype=torch.float64)
@@ -165,6 +179,8 @@ SCENARIOS: dict[str, Callable[[int], Any]] = {
     "save_own": save_own,
     "load_own": load_own,
     "save_twice": save_twice,
+    "save_ten": save_ten,
+    "save_ten_without_load": save_ten_without_load,
     "save_much": save_much,
     "load_much": load_much,
     "memory_fails": memory_fails_as_the_warning_comes,

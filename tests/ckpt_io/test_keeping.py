@@ -55,7 +55,7 @@ def test_the_newest_so_many_stay_and_the_oldest_goes_first() -> None:
         entry(10, is_link=True),
         entry(10, mark="somebody else"),
     ],
-    ids=["a program's own", "renamed", "temporary", "parts missing", "manifest damaged", "unfinished", "a link", "another's mark"],
+    ids=["a program's own", "renamed", "temporary", "no parts", "manifest damaged", "unfinished", "a link", "another's mark"],
 )  # fmt: skip
 def test_what_is_not_ours_or_not_whole_neither_goes_nor_counts(other: RootEntry) -> None:
     assert gone([other, entry(20), entry(30)]) == []

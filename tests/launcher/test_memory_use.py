@@ -88,9 +88,9 @@ def test_how_many_stay_is_told_as_the_program_reads_it(text: str) -> None:
 def test_what_says_no_number_of_checkpoints_is_refused_by_both(text: str) -> None:
     from robust_run.checkpoint.settings import parse_keep as read
 
-    for parse in (parse_keep, read):
+    for reads in (parse_keep, read):
         with pytest.raises(UserError, match=r"1 or more, or all"):
-            parse(text)
+            reads(text)
 
 
 MEETING = ("--rdzv-endpoint", "node-0:29400")

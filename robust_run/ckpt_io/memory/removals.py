@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from robust_run.ckpt_io.memory.flush_words import AnyOrder, FlushAnswer, FlushDone, RemoveOld
+from robust_run.ckpt_io.memory.flush_words import FlushAnswer, FlushDone, RemoveOld
 from robust_run.ckpt_io.memory.protocol import KeeperNote
 from robust_run.ckpt_io.memory.running import Process, Runs, Starts
 

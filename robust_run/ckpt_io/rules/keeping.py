@@ -2,14 +2,14 @@
 
 What is known, and what looks the same:
 
-- *Who wrote it*: its manifest says so, and under which name. What a program has saved by itself, or renamed, has no mark, or another
-  name. What was written without --ckpt-keep has no mark either: nobody has said that it may go.
+- *Who wrote it*: its manifest says so, and under which name. What a program has saved by itself, or renamed, has no mark, or
+  another name. What was written without --ckpt-keep has no mark either: nobody has said that it may go.
 - *That it is whole*: all its parts are there. Whether they can be read is known of what was loaded alone; so what a rank found
   damaged neither counts nor goes, and what the job started from stays, to be there when all that came later is not good enough.
 - *That it is of this past*: this process wrote it, or it is no newer than what this process began from. What is newer and not
   its own was passed over, or this process began from something else: it neither counts nor goes.
-- *That nobody else wants it*: a link with its content shows that somebody does. Who reads it right now is not known; so nothing is
-  removed but while an attempt runs, all of whose ranks have loaded, or when the job is over.
+- *That nobody else wants it*: a link with its content shows that somebody does. Who reads it right now is not known; so nothing
+  is removed but while an attempt runs, all of whose ranks have loaded, or when the job is over.
 """
 
 from __future__ import annotations

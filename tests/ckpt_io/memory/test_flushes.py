@@ -17,7 +17,6 @@ from robust_run.ckpt_io.memory.protocol import Flushed, FlushLast, KeeperNote
 from robust_run.ckpt_io.memory.removals import AT_THE_END_S
 from robust_run.ckpt_io.rules.keeping import KeepNewest
 
-
 RULE = KeepNewest(most=2, session="me")
 
 

@@ -11,8 +11,8 @@ from robust_run.launcher.core.resume.looks import Choosing, LookAsked, MemoryWor
 from robust_run.launcher.model.job import Placement
 from robust_run.launcher.model.resume_events import PartsElsewhere
 
-#: How long an attempt waits for what ranks of a node that was evicted have saved: then it starts from elsewhere. That is 75 GiB at
-#: 5 Gbit/s, and less than the 10 minutes of training that storage may be behind.
+#: How long an attempt waits for what ranks of a node that was evicted have saved: then it starts from elsewhere. That is 70 GiB
+#: at 5 Gbit/s, and less than the 10 minutes of training that storage may be behind.
 FROM_EVICTED_S = 120.0
 
 
