@@ -81,6 +81,12 @@ class FlushDone(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
     """What may be done now; on the node of rank 0 only."""
 
 
+class FlushSilent(msgspec.Struct, frozen=True, kw_only=True):
+    """It has said nothing for so long; of those who wait for it."""
+
+    silent_s: float
+
+
 AnyOrder = FlushOrder | RemoveOld
 FlushAnswer = FlushProgress | FlushDone
 

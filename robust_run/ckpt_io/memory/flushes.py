@@ -7,7 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from robust_run.ckpt_io.memory.buffers import read_only
-from robust_run.ckpt_io.memory.flush_words import FlushAnswer, FlushDone, FlushOrder, FlushProgress, OfferedPart
+from robust_run.ckpt_io.memory.flush_words import (
+    FlushAnswer,
+    FlushDone,
+    FlushOrder,
+    FlushProgress,
+    FlushSilent,
+    OfferedPart,
+)
 from robust_run.ckpt_io.memory.generations import Generation, HeldBuffer, Holdings
 from robust_run.ckpt_io.memory.protocol import Flushed, FlushLast, KeeperNote
 from robust_run.ckpt_io.memory.removals import AT_THE_END_S, Removals
@@ -59,6 +66,8 @@ class Flushes:
         """The newest that storage has from here."""
         self._said_at_s = 0.0
         self.removals = Removals(start, tell, run)
+        self._hangs: Process | None = None
+        """One that nobody could end: as long as it is there another one would hang, too."""
         self._is_ending = False
         """All is written at the end of the job, and what comes after that is under way."""
 
@@ -67,7 +76,10 @@ class Flushes:
         """Whether one is wanted or under way."""
         if self._wanted is not None and self._now_s() > self._wanted.until_s:
             self._wanted = None  # some rank will never have it
-        return self._wanted is not None or self._running is not None or self._last is not None
+        if self._hangs is not None and self._hangs.is_over():
+            self._hangs = None
+        what = (self._wanted, self._running, self._last, self._hangs)
+        return any(each is not None for each in what)
 
     @property
     def is_last(self) -> bool:
@@ -76,7 +88,7 @@ class Flushes:
 
     def want(self, generation: Generation, run_dir: str) -> None:
         """Note that a generation is to be written as soon as it is whole. All ranks of the node say so."""
-        if self._last is None and self._running is None:
+        if self._last is None and self._running is None and self._hangs is None:
             self._wanted = _Wanted(generation, run_dir, self._now_s() + WHOLE_WITHIN_S)
 
     def want_last(self, message: FlushLast) -> None:
@@ -171,9 +183,12 @@ class Flushes:
         self._wait_for(process, then)
 
     def _wait_for(self, process: Process, then: Callable[[], None]) -> None:
-        def heard(answer: FlushAnswer | Exception) -> None:
+        def heard(answer: FlushAnswer | FlushSilent | Exception) -> None:
             if isinstance(answer, FlushProgress):
                 self._say_how_far(answer)
+                self._wait_for(process, then)
+            elif isinstance(answer, FlushSilent):
+                self._say_that_it_stands(answer)
                 self._wait_for(process, then)
             else:
                 self._settle(
@@ -189,8 +204,15 @@ class Flushes:
             done, of = progress.done_bytes / (1 << 30), progress.of_bytes / (1 << 30)
             self._tell(KeeperNote(text=f"writing step {progress.step} to {progress.url}: {done:.1f} of {of:.1f} GiB"))
 
+    def _say_that_it_stands(self, answer: FlushSilent) -> None:
+        if self._running is not None:
+            stands = f"nothing of it has been written for {answer.silent_s:.0f} s"
+            meanwhile = "" if self._running.is_last else "; training goes on"
+            self._tell(KeeperNote(text=f"step {self._running.generation[1]} goes to storage, and {stands}{meanwhile}"))
+
     def _settle(self, done: FlushDone, then: Callable[[], None]) -> None:
         running, self._running, self._wanted = self._running, None, None
+        self._hangs = running.process if running is not None and not running.process.is_over() else None
         if running is not None:
             self._failed.pop(running.generation, None)
             if done.is_left:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from robust_run.ckpt_io.memory.flush_words import FlushAnswer, FlushDone, RemoveOld
+from robust_run.ckpt_io.memory.flush_words import FlushAnswer, FlushDone, FlushSilent, RemoveOld
 from robust_run.ckpt_io.memory.protocol import KeeperNote
 from robust_run.ckpt_io.memory.running import Process, Runs, Starts
 
@@ -58,7 +58,10 @@ class Removals:
             self._process.stop()
 
     def _wait_for(self, process: Process, then: Callable[[], None]) -> None:
-        def heard(answer: FlushAnswer | Exception) -> None:
+        def heard(answer: FlushAnswer | FlushSilent | Exception) -> None:
+            if isinstance(answer, FlushSilent):  # nobody waits for it
+                self._wait_for(process, then)
+                return
             self._process = None
             text = answer.text if isinstance(answer, FlushDone) and not answer.is_left else ""
             if text and text != self._told:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
-from robust_run.ckpt_io.memory.flush_words import AnyOrder, FlushAnswer
+from robust_run.ckpt_io.memory.flush_words import AnyOrder, FlushAnswer, FlushSilent
 
 _Result = TypeVar("_Result")
 
@@ -15,8 +15,12 @@ class Process(Protocol):
 
     until_s: float | None
 
-    def next(self) -> FlushAnswer:
+    def next(self) -> FlushAnswer | FlushSilent:
         """Wait for what it says."""
+        ...
+
+    def is_over(self) -> bool:
+        """Whether it has ended."""
         ...
 
     def stop(self) -> None:

@@ -10,7 +10,15 @@ import msgspec
 import pytest
 
 from robust_run.ckpt_io.memory import generations
-from robust_run.ckpt_io.memory.flush_words import AnyOrder, FlushAnswer, FlushDone, FlushOrder, FlushProgress, RemoveOld
+from robust_run.ckpt_io.memory.flush_words import (
+    AnyOrder,
+    FlushAnswer,
+    FlushDone,
+    FlushOrder,
+    FlushProgress,
+    FlushSilent,
+    RemoveOld,
+)
 from robust_run.ckpt_io.memory.flushes import WHOLE_WITHIN_S, Flushes
 from robust_run.ckpt_io.memory.generations import HeldBuffer, Holdings, Part
 from robust_run.ckpt_io.memory.protocol import Flushed, FlushLast, KeeperNote
@@ -23,7 +31,10 @@ RULE = KeepNewest(most=2, session="me")
 class FakeProcess:
     def __init__(self, order: FlushOrder, until_s: float | None) -> None:
         self.order, self.until_s = order, until_s
-        self.is_stopped = False
+        self.is_stopped, self.hangs = False, False
+
+    def is_over(self) -> bool:
+        return not self.hangs
 
     def next(self) -> FlushAnswer:
         raise AssertionError("answers are given by the test")
@@ -35,7 +46,10 @@ class FakeProcess:
 class FakeRemoval:
     def __init__(self, order: RemoveOld, until_s: float | None) -> None:
         self.order, self.until_s = order, until_s
-        self.is_stopped = False
+        self.is_stopped, self.hangs = False, False
+
+    def is_over(self) -> bool:
+        return not self.hangs
 
     def next(self) -> FlushAnswer:
         raise AssertionError("answers are given by the test")
@@ -91,7 +105,7 @@ class Ground:
         self.flushes.want_last(FlushLast(number=number, limit_s=limit_s))
         self.advance()
 
-    def answers(self, answer: FlushAnswer) -> None:
+    def answers(self, answer: FlushAnswer | FlushSilent) -> None:
         """The one that was started last among those that are under way."""
         self._thens.pop()(answer)
 
@@ -328,3 +342,30 @@ def test_where_no_process_can_be_started_the_job_ends_all_the_same(ground: Groun
     ground.fails_to_start = True
     ground.answers(done_and_remove(5))
     assert ground.said == [Flushed(number=7, text="step 5 was written", is_stored=True)]
+
+
+# --- storage that hangs
+
+
+def test_a_write_that_stands_still_is_told_and_one_that_nobody_can_end_keeps_others_from_hanging_too(
+    ground: Ground,
+) -> None:
+    ground.holds(5)
+    ground.want(5)
+    ground.answers(FlushSilent(silent_s=120.0))
+    assert ground.said == [
+        KeeperNote(text="step 5 goes to storage, and nothing of it has been written for 120 s; training goes on")
+    ]
+    assert ground.flushes.is_busy
+    ground.started[0].hangs = True
+    ground.answers(FlushDone(text="cannot be ended", is_left=True))
+    assert ground.flushes.pinned(ground.holdings) == frozenset(), "training has its buffers again"
+    assert ground.flushes.is_busy
+    ground.holds(5, 6)
+    ground.want(6)
+    assert ground.steps() == [[5]]
+    ground.started[0].hangs = False
+    assert not ground.flushes.is_busy
+    ground.want(6)
+    assert ground.steps() == [[5], [6]]
+    assert ground.started[1].order.failed == ((0, 5),)
