@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -151,6 +152,25 @@ def save_ten_without_load(rank: int) -> None:
         checkpoint.save({"weight": torch.zeros(3)}, step=step)
 
 
+def go_on(rank: int) -> Any:
+    """Save step after step until a file says that it is enough; how many that were. Nothing of it may raise."""
+    state = {"weight": torch.zeros(1 << 20), "step": 0}
+    begin = checkpoint.load(state) or 0
+    assert state["step"] == begin and bool((state["weight"] == begin).all()), (state["step"], begin)
+    enough = torch.zeros(1)
+    while not enough:
+        state["step"] += 1
+        state["weight"] += 1
+        checkpoint.save(state, step=state["step"])
+        if rank == 0:
+            Path(os.environ["STEPS_FILE"]).write_text(str(state["step"]))
+            enough[0] = int(os.path.exists(os.environ["ENOUGH_FILE"]))
+        if dist.is_initialized():
+            dist.broadcast(enough, 0)
+        time.sleep(0.01)
+    return [begin, state["step"]]
+
+
 def much(rank: int) -> dict[str, Any]:
     """48 MiB, a third of which is the rank's own."""
     same = torch.arange(4 << 20, dtype=torch.float64)
@@ -180,6 +200,7 @@ SCENARIOS: dict[str, Callable[[int], Any]] = {
     "load_own": load_own,
     "save_twice": save_twice,
     "save_ten": save_ten,
+    "go_on": go_on,
     "save_ten_without_load": save_ten_without_load,
     "save_much": save_much,
     "load_much": load_much,

@@ -82,7 +82,8 @@ def flush(order: FlushOrder) -> FlushDone:
     except (RobustRunError, OSError, ValueError, MemoryError) as error:
         where = shown(folder) if folder else "storage"
         text = f"step {generation[1]} could not be written from memory to {where}: {error}"
-        return FlushDone(attempt=generation[0], step=generation[1], text=text, is_left=True)
+        trouble = f"{type(error).__name__} in {where}"
+        return FlushDone(attempt=generation[0], step=generation[1], text=text, trouble=trouble, is_left=True)
     text, remove = "", None
     if outcome is not None and outcome.keeping is not None:
         remove = RemoveOld(folder=folder, rule=outcome.keeping)

@@ -136,7 +136,7 @@ class FlushProcess:
         return FlushDone(text=f"{self._name} {how}", is_left=True)
 
     def _gave_up(self) -> str:
-        return f"{self._name} stood still for {self._limits.stall_s:.0f} s and was ended; it is tried again"
+        return f"{self._name} stood still for {self._limits.stall_s:.0f} s and was ended"
 
     def _wait(self) -> int:
         assert self._process.stdout is not None

@@ -73,6 +73,8 @@ class FlushDone(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
     step: int = -1
     text: str = ""
     """A line for people; empty: another node says it, or there is nothing to say."""
+    trouble: str = ""
+    """Why it could not be written, whichever step it is; empty: `text` says all."""
     is_stored: bool = False
     """Storage has this step."""
     is_left: bool = False

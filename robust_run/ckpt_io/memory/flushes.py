@@ -26,6 +26,8 @@ OTHERS_S = 60.0
 WHOLE_WITHIN_S = 60.0
 #: How often people are told of one that they wait for.
 SAID_EVERY_S = 10.0
+#: How often they are told of one and the same trouble.
+SAID_AGAIN_S = 600.0
 
 
 class _Wanted(NamedTuple):
@@ -66,6 +68,8 @@ class Flushes:
         """The newest that storage has from here."""
         self._said_at_s = 0.0
         self.removals = Removals(start, tell, run)
+        self._trouble, self._trouble_again_s = "", 0.0
+        """What went wrong the last time, as it was said; and when that is said again."""
         self._hangs: Process | None = None
         """One that nobody could end: as long as it is there another one would hang, too."""
         self._is_ending = False
@@ -219,8 +223,8 @@ class Flushes:
                 self._failed[running.generation] = None
         if done.is_stored:
             self._stored = done
-        elif done.text and not (running is not None and running.is_last):
-            self._tell(KeeperNote(text=done.text))
+        if not (running is not None and running.is_last):
+            self._say_trouble(done)
         if self._last is None:
             self._remove_old(done, None, _nothing)
         elif running is None or running.is_last:
@@ -229,6 +233,17 @@ class Flushes:
                 text = f"step {running.generation[1]} was not written from memory to storage: there was no more time"
             self._end(done, text)
         then()
+
+    def _say_trouble(self, done: FlushDone) -> None:
+        """Say what went wrong beside a training: once as long as it is the same, now and then, and when it is over."""
+        trouble, now_s = done.trouble or done.text, self._now_s()
+        if done.is_stored:
+            if self._trouble and done.text:
+                self._tell(KeeperNote(text=f"{done.text}: storage can be written again"))
+            self._trouble = ""
+        elif done.text and (trouble != self._trouble or now_s >= self._trouble_again_s):
+            self._trouble, self._trouble_again_s = trouble, now_s + SAID_AGAIN_S
+            self._tell(KeeperNote(text=f"{done.text}; training goes on, and it is tried again when storage is due"))
 
     def _end(self, done: FlushDone, text: str) -> None:
         """Say what came of the end of the job, once older checkpoints are removed, as far as there is time."""

@@ -19,12 +19,13 @@ from robust_run.ckpt_io.memory.flush_words import (
     FlushSilent,
     RemoveOld,
 )
-from robust_run.ckpt_io.memory.flushes import WHOLE_WITHIN_S, Flushes
+from robust_run.ckpt_io.memory.flushes import SAID_AGAIN_S, WHOLE_WITHIN_S, Flushes
 from robust_run.ckpt_io.memory.generations import HeldBuffer, Holdings, Part
 from robust_run.ckpt_io.memory.protocol import Flushed, FlushLast, KeeperNote
 from robust_run.ckpt_io.memory.removals import AT_THE_END_S
 from robust_run.ckpt_io.rules.keeping import KeepNewest
 
+AGAIN = "training goes on, and it is tried again when storage is due"
 RULE = KeepNewest(most=2, session="me")
 
 
@@ -150,7 +151,7 @@ def test_what_fails_is_one_line_and_its_rest_is_removed_by_the_next(ground: Grou
     ground.holds(5)
     ground.want(5)
     ground.answers(FlushDone(text="storage is full", is_left=True))
-    assert ground.said == [KeeperNote(text="storage is full")]
+    assert ground.said == [KeeperNote(text=f"storage is full; {AGAIN}")]
     ground.want(5)
     assert ground.started[-1].order.failed == ((0, 5),)
     ground.answers(done(5))
@@ -158,11 +159,33 @@ def test_what_fails_is_one_line_and_its_rest_is_removed_by_the_next(ground: Grou
     assert ground.started[-1].order.failed == ()
 
 
+def test_the_same_trouble_is_told_once_now_and_then_and_when_it_is_over(ground: Ground) -> None:
+    def is_full(step: int) -> FlushDone:
+        return FlushDone(text=f"step {step}: /ckpt is full", trouble="/ckpt is full", is_left=True)
+
+    for step in (5, 6, 7):
+        ground.holds(step)
+        ground.want(step)
+        ground.answers(is_full(step))
+    assert ground.said == [KeeperNote(text=f"step 5: /ckpt is full; {AGAIN}")]
+    ground.now_s += SAID_AGAIN_S
+    ground.want(7)
+    ground.answers(is_full(7))
+    assert ground.said[1:] == [KeeperNote(text=f"step 7: /ckpt is full; {AGAIN}")]
+    for _ in range(2):
+        ground.want(7)
+        ground.answers(done(7))
+    assert ground.said[2:] == [KeeperNote(text="step 7 was written: storage can be written again")]
+    ground.want(7)
+    ground.answers(is_full(7))
+    assert len(ground.said) == 4, "it is new again"
+
+
 def test_no_process_is_one_line(ground: Ground) -> None:
     ground.fails_to_start = True
     ground.holds(5)
     ground.want(5)
-    assert ground.said == [KeeperNote(text="no step can be written from memory to storage: no process")]
+    assert ground.said == [KeeperNote(text=f"no step can be written from memory to storage: no process; {AGAIN}")]
     assert not ground.flushes.is_busy
 
 
