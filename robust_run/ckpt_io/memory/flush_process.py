@@ -85,6 +85,8 @@ class FlushProcess:
                 return self._said(line)
             now_s = time.monotonic()
             if self._is_past_killing(now_s):
+                assert self._process.stdout is not None
+                self._process.stdout.close()
                 return FlushDone(text=f"{self._name} cannot be ended: storage hangs", is_left=True)
             silent_s = now_s - self._heard_s
             if silent_s > self._limits.silent_s and not self._is_silence_told:
