@@ -20,7 +20,7 @@ LEAST_S = 3.0
 OTHERS_S = 60.0
 PERHAPS_S = 8.0
 #: How much longer than its time the keeper may take to say what came of it.
-ANSWER_S = 8.0
+ANSWER_S = 10.0
 
 
 class Keeper(Protocol):
