@@ -23,24 +23,33 @@ if TYPE_CHECKING:
 __all__ = ["StateRefused", "load", "save"]
 
 
-def save(state: dict[str, Any], *, step: int, folder: str | None = None, every: int | str | None = None) -> None:
+def save(
+    state: dict[str, Any],
+    *,
+    step: int,
+    folder: str | None = None,
+    every: int | str | None = None,
+    keep: int | None = None,
+) -> None:
     """Save the state after a step; all ranks call it, with the same step, which counts up. Random number generators go along.
 
     `state`: modules, optimizers, schedulers, loaders (what has state_dict and load_state_dict), tensors, plain values, and dicts,
     lists and tuples of these. With ROBUST_CKPT_MEMORY it goes to memory at every call. To storage, FOLDER/step-N, it goes every
     so many steps (500) or minutes ("10m"): by default every 10 minutes with memory, else at every call. `folder`, `every`: in
-    the place of ROBUST_CKPT_DIR and ROBUST_CKPT_EVERY. With memory that is done in the background, and at the end of the job once
-    more; with `every=1` the checkpoint is durable when the call returns. In a replay (ROBUST_REPLAY) nothing is saved.
+    the place of ROBUST_CKPT_DIR and ROBUST_CKPT_EVERY. `keep`: in the place of ROBUST_CKPT_KEEP, so many of the newest stay in
+    storage, and older ones that were saved with it are removed; unless that is given, all stay. With memory that is done in the
+    background, and at the end of the job once more; with `every=1` the checkpoint is durable when the call returns. In a replay
+    (ROBUST_REPLAY) nothing is saved.
 
     Raises:
         StateRefused: Something in it cannot be kept; all of it is named.
-        UserError: There is no folder, `step` or `every` is no number that counts, or `step` is smaller than the one before.
+        UserError: There is no folder, `step`, `every` or `keep` is no number that counts, or `step` is smaller than the last.
         CheckpointError: Storage failed, where it is not written in the background. A failure of memory is one line on stderr, and
             training goes on.
     """
     from robust_run.checkpoint import session
 
-    session.save(state, step=step, folder=folder, every=every)
+    session.save(state, step=step, folder=folder, every=every, keep=keep)
 
 
 def load(state: dict[str, Any], *, folder: str | None = None) -> int | None:

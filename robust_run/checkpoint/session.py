@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import sys
 import time
 from contextlib import suppress
@@ -14,6 +15,7 @@ from robust_run.checkpoint.encoding import pack_plain, unpack_plain
 from robust_run.checkpoint.gathering import Gathered, gather
 from robust_run.checkpoint.settings import (
     FOLDER,
+    LEAVE,
     MEMORY,
     REPLAY,
     RESUME,
@@ -29,6 +31,7 @@ from robust_run.checkpoint.streams import Due, Stream
 from robust_run.checkpoint.types import Values
 from robust_run.ckpt_io.errors import CheckpointError, MemoryUnavailable, PeerFailed
 from robust_run.ckpt_io.newest import written_by
+from robust_run.ckpt_io.rules.keeping import KeepNewest
 from robust_run.errors import UserError
 
 TYPE_CHECKING = False
@@ -45,6 +48,8 @@ class _Session:
 
     def __init__(self) -> None:
         self.pid = os.getpid()
+        self.name = secrets.token_hex(8)
+        """Tells what this process wrote from what earlier ones did."""
         self.streams: dict[str, Stream] = {}
         self.memory: Memory | None = None
         self.in_memory: str | None = None
@@ -76,12 +81,14 @@ def place_of(folder: str) -> str:
     return os.path.abspath(folder) if folder and "://" not in folder else folder
 
 
-def save(state: dict[str, Any], *, step: int, folder: str | None, every: int | str | None) -> None:
+def save(
+    state: dict[str, Any], *, step: int, folder: str | None, every: int | str | None, keep: int | None = None
+) -> None:
     """See `robust_run.checkpoint.save`."""
     checked_step(step)
     if os.environ.get(REPLAY):
         return
-    settings = settings_of(folder, every, os.environ)
+    settings = settings_of(folder, every, os.environ, keep)
     session = _here()
     stream = session.stream(settings.folder)
     if step < stream.last_step:
@@ -90,7 +97,7 @@ def save(state: dict[str, Any], *, step: int, folder: str | None, every: int | s
             "what has the highest one is the newest"
         )
     gathered = gather(state)
-    values = _values_of(gathered, step, place_of(settings.folder))
+    values = _values_of(gathered, step, place_of(settings.folder), _keeping(session, stream, settings))
     agreed = stream.agree(settings)
     is_beside_memory = _is_in_memory(session, settings, agreed.has_memory, values)
     failed = is_beside_memory and not _save_in_memory(session, settings, values, gathered)
@@ -118,8 +125,23 @@ def _store(session: _Session, stream: Stream, settings: Settings, values: Values
         from robust_run.checkpoint import storage  # torch.distributed.checkpoint takes a second to import
 
         storage.save(settings.folder, values, gathered.tensors)
+        if values.keeping is not None and values.rank == 0:
+            stream.say_once(storage.remove_old(settings.folder, values.keeping), say)
     if not stream.is_put_off:
         stream.stored_at_s = time.monotonic()
+
+
+def _keeping(session: _Session, stream: Stream, settings: Settings) -> KeepNewest | None:
+    """Return what is to become of older checkpoints; None: they stay."""
+    if not settings.keep or not settings.folder:
+        return None
+    return KeepNewest(
+        most=settings.keep,
+        session=session.name,
+        began_step=stream.began_step,
+        leave=(*stream.leave, *filter(None, os.environ.get(LEAVE, "").split(","))),
+        job=os.environ.get("ROBUST_JOB", ""),
+    )
 
 
 def load(state: dict[str, Any], *, folder: str | None) -> int | None:
@@ -133,7 +155,8 @@ def load(state: dict[str, Any], *, folder: str | None) -> int | None:
     _, world_size = together.rank_and_size()
     if values.world_size == world_size:
         random_states.put(unpack_plain(values.random))
-    _here().stream(where).last_step = values.step
+    stream = _here().stream(where)
+    stream.last_step = stream.began_step = values.step
     return values.step
 
 
@@ -147,16 +170,25 @@ def _load_any(state: dict[str, Any], resume: str, folder: str, *, is_named: bool
     from robust_run.checkpoint import storage
 
     if resume and generation is None and (not is_named or os.path.dirname(place_of(resume)) == place_of(folder)):
-        return storage.load(resume, state)
+        return _loaded(resume, folder, state)
     for url in storage.newest_first(folder, most_step=step_of(os.environ) if resume else None) if folder else ():
         try:
-            return storage.load(url, state)
+            return _loaded(url, folder, state)
         except CheckpointError as error:  # on all ranks, or on none
             say(f"checkpoint {url} is passed over: {error}")
     return None
 
 
-def _values_of(gathered: Gathered, step: int, stream: str) -> Values:
+def _loaded(url: str, folder: str, state: dict[str, Any]) -> Values:
+    """Load a checkpoint of storage. Whether that works or not, --ckpt-keep leaves it alone in this process."""
+    from robust_run.checkpoint import storage
+
+    leave = _here().stream(folder).leave
+    leave[os.path.basename(url)] = None
+    return storage.load(url, state)
+
+
+def _values_of(gathered: Gathered, step: int, stream: str, keeping: KeepNewest | None) -> Values:
     rank, world_size = together.rank_and_size()
     return Values(
         step=step,
@@ -167,6 +199,7 @@ def _values_of(gathered: Gathered, step: int, stream: str) -> Values:
         tree=gathered.tree,
         random=pack_plain(random_states.take()),
         written_by=written_by(os.environ.get("ROBUST_JOB", ""), os.environ.get("ROBUST_CODE_VERSION", "")),
+        keeping=keeping,
     )
 
 

@@ -11,8 +11,10 @@ from robust_run.ckpt_io.memory.types import MOST_STEP
 from robust_run.errors import UserError
 
 FOLDER, EVERY, MEMORY = "ROBUST_CKPT_DIR", "ROBUST_CKPT_EVERY", "ROBUST_CKPT_MEMORY"
+KEEP, LEAVE = "ROBUST_CKPT_KEEP", "ROBUST_CKPT_LEAVE"
 RESUME, RESUME_STEP = "ROBUST_RESUME", "ROBUST_RESUME_STEP"
 REPLAY, WARNING = "ROBUST_REPLAY", "ROBUST_WARNING_FILE"
+_KEEP = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)
 _IN_MEMORY = re.compile(r"rrck\+memory://([0-9]{1,9})/([0-9]{1,19})")
 
 
@@ -29,6 +31,8 @@ class Settings:
     """Somebody said how often; else it is a default."""
     is_said: bool = False
     """It was this call that said it, on all ranks alike."""
+    keep: int = 0
+    """So many checkpoints in the folder stay; 0: all."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +43,10 @@ class Generation:
     step: int
 
 
-def settings_of(folder: str | None, every: int | str | None, env: Mapping[str, str]) -> Settings:
-    """Return where a state goes. Raises UserError: nowhere."""
+def settings_of(
+    folder: str | None, every: int | str | None, env: Mapping[str, str], keep: int | None = None
+) -> Settings:
+    """Return where a state goes. Raises UserError: nowhere, or what is said is no number."""
     said = env.get(MEMORY, "")
     memory = "" if said == "off" else said
     where = env.get(FOLDER, "") if folder is None else folder
@@ -48,9 +54,20 @@ def settings_of(folder: str | None, every: int | str | None, env: Mapping[str, s
         raise UserError(f"there is nowhere to save to: give folder=, or set {FOLDER} (robust-run --ckpt-dir DIR)")
     often = every if every is not None else env.get(EVERY) or None
     default = BESIDE_MEMORY if memory else AT_EVERY_CALL
+    most = parse_keep(keep if keep is not None else env.get(KEEP, ""))
     return Settings(
-        where, default if often is None else parse_every(often), memory, often is not None, every is not None
+        where, default if often is None else parse_every(often), memory, often is not None, every is not None, most
     )
+
+
+def parse_keep(said: int | str) -> int:
+    """Return how many checkpoints stay; 0: all of them. Raises UserError."""
+    text = str(said).strip()
+    if text in ("", "all"):
+        return 0
+    if isinstance(said, bool) or not _KEEP.fullmatch(text):
+        raise UserError(f"keep {said!r} ({KEEP}): give how many checkpoints stay, 1 or more, or all")
+    return int(text)
 
 
 def checked_step(step: int) -> int:

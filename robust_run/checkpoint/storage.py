@@ -23,6 +23,8 @@ from robust_run.ckpt_io import address, catalog, dcp
 from robust_run.ckpt_io.dcp.tensors import byte_view, on_host
 from robust_run.ckpt_io.errors import CheckpointError
 from robust_run.ckpt_io.reading import open_checkpoint
+from robust_run.ckpt_io.rules.keeping import KeepNewest, mark_of
+from robust_run.errors import RobustRunError
 from robust_run.store.errors import StoreError
 
 _DIGEST_BITS = (1 << 62) - 1
@@ -30,11 +32,22 @@ _DIGEST_BITS = (1 << 62) - 1
 
 def save(folder: str, values: Values, tensors: tuple[torch.Tensor, ...]) -> None:
     """Save as FOLDER/step-N; all ranks take part. Raises CheckpointError, StoreError, UserError."""
-    values = msgspec.structs.replace(values, own=_own(values, tensors))
+    keeping = values.keeping
+    values = msgspec.structs.replace(values, own=_own(values, tensors), keeping=None)
     data = torch.frombuffer(bytearray(encode(values)), dtype=torch.uint8)
     state = {stored_name(values, number): tensor for number, tensor in enumerate(tensors)}
     url = address.join(address.normal(folder), f"step-{values.step}")
-    dcp.save({**state, values_name(values.rank): data}, url, step=values.step)
+    facts = mark_of(keeping) if keeping is not None else None
+    dcp.save({**state, values_name(values.rank): data}, url, step=values.step, facts=facts)
+
+
+def remove_old(folder: str, rule: KeepNewest) -> str:
+    """Remove checkpoints of a folder that may go; return what hindered that, for people. For rank 0, after a save."""
+    try:
+        catalog.keep_newest(folder, rule)
+    except (RobustRunError, OSError) as error:  # what is saved is saved; it is tried again after the next save
+        return f"older checkpoints in {folder} are not removed: {error}"
+    return ""
 
 
 def newest_first(folder: str, most_step: int | None = None) -> list[str]:

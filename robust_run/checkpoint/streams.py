@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from typing import NamedTuple
 
 from robust_run.checkpoint import together
@@ -33,6 +34,11 @@ class Stream:
         """Empty: to no storage."""
         self.last_step = 0
         """Of the last call, or what was loaded."""
+        self.began_step = 0
+        """Of what was loaded; 0: the beginning."""
+        self.leave: dict[str, None] = {}
+        """Names of checkpoints that were loaded, or could not be."""
+        self._said: set[str] = set()
         self.stored_at_s = 0.0
         """On this process's monotonic clock."""
         self.is_put_off = False
@@ -41,6 +47,12 @@ class Stream:
         """None: nothing was saved yet."""
         self.is_warned = False
         """The job is about to be ended, and storage has what was saved then."""
+
+    def say_once(self, text: str, say: Callable[[str], None]) -> None:
+        """Say what is not said yet; nothing, if it is empty."""
+        if text and text not in self._said:
+            self._said.add(text)
+            say(text)
 
     def agree(self, settings: Settings) -> Agreed:
         """At the first save, on all ranks: where to, how often, and whether there is memory.

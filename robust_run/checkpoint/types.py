@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from robust_run.ckpt_io.rules.keeping import KeepNewest
+
 SCHEMA = 1
 RESERVED = "robust-run/"
 """Tensors of a checkpoint whose names begin with this are none of the state's."""
@@ -60,6 +62,8 @@ class Values(msgspec.Struct, frozen=True, kw_only=True):
     """Which version of which job's code (see `ckpt_io.newest.written_by`); empty: it is not known."""
     own: tuple[int, ...] = ()
     """Tensors that other ranks have under the same name with other content; in storage, each rank's are kept."""
+    keeping: KeepNewest | None = None
+    """In memory: what becomes of older checkpoints once storage has this; None: they stay."""
 
 
 def values_name(rank: int) -> str:

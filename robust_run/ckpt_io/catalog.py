@@ -10,9 +10,11 @@ from contextlib import closing, suppress
 from robust_run.ckpt_io import address
 from robust_run.ckpt_io.errors import ManifestRefused, NotACheckpoint, TargetLost
 from robust_run.ckpt_io.finding import FoundManifest, StoreOpener, find_manifest, read_manifest
-from robust_run.ckpt_io.newest import look, newest_whole
+from robust_run.ckpt_io.newest import WRITTEN_BY, look, newest_whole
 from robust_run.ckpt_io.presence import Presence
 from robust_run.ckpt_io.removing import OURS, refuse_link, remove_if_empty, remove_save
+from robust_run.ckpt_io.rules.keeping import MARK, KeepNewest
+from robust_run.ckpt_io.rules.keeping import plan as plan_of_rule
 from robust_run.ckpt_io.rules.manifest import size_bytes
 from robust_run.ckpt_io.rules.retention import CheckpointRemoval, Leftover, RootEntry, State, newest, plan_removals
 from robust_run.ckpt_io.seen import SeenCheckpoint, is_temporary
@@ -22,7 +24,7 @@ from robust_run.store.errors import AccessDenied, NotFound, StoreError
 from robust_run.store.opening import open_store
 from robust_run.store.types import Entry, Store
 
-__all__ = ["CheckpointRemoval", "Leftover", "RootEntry", "latest", "list_checkpoints", "prune"]
+__all__ = ["CheckpointRemoval", "Leftover", "RootEntry", "keep_newest", "latest", "list_checkpoints", "prune"]
 
 #: A save that is under way for longer than this is taken for dead.
 GRACE_S = 24 * 3600.0
@@ -123,6 +125,28 @@ def prune(
     return removals
 
 
+def keep_newest(
+    root: str, rule: KeepNewest, *, goes_on: Callable[[], bool] = lambda: True, stores: StoreOpener = open_store
+) -> list[CheckpointRemoval]:
+    """Remove older checkpoints that `robust_run.checkpoint` wrote; return what was removed. See `rules.keeping` for the rules.
+
+    `goes_on`: asked before each: what is begun is finished, and nothing more is begun once it says no.
+
+    Raises:
+        TargetLost: The root cannot be listed, or something cannot be removed; what came before it is gone.
+    """
+    place = address.normal(root)
+    found = list_checkpoints(place, stores=stores)
+    by_name = {each.name: each for each in found}
+    gone = []
+    for removal in plan_of_rule(found, rule):
+        if not goes_on():
+            break
+        _remove_checkpoint(by_name[removal.name], [place], stores)
+        gone.append(removal)
+    return gone
+
+
 def _roots(root: str, also: Sequence[str]) -> list[str]:
     return [address.normal(place) for place in (root, *also)]
 
@@ -182,6 +206,8 @@ def _described(
         reason=fault or "",
         leftovers=left,
         is_link=is_link,
+        written_by=content.facts.get(WRITTEN_BY, ""),
+        mark=content.facts.get(MARK, ""),
     )
 
 

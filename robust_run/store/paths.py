@@ -76,7 +76,7 @@ def shown(url: str) -> str:
     if not scheme_of(url):
         return url
     parts = urllib.parse.urlsplit(url)
-    return urllib.parse.urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+    return joined(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))
 
 
 def child(url: str, path: str) -> str:
@@ -86,7 +86,14 @@ def child(url: str, path: str) -> str:
         return f"{url.rstrip('/')}/{path}" if url else path
     parts = urllib.parse.urlsplit(url)
     below = f"{parts.path.rstrip('/')}/{urllib.parse.quote(path) if _is_quoted(parts.scheme) else path}"
-    return urllib.parse.urlunsplit(parts._replace(path=below))
+    return joined(parts._replace(path=below))
+
+
+def joined(parts: urllib.parse.SplitResult) -> str:
+    """Return the URL of its parts. Without a host, as in hdfs:///ckpt, Python would leave out the slashes that make it one."""
+    text = urllib.parse.urlunsplit(parts)
+    start = f"{parts.scheme}://"
+    return text if text.startswith(start) else start + text[len(parts.scheme) + 1 :]
 
 
 def _is_quoted(scheme: str) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -137,6 +138,39 @@ def save_twice(rank: int) -> None:
     checkpoint.save(state, step=2, every=1)
 
 
+def save_ten(rank: int) -> None:
+    """Goes on from what there is, and calls a save at each of ten more steps."""
+    state = {"weight": torch.zeros(3), "steps": []}
+    begin = checkpoint.load(state) or 0
+    for step in range(begin + 1, begin + 11):
+        state["steps"].append(step)
+        checkpoint.save(state, step=step)
+
+
+def save_ten_without_load(rank: int) -> None:
+    for step in range(1, 11):
+        checkpoint.save({"weight": torch.zeros(3)}, step=step)
+
+
+def go_on(rank: int) -> Any:
+    """Save step after step until a file says that it is enough; how many that were. Nothing of it may raise."""
+    state = {"weight": torch.zeros(1 << 20), "step": 0}
+    begin = checkpoint.load(state) or 0
+    assert state["step"] == begin and bool((state["weight"] == begin).all()), (state["step"], begin)
+    enough = torch.zeros(1)
+    while not enough:
+        state["step"] += 1
+        state["weight"] += 1
+        checkpoint.save(state, step=state["step"])
+        if rank == 0:
+            Path(os.environ["STEPS_FILE"]).write_text(str(state["step"]))
+            enough[0] = int(os.path.exists(os.environ["ENOUGH_FILE"]))
+        if dist.is_initialized():
+            dist.broadcast(enough, 0)
+        time.sleep(0.01)
+    return [begin, state["step"]]
+
+
 def much(rank: int) -> dict[str, Any]:
     """48 MiB, a third of which is the rank's own."""
     same = torch.arange(4 << 20, dtype=torch.float64)
@@ -165,6 +199,9 @@ SCENARIOS: dict[str, Callable[[int], Any]] = {
     "save_own": save_own,
     "load_own": load_own,
     "save_twice": save_twice,
+    "save_ten": save_ten,
+    "go_on": go_on,
+    "save_ten_without_load": save_ten_without_load,
     "save_much": save_much,
     "load_much": load_much,
     "memory_fails": memory_fails_as_the_warning_comes,

@@ -18,7 +18,9 @@ class FakeKeeper:
         self.asked: list[tuple[float, float]] = []
         self.then: Callable[[Flushed | None], None] = lambda _: None
 
-    def flush(self, limit_s: float, others_s: float, then: Callable[[Flushed | None], None]) -> None:
+    def flush(
+        self, limit_s: float, others_s: float, then: Callable[[Flushed | None], None], *, is_job_over: bool
+    ) -> None:
         self.asked.append((limit_s, others_s))
         self.then = then
 

@@ -11,7 +11,7 @@ from robust_run.errors import UserError
 from robust_run.launcher.agent.workers.environment import RankPlace, worker_environment
 from robust_run.launcher.model.job import JobSpec
 from robust_run.launcher.start.options.command import parse
-from robust_run.launcher.start.options.memory_use import parse_bytes, parse_every
+from robust_run.launcher.start.options.memory_use import parse_bytes, parse_every, parse_keep
 from robust_run.launcher.start.options.validate import resolve
 
 SAVES = "from robust_run import checkpoint\n"
@@ -68,6 +68,29 @@ def test_how_often_it_saves_starts_no_keeper(machine: Machine) -> None:
     assert (spec.ckpt_every, spec.ckpt_memory) == ("10m", None)
     told = environment(spec)
     assert (told["ROBUST_CKPT_EVERY"], told["ROBUST_CKPT_DIR"]) == ("10m", "/job/ckpt")
+
+
+def test_how_many_checkpoints_stay_starts_no_keeper_and_is_told(machine: Machine) -> None:
+    spec = job(machine, "--ckpt-keep", " 3 ", "--ckpt-dir", "ckpt")
+    assert (spec.ckpt_keep, spec.ckpt_memory) == ("3", None)
+    assert environment(spec)["ROBUST_CKPT_KEEP"] == "3"
+    assert "ROBUST_CKPT_KEEP" not in environment(job(machine, "--ckpt-dir", "ckpt"))
+
+
+@pytest.mark.parametrize("text", ["1", "42", "all", "ALL", ""])
+def test_how_many_stay_is_told_as_the_program_reads_it(text: str) -> None:
+    from robust_run.checkpoint.settings import parse_keep as read
+
+    assert read(parse_keep(text)) == (int(text) if text.isdecimal() else 0)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "1.5", "some", "3d", "1" * 30])
+def test_what_says_no_number_of_checkpoints_is_refused_by_both(text: str) -> None:
+    from robust_run.checkpoint.settings import parse_keep as read
+
+    for reads in (parse_keep, read):
+        with pytest.raises(UserError, match=r"1 or more, or all"):
+            reads(text)
 
 
 MEETING = ("--rdzv-endpoint", "node-0:29400")
@@ -133,6 +156,7 @@ def test_what_says_no_frequency_is_refused(text: str) -> None:
 OUTER = {
     "ROBUST_CKPT_DIR": "/outer",
     "ROBUST_CKPT_EVERY": "5",
+    "ROBUST_CKPT_KEEP": "1",
     "ROBUST_RESUME": "/outer/step-5",
     "ROBUST_RESUME_STEP": "5",
 }

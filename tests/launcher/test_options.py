@@ -110,6 +110,7 @@ def test_our_own_options_read_variables_of_ours() -> None:
         "ckpt-memory": None,  # ROBUST_CKPT_MEMORY is where workers find the keeper
         "ckpt-memory-dir": None,  # the variable is what workers are told
         "ckpt-every": "ROBUST_CKPT_EVERY",
+        "ckpt-keep": "ROBUST_CKPT_KEEP",
         "ckpt-copies": "ROBUST_CKPT_COPIES",
         "http-port": "ROBUST_HTTP_PORT",
         "http-host": "ROBUST_HTTP_HOST",

@@ -245,6 +245,7 @@ def test_space_is_left_to_others(bench: Bench) -> None:
 @pytest.mark.parametrize(
     ("url", "folder", "name"),
     [
+        ("hdfs:///images/i.sif", "hdfs:///images", "i.sif"),
         ("https://h/a/b.sqsh", "https://h/a", "b.sqsh"),
         ("https://h/b.sqsh?sig=1", "https://h/?sig=1", "b.sqsh"),
         ("/data/b.sqsh", "/data", "b.sqsh"),

@@ -51,6 +51,14 @@ def test_schemes_and_hosts() -> None:
 def test_what_is_shown_of_a_url_has_no_secrets() -> None:
     assert paths.shown("https://me:pw@host/x?sig=1#2") == "https://host/x"
     assert paths.shown("/a/b?c") == "/a/b?c"
+    assert paths.shown("hdfs:///a/b") == "hdfs:///a/b"
+
+
+@pytest.mark.parametrize("url", ["hdfs:///ckpt", "viewfs:///ckpt", "memory:///ckpt", "file:///ckpt", "sftp:///ckpt"])
+def test_a_url_without_a_host_stays_a_url(url: str) -> None:
+    """`hdfs:/ckpt/x` would be a folder of this machine, below the one that a program is in."""
+    assert paths.child(url, "x") == f"{url}/x"
+    assert paths.scheme_of(paths.child(url, "x"))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from contextlib import suppress
 
 import msgspec
 
-from robust_run.ckpt_io.memory.flush_words import FlushDone, FlushOrder, FlushProgress
+from robust_run.ckpt_io.memory.flush_words import AnyOrder, FlushDone, FlushOrder, FlushProgress, RemoveOld
 from robust_run.health.sensors.process import die_with_parent
 
 _NICE = 10
@@ -41,7 +41,10 @@ def main(parent: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if not die_with_parent(parent):
         return
-    order = msgspec.json.decode(sys.stdin.buffer.readline(), type=FlushOrder)
+    order: AnyOrder = msgspec.json.decode(sys.stdin.buffer.readline(), type=AnyOrder)
+    if isinstance(order, RemoveOld):
+        answer(remove_old(order))
+        return
     if not order.is_last:
         _yield_to_others()
     signal.signal(signal.SIGTERM, stop)
@@ -82,12 +85,36 @@ def flush(order: FlushOrder) -> FlushDone:
     except (RobustRunError, OSError, ValueError, MemoryError) as error:
         where = shown(folder) if folder else "storage"
         text = f"step {generation[1]} could not be written from memory to {where}: {error}"
-        return FlushDone(attempt=generation[0], step=generation[1], text=text, is_left=True)
-    text = ""
+        trouble = f"{type(error).__name__} in {where}"
+        return FlushDone(attempt=generation[0], step=generation[1], text=text, trouble=trouble, is_left=True)
+    text, remove = "", None
+    if outcome is not None and outcome.keeping is not None:
+        remove = RemoveOld(folder=folder, rule=outcome.keeping)
     if outcome is not None and 0 in order.ranks:
         size, took_s = _size(outcome.size_bytes), time.monotonic() - began_s
         text = f"step {generation[1]} was written from memory to {shown(folder)} ({size} in {took_s:.1f} s)"
-    return FlushDone(attempt=generation[0], step=generation[1], text=text, is_stored=True)
+    return FlushDone(attempt=generation[0], step=generation[1], text=text, is_stored=True, remove=remove)
+
+
+def remove_old(order: RemoveOld) -> FlushDone:
+    """Remove older checkpoints. A SIGTERM lets it finish the one that it is at: half of one is nobody's to remove later."""
+    from robust_run.ckpt_io.catalog import keep_newest
+    from robust_run.errors import RobustRunError
+    from robust_run.store.paths import shown
+
+    is_told = False
+
+    def stop(*_: object) -> None:
+        nonlocal is_told
+        is_told = True
+
+    signal.signal(signal.SIGTERM, stop)
+    _yield_to_others()
+    try:
+        keep_newest(order.folder, order.rule, goes_on=lambda: not is_told)
+    except (RobustRunError, OSError, ValueError) as error:
+        return FlushDone(text=f"older checkpoints in {shown(order.folder)} are not removed: {error}")
+    return FlushDone()
 
 
 class _Progress:

@@ -14,9 +14,11 @@ from robust_run.checkpoint.flush import parts
 from robust_run.checkpoint.flush.choosing import plan_of
 from robust_run.checkpoint.flush.exchange import Exchange
 from robust_run.checkpoint.flush.plan import VALUES, Piece, RankFile, RankSaid, file_of, own_of, pieces_of, tensors_of
+from robust_run.checkpoint.types import Values
 from robust_run.ckpt_io.errors import CheckpointError
 from robust_run.ckpt_io.memory.flush_words import FlushOrder, Generation, OfferedPart
 from robust_run.ckpt_io.newest import WRITTEN_BY
+from robust_run.ckpt_io.rules.keeping import KeepNewest, mark_of
 from robust_run.ckpt_io.rules.layout import parts_folder
 from robust_run.ckpt_io.rules.types import LogicalFile, SavePlan
 from robust_run.ckpt_io.saving import FilePiece, abandon, commit, write_file
@@ -51,6 +53,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     size_bytes: int
     """Of what was written, by all nodes as far as this one knows."""
+    keeping: KeepNewest | None = None
+    """What rank 0 said of older checkpoints, on its node."""
 
 
 def write(order: FlushOrder, generation: Generation, folder: str, progress: Callable[[int, int], None]) -> Outcome:
@@ -84,9 +88,9 @@ def _write(
         wrote = _write_files(order, plan, held, exchange, progress)
         all_wrote = exchange.hear("done", NodeWrote, wrote) if is_leader else [wrote]
         if is_leader:
-            _commit(order, plan, generation, all_wrote, held[0].values.written_by, exchange)
+            _commit(order, plan, generation, all_wrote, held[0].values, exchange)
         size_bytes = sum(file.file.size_bytes for node in all_wrote for file in node.files)
-        return Outcome(size_bytes=size_bytes)
+        return Outcome(size_bytes=size_bytes, keeping=held[0].values.keeping if is_leader else None)
     except BaseException:
         with suppress(StoreError):
             exchange.tell("failed", {})
@@ -111,7 +115,9 @@ def _write_files(
         raise CheckpointError("ranks saved to different folders")
     own = own_of(said)
     pieces = pieces_of(said, own)
-    values = {each.rank: encode(msgspec.structs.replace(each.values, own=own[each.rank])) for each in held}
+    values = {
+        each.rank: encode(msgspec.structs.replace(each.values, own=own[each.rank], keeping=None)) for each in held
+    }
     files = {each.rank: file_of(each.rank, pieces[each.rank], len(values[each.rank])) for each in held}
     of_bytes, done_bytes, lock = sum(file.size_bytes for file in files.values()), 0, threading.Lock()
 
@@ -147,15 +153,17 @@ def _commit(
     plan: SavePlan,
     generation: Generation,
     wrote: Sequence[NodeWrote],
-    written_by: str,
+    first: Values,
     exchange: Exchange,
 ) -> None:
     written = sorted((each for node in wrote for each in node.files), key=lambda each: each.file.rank)
     tensors = tensors_of([each.file for each in written])
     exchange.forget()
     facts = {"world_size": str(order.world_size), "framework": f"torch {_torch()}"}
-    if written_by:
-        facts[WRITTEN_BY] = written_by
+    if first.written_by:
+        facts[WRITTEN_BY] = first.written_by
+    if first.keeping is not None:
+        facts |= mark_of(first.keeping)
     place = {"TORCHELASTIC_RESTART_COUNT": str(generation[0]), "RANK": str(min(order.ranks))}
     commit(
         plan,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -128,6 +129,16 @@ class Errand:
     of_bytes: int = 0
     is_off: bool = False
     """Nobody waits for it any more."""
+    until_s: float | None = None
+    """On the monotonic clock, when it is given up."""
+
+    def note(self, done_bytes: int) -> None:
+        """Take in how much has come. Raises LinkLost: that is enough."""
+        self.done_bytes = done_bytes
+        if self.is_off:
+            raise LinkLost("nobody waits for it any more")
+        if self.until_s is not None and time.monotonic() > self.until_s:
+            raise LinkLost(f"{done_bytes} of {self.of_bytes} bytes came in {self.source.within_s:g} s")
 
 
 class Brought(msgspec.Struct, frozen=True, kw_only=True):
@@ -145,6 +156,7 @@ def fetch(errand: Errand, key: bytes, ledger: buffers.Ledger) -> Brought:
         CopyFailed: It is not there, not whole, or there is no room for it.
     """
     source = errand.source
+    errand.until_s = time.monotonic() + source.within_s if source.within_s else None
     try:
         link = dial(source.host, source.port, key, DIAL_S)
     except LinkLost as error:
@@ -171,19 +183,13 @@ def _fetched(link: Link, errand: Errand, ledger: buffers.Ledger) -> Brought:
     except buffers.NoRoom as error:
         raise CopyFailed(str(error)) from error
     try:
-        if not link.receive_part(descriptor, parcel, lambda done_bytes: _note(errand, done_bytes)):
+        if not link.receive_part(descriptor, parcel, errand.note):
             raise LinkLost("what came is not what was sent")
     except BaseException:
         os.close(descriptor)
         ledger.give_back(size_bytes)
         raise
     return Brought(parcel=parcel, descriptor=descriptor, size_bytes=size_bytes)
-
-
-def _note(errand: Errand, done_bytes: int) -> None:
-    errand.done_bytes = done_bytes
-    if errand.is_off:
-        raise LinkLost("nobody waits for it any more")
 
 
 def _name(source: Source) -> str:

@@ -10,6 +10,8 @@ import hashlib
 
 import msgspec
 
+from robust_run.ckpt_io.rules.keeping import KeepNewest
+
 Generation = tuple[int, int]
 """Attempt and step."""
 
@@ -27,7 +29,14 @@ class OfferedPart(msgspec.Struct, frozen=True, kw_only=True):
     created_s: float
 
 
-class FlushOrder(msgspec.Struct, frozen=True, kw_only=True):
+class RemoveOld(msgspec.Struct, frozen=True, kw_only=True, tag="remove"):
+    """Older checkpoints in a folder are to be removed, as far as they may be."""
+
+    folder: str
+    rule: KeepNewest
+
+
+class FlushOrder(msgspec.Struct, frozen=True, kw_only=True, tag="write"):
     """What is to be written."""
 
     run_id: str
@@ -66,12 +75,23 @@ class FlushDone(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
     step: int = -1
     text: str = ""
     """A line for people; empty: another node says it, or there is nothing to say."""
+    trouble: str = ""
+    """Why it could not be written, whichever step it is; empty: `text` says all."""
     is_stored: bool = False
     """Storage has this step."""
     is_left: bool = False
     """Something unfinished may lie there."""
+    remove: RemoveOld | None = None
+    """What may be done now; on the node of rank 0 only."""
 
 
+class FlushSilent(msgspec.Struct, frozen=True, kw_only=True):
+    """It has said nothing for so long; of those who wait for it."""
+
+    silent_s: float
+
+
+AnyOrder = FlushOrder | RemoveOld
 FlushAnswer = FlushProgress | FlushDone
 
 

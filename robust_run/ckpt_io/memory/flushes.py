@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple
 
 from robust_run.ckpt_io.memory.buffers import read_only
-from robust_run.ckpt_io.memory.flush_words import FlushAnswer, FlushDone, FlushOrder, FlushProgress, OfferedPart
+from robust_run.ckpt_io.memory.flush_words import (
+    FlushAnswer,
+    FlushDone,
+    FlushOrder,
+    FlushProgress,
+    FlushSilent,
+    OfferedPart,
+)
 from robust_run.ckpt_io.memory.generations import Generation, HeldBuffer, Holdings
 from robust_run.ckpt_io.memory.protocol import Flushed, FlushLast, KeeperNote
+from robust_run.ckpt_io.memory.removals import AT_THE_END_S, Removals
+from robust_run.ckpt_io.memory.running import Process, Runs, Starts
 
 #: How long other nodes may show no sign of going on.
 OTHERS_S = 60.0
@@ -17,34 +26,8 @@ OTHERS_S = 60.0
 WHOLE_WITHIN_S = 60.0
 #: How often people are told of one that they wait for.
 SAID_EVERY_S = 10.0
-_Result = TypeVar("_Result")
-
-
-class Process(Protocol):
-    """One that writes."""
-
-    until_s: float | None
-
-    def next(self) -> FlushAnswer:
-        """Wait for what it says."""
-        ...
-
-    def stop(self) -> None:
-        """Have it end."""
-        ...
-
-
-Starts = Callable[[FlushOrder, Sequence[int], "float | None"], Process]
-
-
-class Runs(Protocol):
-    """See `keeper.Runs`."""
-
-    def __call__(
-        self, job: Callable[[], _Result], then: Callable[[_Result | Exception], None], *, is_long: bool
-    ) -> None:
-        """Return at once."""
-        ...
+#: How often they are told of one and the same trouble.
+SAID_AGAIN_S = 600.0
 
 
 class _Wanted(NamedTuple):
@@ -57,6 +40,7 @@ class _Last(NamedTuple):
     number: int
     until_s: float
     others_s: float
+    is_job_over: bool
 
 
 class _Running(NamedTuple):
@@ -85,13 +69,23 @@ class Flushes:
         self._stored: FlushDone | None = None
         """The newest that storage has from here."""
         self._said_at_s = 0.0
+        self.removals = Removals(start, tell, run)
+        self._trouble, self._trouble_again_s = "", 0.0
+        """What went wrong the last time, as it was said; and when that is said again."""
+        self._hangs: Process | None = None
+        """One that nobody could end: as long as it is there another one would hang, too."""
+        self._is_ending = False
+        """All is written at the end of the job, and what comes after that is under way."""
 
     @property
     def is_busy(self) -> bool:
         """Whether one is wanted or under way."""
         if self._wanted is not None and self._now_s() > self._wanted.until_s:
             self._wanted = None  # some rank will never have it
-        return self._wanted is not None or self._running is not None or self._last is not None
+        if self._hangs is not None and self._hangs.is_over():
+            self._hangs = None
+        what = (self._wanted, self._running, self._last, self._hangs)
+        return any(each is not None for each in what)
 
     @property
     def is_last(self) -> bool:
@@ -100,18 +94,20 @@ class Flushes:
 
     def want(self, generation: Generation, run_dir: str) -> None:
         """Note that a generation is to be written as soon as it is whole. All ranks of the node say so."""
-        if self._last is None and self._running is None:
+        if self._last is None and self._running is None and self._hangs is None:
             self._wanted = _Wanted(generation, run_dir, self._now_s() + WHOLE_WITHIN_S)
 
     def want_last(self, message: FlushLast) -> None:
         """Note that the job is over, and that the newest is to be written; or that this is given up."""
         until_s = self._now_s() + message.limit_s
         self._wanted = None
-        self._last = _Last(message.number, until_s, message.others_s)
+        self._last = _Last(message.number, until_s, message.others_s, message.is_job_over)
         if self._running is not None:
             self._running.process.until_s = until_s
             if message.limit_s <= 0:
                 self._running.process.stop()
+        elif message.limit_s <= 0:
+            self.removals.stop()
 
     def pinned(self, holdings: Holdings) -> frozenset[int]:
         """Return the buffers that stay as they are until their content is written."""
@@ -123,12 +119,13 @@ class Flushes:
     def begin_attempt(self, resumed_step: int | None) -> None:
         """Give up what does not belong to the past of the attempt that begins."""
         self._wanted = None
+        self.removals.attempt_begins()
         if self._running is not None and (resumed_step is None or self._running.generation[1] > resumed_step):
             self._running.process.stop()
 
     def advance(self, holdings: Holdings, descriptors: Mapping[int, int], then: Callable[[], None]) -> None:
         """Start what can be started. `then` is called when buffers are free again."""
-        if self._running is not None:
+        if self._running is not None or self._is_ending:
             return
         chosen: list[HeldBuffer] = []
         if self._last is not None:
@@ -201,9 +198,12 @@ class Flushes:
         self._wait_for(process, then)
 
     def _wait_for(self, process: Process, then: Callable[[], None]) -> None:
-        def heard(answer: FlushAnswer | Exception) -> None:
+        def heard(answer: FlushAnswer | FlushSilent | Exception) -> None:
             if isinstance(answer, FlushProgress):
                 self._say_how_far(answer)
+                self._wait_for(process, then)
+            elif isinstance(answer, FlushSilent):
+                self._say_that_it_stands(answer)
                 self._wait_for(process, then)
             else:
                 self._settle(
@@ -219,23 +219,64 @@ class Flushes:
             done, of = progress.done_bytes / (1 << 30), progress.of_bytes / (1 << 30)
             self._tell(KeeperNote(text=f"writing step {progress.step} to {progress.url}: {done:.1f} of {of:.1f} GiB"))
 
+    def _say_that_it_stands(self, answer: FlushSilent) -> None:
+        if self._running is not None:
+            stands = f"nothing of it has been written for {answer.silent_s:.0f} s"
+            meanwhile = "" if self._running.is_last else "; training goes on"
+            self._tell(KeeperNote(text=f"step {self._running.generation[1]} goes to storage, and {stands}{meanwhile}"))
+
     def _settle(self, done: FlushDone, then: Callable[[], None]) -> None:
         running, self._running, self._wanted = self._running, None, None
+        self._hangs = running.process if running is not None and not running.process.is_over() else None
         if running is not None:
             self._failed.pop(running.generation, None)
             if done.is_left:
                 self._failed[running.generation] = None
         if done.is_stored:
             self._stored = done
-        elif done.text and not (running is not None and running.is_last):
-            self._tell(KeeperNote(text=done.text))
-        if self._last is not None and (running is None or running.is_last):
+        if not (running is not None and running.is_last):
+            self._say_trouble(done)
+        if self._last is None:
+            self._remove_old(done, None, _nothing)
+        elif running is None or running.is_last:
             text = done.text
             if running is not None and done.is_left and not text:
                 text = f"step {running.generation[1]} was not written from memory to storage: there was no more time"
-            self._tell(Flushed(number=self._last.number, text=text, is_stored=done.is_stored))
-            self._last = None
+            self._end(done, text)
         then()
+
+    def _say_trouble(self, done: FlushDone) -> None:
+        """Say what went wrong beside a training: once as long as it is the same, now and then, and when it is over."""
+        trouble, now_s = done.trouble or done.text, self._now_s()
+        if done.is_stored:
+            if self._trouble and done.text:
+                self._tell(KeeperNote(text=f"{done.text}: storage can be written again"))
+            self._trouble = ""
+        elif done.text and (trouble != self._trouble or now_s >= self._trouble_again_s):
+            self._trouble, self._trouble_again_s = trouble, now_s + SAID_AGAIN_S
+            self._tell(KeeperNote(text=f"{done.text}; training goes on, and it is tried again when storage is due"))
+
+    def _end(self, done: FlushDone, text: str) -> None:
+        """Say what came of the end of the job, once older checkpoints are removed, as far as there is time."""
+        assert self._last is not None
+
+        def over() -> None:
+            assert self._last is not None
+            self._tell(Flushed(number=self._last.number, text=text, is_stored=done.is_stored))
+            self._last, self._is_ending = None, False
+
+        self._is_ending = True
+        until_s = min(self._last.until_s, self._now_s() + AT_THE_END_S)
+        if not (self._last.is_job_over and self._remove_old(done, until_s, over)):
+            over()
+
+    def _remove_old(self, done: FlushDone, until_s: float | None, then: Callable[[], None]) -> bool:
+        is_job_over = self._last is not None
+        return done.remove is not None and self.removals.begin(done.remove, until_s, then, is_job_over=is_job_over)
+
+
+def _nothing() -> None:
+    """Nobody waits for it."""
 
 
 def _has(each: HeldBuffer, generation: Generation) -> bool:

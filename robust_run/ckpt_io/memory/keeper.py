@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple
 
 from robust_run.ckpt_io.memory import buffers, generations
 from robust_run.ckpt_io.memory.budget import rounded
@@ -43,6 +43,7 @@ from robust_run.ckpt_io.memory.protocol import (
     Reserved,
     Skip,
 )
+from robust_run.ckpt_io.memory.running import Runs
 from robust_run.ckpt_io.memory.types import BUFFERS
 
 #: How long a save waits for a buffer that is being hashed. Hashing is twice as fast as copying, so this is for moments of a busy
@@ -53,17 +54,6 @@ COMING_S = 1.0
 _LEAST_BUFFERS = 2
 """While a rank moves to larger buffers and holds parts in smaller ones: one that is whole, one that is written."""
 _MOST_BYTES = 1 << 46
-_Result = TypeVar("_Result")
-
-
-class Runs(Protocol):
-    """Runs a job in a thread, then `then` with what it returned, or raised, in the keeper's."""
-
-    def __call__(
-        self, job: Callable[[], _Result], then: Callable[[_Result | Exception], None], *, is_long: bool
-    ) -> None:
-        """Return at once."""
-        ...
 
 
 class _LateBegin(NamedTuple):
@@ -196,7 +186,8 @@ class Keeper:
 
     def gone(self, peer: Peer) -> None:
         """Note that a worker has hung up, or was hung up on."""
-        self._peers.pop(peer.number, None)
+        if self._peers.pop(peer.number, None) is not None and peer.attempt == self.holdings.attempt:
+            self.flushes.removals.worker_gone()
         peer.reading.clear()
         self._fetches = [each for each in self._fetches if each[0] is not peer]
         self._begins = [each for each in self._begins if each.peer is not peer]

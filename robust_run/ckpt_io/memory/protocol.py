@@ -186,6 +186,8 @@ class Source(msgspec.Struct, frozen=True, array_like=True):
     port: int
     name: str = ""
     """Of the node, for people."""
+    within_s: float = 0.0
+    """What has not come by then is given up; 0: it may take as long as some of it comes."""
 
 
 class Bring(_Message, frozen=True, tag="bring", kw_only=True):
@@ -231,6 +233,8 @@ class FlushLast(_Message, frozen=True, tag="flush_last", kw_only=True):
     """0: give it up."""
     others_s: float = 60.0
     """How long other nodes may show no sign of doing so, too."""
+    is_job_over: bool = True
+    """Else it is only so here, as far as is known: attempts may follow elsewhere, and start from any checkpoint."""
 
 
 class Flushed(_Message, frozen=True, tag="flushed", kw_only=True):

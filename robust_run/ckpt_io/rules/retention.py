@@ -45,6 +45,10 @@ class RootEntry:
     leftovers: tuple[Leftover, ...] = field(default=())
     is_link: bool = False
     """The name is a symbolic link on some target: what it leads to is shown, and never removed under this name."""
+    written_by: str = ""
+    """Which version of which job's code wrote it (see `newest.written_by`); empty: it does not say."""
+    mark: str = ""
+    """Who may remove it (see `keeping`); empty: only who is asked to."""
 
 
 @dataclass(frozen=True)

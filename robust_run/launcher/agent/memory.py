@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from robust_run.launcher.model.resume_events import MemoryPeers, MemoryReady
 
 if TYPE_CHECKING:
@@ -103,4 +105,6 @@ class AgentMemory:
         if not port and not self._port:
             return
         self._port = port
-        self._report(MemoryReady(attempt=self._attempt, node=self._node_id, host=self._node.address, port=port))
+        node = self._node
+        ready = MemoryReady(attempt=self._attempt, node=self._node_id, host=node.address, port=port)
+        self._report(ready if node.spec.ckpt_copies else msgspec.structs.replace(ready, takes_copies=False))

@@ -20,13 +20,15 @@ LEAST_S = 3.0
 OTHERS_S = 60.0
 PERHAPS_S = 8.0
 #: How much longer than its time the keeper may take to say what came of it.
-ANSWER_S = 8.0
+ANSWER_S = 10.0
 
 
 class Keeper(Protocol):
     """See `memory_keeper.MemoryKeeper`."""
 
-    def flush(self, limit_s: float, others_s: float, then: Callable[[Flushed | None], None]) -> None:
+    def flush(
+        self, limit_s: float, others_s: float, then: Callable[[Flushed | None], None], *, is_job_over: bool
+    ) -> None:
         """Have what is newest written."""
         ...
 
@@ -70,7 +72,8 @@ class LastFlush:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(limit_s + ANSWER_S, self._give_up)
-        self._keeper.flush(limit_s, OTHERS_S if self._is_job_over else PERHAPS_S, self._hear)
+        others_s = OTHERS_S if self._is_job_over else PERHAPS_S
+        self._keeper.flush(limit_s, others_s, self._hear, is_job_over=self._is_job_over)
 
     def _give_up(self) -> None:
         self._hear(Flushed(number=0, text="what is in memory was not written to storage: its keeper does not answer"))

@@ -129,13 +129,17 @@ class MemoryKeeper:
             look = self._look
             return look.generations if look is not None and look.number == number else ()
 
-    def flush(self, limit_s: float, others_s: float, then: Callable[[Flushed | None], None]) -> None:
+    def flush(
+        self, limit_s: float, others_s: float, then: Callable[[Flushed | None], None], *, is_job_over: bool
+    ) -> None:
         """Have what is newest written to storage, for the job is over; `then` hears of it, None: there is no keeper any more.
 
         Called again, with less time, what was said last counts; 0: give it up. Other nodes may show no sign for `others_s`.
+        `is_job_over`: else that is only known of this node.
         """
         self._when_flushed = then
-        if self._socket is None or not self._send(FlushLast(number=0, limit_s=limit_s, others_s=others_s)):
+        last = FlushLast(number=0, limit_s=limit_s, others_s=others_s, is_job_over=is_job_over)
+        if self._socket is None or not self._send(last):
             then(None)
 
     def end(self) -> None:
@@ -261,7 +265,9 @@ def brought(order: StartAttempt) -> tuple[Bring, ...]:
     generation = generation_of_name(order.resume.name)
     if generation is None:
         return ()
-    sources = tuple(Source(rank, each.host, each.port, each.name) for each in order.elsewhere for rank in each.ranks)
+    sources = tuple(
+        Source(rank, each.host, each.port, each.name, each.within_s) for each in order.elsewhere for rank in each.ranks
+    )
     return (Bring(attempt=order.attempt, from_attempt=generation[0], step=generation[1], sources=sources),)
 
 

@@ -11,6 +11,8 @@ from robust_run.signals import signal_name
 
 SIGTERM = 15
 
+#: Checkpoints that workers are told to leave alone, at most: the newest ones.
+MOST_LEFT = 64
 #: Nodes that are started together arrive within this time: until then no line says that they are awaited.
 ARRIVING_S = 2.0
 
@@ -156,6 +158,7 @@ def start_order(state: JobState, only: str = "") -> StartAttempt:
         code=_code(state),
         resume=state.resume,
         elsewhere=elsewhere,
+        leave=(*state.passed_over, *state.started_from)[-MOST_LEFT:],
     )
 
 

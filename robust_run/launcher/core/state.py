@@ -126,10 +126,11 @@ class MemoryHolder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a node's keeper takes copies and gives them back."""
+    """Where a node's keeper takes copies and gives parts away."""
 
     host: str
     port: int
+    takes_copies: bool = True
 
 
 class JobState(msgspec.Struct, kw_only=True, rename={"ladder_state": "climb"}):  # as elected controllers save it
@@ -265,6 +266,8 @@ class JobState(msgspec.Struct, kw_only=True, rename={"ladder_state": "climb"}): 
     """Where it starts from; None: not chosen yet, or it is told of none."""
     last_point: ResumePoint | None = None
     """The newest checkpoint that an earlier attempt started from."""
+    started_from: dict[str, None] = {}
+    """Uuids of checkpoints in storage that attempts started from."""
     last_saved: SavedCheckpoint | None = None
     """The newest checkpoint that ranks of the job are known to have saved in the folder, whether it is still there or not."""
     passed_over: dict[str, PassedOver] = {}

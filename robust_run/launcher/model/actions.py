@@ -42,6 +42,8 @@ class StartAttempt(msgspec.Struct, frozen=True, tag="start_attempt", kw_only=Tru
     """Where all ranks start from; None: no folder of checkpoints was given."""
     elsewhere: tuple[PartsElsewhere, ...] = ()
     """What nodes get from the memory of others before their ranks start; an agent is told its own."""
+    leave: tuple[str, ...] = ()
+    """Uuids of checkpoints that --ckpt-keep is neither to remove nor to count: damaged ones, and what attempts started from."""
     replay_steps: int = 0
     """It is a replay, over after so many optimizer steps of each rank; 0: it is none."""
 

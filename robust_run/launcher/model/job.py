@@ -195,6 +195,8 @@ class JobSpec(JobPolicy, frozen=True, kw_only=True):
     """So much it may hold; None: as much as the node has room for."""
     ckpt_every: str = ""
     """How often `robust_run.checkpoint` saves to storage (ROBUST_CKPT_EVERY): 100, 10m or 30s; empty: the program says."""
+    ckpt_keep: str = ""
+    """How many of its checkpoints stay in storage (ROBUST_CKPT_KEEP): a number; empty: the program says, or all do."""
     ckpt_copies: int = 0
     """Copies of what is kept in memory on other nodes: 1, or 0."""
     http_port: int | None = None

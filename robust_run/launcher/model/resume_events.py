@@ -78,6 +78,8 @@ class PartsElsewhere(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     port: int
     """Where its keeper gives them."""
+    within_s: float = 0.0
+    """What has not come so long after it was asked for is given up: that node was put out of the job. 0: no limit."""
 
 
 # --- an action, and the order that comes of it ----------------------------------------------------------------------
@@ -173,6 +175,8 @@ class MemoryReady(msgspec.Struct, frozen=True, tag="memory_ready", kw_only=True)
     host: str = ""
     port: int = 0
     """0: it is gone, with all it held."""
+    takes_copies: bool = True
+    """Else it only gives away what ranks of its own node have saved."""
 
 
 class MemoryGroups(msgspec.Struct, frozen=True, tag="memory_groups", kw_only=True):

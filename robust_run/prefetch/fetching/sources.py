@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from robust_run.errors import UserError
 from robust_run.prefetch.rules.types import FetchLimits, Priority
 from robust_run.store.cancelling import Cancellation
 from robust_run.store.errors import StoreError, is_transient
 from robust_run.store.opening import open_store
+from robust_run.store.paths import joined
 from robust_run.store.types import Store, StoreOptions
 
 
@@ -68,7 +69,7 @@ def split(image_url: str) -> tuple[str, str]:
     else:
         parts = urlsplit(image_url)
         above, _slash, name = parts.path.rpartition("/")
-        folder = urlunsplit(parts._replace(path=above or "/"))
+        folder = joined(parts._replace(path=above or "/"))
     if not name:
         raise UserError(f"{image_url!r} names a folder: give the path or URL of an image file")
     return folder, name

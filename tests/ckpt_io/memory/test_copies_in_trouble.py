@@ -225,6 +225,31 @@ def test_a_rank_waits_for_a_part_that_comes_slowly(node: Nodes, rank_of: Ranks) 
         later.join()
 
 
+def test_a_source_that_was_evicted_and_is_slow_is_given_up(node: Nodes, rank_of: Ranks) -> None:
+    """As long as some of it comes it would be waited for, else."""
+    is_over = threading.Event()
+
+    def give_slowly(link: Link) -> None:
+        link.receive_one(Pull)
+        link.send(parcel_of(PART, 3))
+        for byte in PART:
+            if is_over.wait(0.05):
+                return
+            send(link, bytes((byte,)))
+
+    keeper = node()
+    with other_keeper(give_slowly) as other:
+        source = msgspec.structs.replace(other.source(), within_s=0.3)
+        keeper.tell(Bring(attempt=1, from_attempt=0, step=3, sources=(source,)))
+        keeper.begin_attempt(1, (0,), resumed_step=3)
+        with pytest.raises(
+            CheckpointError, match=f"node-x did not give its copy: [0-9]+ of {len(PART)} bytes came in 0.3 s"
+        ):
+            rank_of(keeper, attempt=1).fetch(0, 3)
+        is_over.set()
+    assert keeper.look() == [] and not memory_of(keeper.process.pid)
+
+
 def test_what_nobody_waits_for_any_more_leaves_nothing(node: Nodes) -> None:
     go_on = threading.Event()
 

@@ -10,16 +10,47 @@ import msgspec
 import pytest
 
 from robust_run.ckpt_io.memory import generations
-from robust_run.ckpt_io.memory.flush_words import FlushAnswer, FlushDone, FlushOrder, FlushProgress
-from robust_run.ckpt_io.memory.flushes import WHOLE_WITHIN_S, Flushes
+from robust_run.ckpt_io.memory.flush_words import (
+    AnyOrder,
+    FlushAnswer,
+    FlushDone,
+    FlushOrder,
+    FlushProgress,
+    FlushSilent,
+    RemoveOld,
+)
+from robust_run.ckpt_io.memory.flushes import SAID_AGAIN_S, WHOLE_WITHIN_S, Flushes
 from robust_run.ckpt_io.memory.generations import HeldBuffer, Holdings, Part
 from robust_run.ckpt_io.memory.protocol import Flushed, FlushLast, KeeperNote
+from robust_run.ckpt_io.memory.removals import AT_THE_END_S
+from robust_run.ckpt_io.rules.keeping import KeepNewest
+
+AGAIN = "training goes on, and it is tried again when storage is due"
+RULE = KeepNewest(most=2, session="me")
 
 
 class FakeProcess:
     def __init__(self, order: FlushOrder, until_s: float | None) -> None:
         self.order, self.until_s = order, until_s
-        self.is_stopped = False
+        self.is_stopped, self.hangs = False, False
+
+    def is_over(self) -> bool:
+        return not self.hangs
+
+    def next(self) -> FlushAnswer:
+        raise AssertionError("answers are given by the test")
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+
+class FakeRemoval:
+    def __init__(self, order: RemoveOld, until_s: float | None) -> None:
+        self.order, self.until_s = order, until_s
+        self.is_stopped, self.hangs = False, False
+
+    def is_over(self) -> bool:
+        return not self.hangs
 
     def next(self) -> FlushAnswer:
         raise AssertionError("answers are given by the test")
@@ -35,21 +66,25 @@ class Ground:
         self.now_s = 0.0
         self.said: list[Any] = []
         self.started: list[FakeProcess] = []
+        self.removals: list[FakeRemoval] = []
         self.fails_to_start = False
-        self._then: Callable[[Any], None] | None = None
+        self._thens: list[Callable[[Any], None]] = []
         self.descriptors = {number: os.memfd_create("part") for number in range(6)}
         self.flushes = Flushes(self._start, self.said.append, self._run, lambda: self.now_s)
         buffers = tuple(HeldBuffer(id=number, rank=number % 2, size_bytes=100) for number in range(6))
         self.holdings = Holdings(attempt=0, world_size=2, ranks=(0, 1), buffers=buffers)
 
-    def _start(self, order: FlushOrder, descriptors: Sequence[int], until_s: float | None) -> FakeProcess:
+    def _start(self, order: AnyOrder, descriptors: Sequence[int], until_s: float | None) -> FakeProcess | FakeRemoval:
         if self.fails_to_start:
             raise OSError("no process")
+        if isinstance(order, RemoveOld):
+            self.removals.append(FakeRemoval(order, until_s))
+            return self.removals[-1]
         self.started.append(FakeProcess(order, until_s))
         return self.started[-1]
 
     def _run(self, job: Callable[[], Any], then: Callable[[Any], None], *, is_long: bool) -> None:
-        self._then = then
+        self._thens.append(then)
 
     def holds(self, *steps: int, state: str = "whole", ranks: tuple[int, ...] = (0, 1)) -> None:
         buffers = list(self.holdings.buffers)
@@ -71,10 +106,9 @@ class Ground:
         self.flushes.want_last(FlushLast(number=number, limit_s=limit_s))
         self.advance()
 
-    def answers(self, answer: FlushAnswer) -> None:
-        assert self._then is not None
-        then, self._then = self._then, None
-        then(answer)
+    def answers(self, answer: FlushAnswer | FlushSilent) -> None:
+        """The one that was started last among those that are under way."""
+        self._thens.pop()(answer)
 
     def steps(self) -> list[list[int]]:
         return [sorted({part.step for part in process.order.parts}) for process in self.started]
@@ -117,7 +151,7 @@ def test_what_fails_is_one_line_and_its_rest_is_removed_by_the_next(ground: Grou
     ground.holds(5)
     ground.want(5)
     ground.answers(FlushDone(text="storage is full", is_left=True))
-    assert ground.said == [KeeperNote(text="storage is full")]
+    assert ground.said == [KeeperNote(text=f"storage is full; {AGAIN}")]
     ground.want(5)
     assert ground.started[-1].order.failed == ((0, 5),)
     ground.answers(done(5))
@@ -125,11 +159,33 @@ def test_what_fails_is_one_line_and_its_rest_is_removed_by_the_next(ground: Grou
     assert ground.started[-1].order.failed == ()
 
 
+def test_the_same_trouble_is_told_once_now_and_then_and_when_it_is_over(ground: Ground) -> None:
+    def is_full(step: int) -> FlushDone:
+        return FlushDone(text=f"step {step}: /ckpt is full", trouble="/ckpt is full", is_left=True)
+
+    for step in (5, 6, 7):
+        ground.holds(step)
+        ground.want(step)
+        ground.answers(is_full(step))
+    assert ground.said == [KeeperNote(text=f"step 5: /ckpt is full; {AGAIN}")]
+    ground.now_s += SAID_AGAIN_S
+    ground.want(7)
+    ground.answers(is_full(7))
+    assert ground.said[1:] == [KeeperNote(text=f"step 7: /ckpt is full; {AGAIN}")]
+    for _ in range(2):
+        ground.want(7)
+        ground.answers(done(7))
+    assert ground.said[2:] == [KeeperNote(text="step 7 was written: storage can be written again")]
+    ground.want(7)
+    ground.answers(is_full(7))
+    assert len(ground.said) == 4, "it is new again"
+
+
 def test_no_process_is_one_line(ground: Ground) -> None:
     ground.fails_to_start = True
     ground.holds(5)
     ground.want(5)
-    assert ground.said == [KeeperNote(text="no step can be written from memory to storage: no process")]
+    assert ground.said == [KeeperNote(text=f"no step can be written from memory to storage: no process; {AGAIN}")]
     assert not ground.flushes.is_busy
 
 
@@ -214,3 +270,137 @@ def test_buffers_of_a_write_are_not_written_to_and_two_are_left_to_save_in(groun
     free = set(range(6)) - ground.flushes.pinned(ground.holdings)
     _, chosen = generations.make(ground.holdings, 0, 7, maker=1, free=free)
     assert chosen == 4
+
+
+# --- older checkpoints (--ckpt-keep)
+
+
+def done_and_remove(step: int) -> FlushDone:
+    return msgspec.structs.replace(done(step), remove=RemoveOld(folder="/ckpt", rule=RULE))
+
+
+def test_older_ones_are_removed_once_the_newest_is_there_and_the_next_write_does_not_wait_for_it(
+    ground: Ground,
+) -> None:
+    ground.flushes.begin_attempt(None)
+    ground.holds(5)
+    ground.want(5)
+    assert ground.removals == []
+    ground.answers(done_and_remove(5))
+    assert [each.order.rule for each in ground.removals] == [RULE]
+    assert not ground.flushes.is_busy
+    ground.holds(5, 6)
+    ground.want(6)
+    assert ground.steps() == [[5], [6]]
+    ground.answers(done_and_remove(6))
+    assert len(ground.removals) == 1, "two at once"
+    ground.answers(FlushDone())
+    assert ground.said == []
+
+
+@pytest.mark.parametrize("failed", [FlushDone(text="storage is full", is_left=True), FlushDone(is_left=True), done(5)])
+def test_nothing_is_removed_where_nothing_was_written_or_nothing_is_to_go(ground: Ground, failed: FlushDone) -> None:
+    ground.flushes.begin_attempt(None)
+    ground.holds(5)
+    ground.want(5)
+    ground.answers(failed)
+    assert ground.removals == []
+
+
+def test_nothing_more_is_removed_once_a_worker_has_ended_for_an_attempt_may_be_choosing_what_to_start_from(
+    ground: Ground,
+) -> None:
+    ground.flushes.begin_attempt(None)
+    ground.holds(5)
+    ground.want(5)
+    ground.answers(done_and_remove(5))
+    ground.flushes.removals.worker_gone()
+    assert ground.removals[0].is_stopped
+    ground.answers(FlushDone())
+    ground.holds(5, 6)
+    ground.want(6)
+    ground.answers(done_and_remove(6))
+    assert len(ground.removals) == 1
+    ground.flushes.begin_attempt(6)
+    ground.want(6)
+    ground.answers(done_and_remove(6))
+    assert len(ground.removals) == 2, "all have loaded again"
+    ground.flushes.begin_attempt(6)
+    assert ground.removals[1].is_stopped
+
+
+def test_one_that_cannot_be_is_one_line_however_often_it_is_tried(ground: Ground) -> None:
+    ground.flushes.begin_attempt(None)
+    for step in (5, 6):
+        ground.holds(step)
+        ground.want(step)
+        ground.answers(done_and_remove(step))
+        ground.answers(FlushDone(text="older checkpoints in /ckpt are not removed: read-only"))
+    assert ground.said == [KeeperNote(text="older checkpoints in /ckpt are not removed: read-only")]
+
+
+def test_at_the_end_of_a_job_they_are_removed_before_that_is_said_and_not_for_long(ground: Ground) -> None:
+    ground.holds(5)
+    ground.want_last()
+    ground.now_s = 1.0
+    ground.answers(done_and_remove(5))
+    assert (ground.said, ground.removals[0].until_s) == ([], 1.0 + AT_THE_END_S)
+    ground.advance()
+    assert ground.said == [], "it is not over yet"
+    ground.answers(FlushDone(is_left=True))
+    assert ground.said == [Flushed(number=7, text="step 5 was written", is_stored=True)]
+    assert not ground.flushes.is_busy
+
+
+def test_who_is_told_again_does_not_wait_for_it(ground: Ground) -> None:
+    ground.holds(5)
+    ground.want_last()
+    ground.answers(done_and_remove(5))
+    ground.want_last(limit_s=0.0, number=8)
+    assert ground.removals[0].is_stopped
+    ground.answers(FlushDone())
+    assert ground.said == [Flushed(number=8, text="step 5 was written", is_stored=True)]
+
+
+def test_a_node_that_only_leaves_removes_nothing_for_the_job_may_go_on_elsewhere(ground: Ground) -> None:
+    ground.holds(5)
+    ground.flushes.want_last(FlushLast(number=7, limit_s=30.0, is_job_over=False))
+    ground.advance()
+    ground.answers(done_and_remove(5))
+    assert ground.removals == []
+    assert ground.said == [Flushed(number=7, text="step 5 was written", is_stored=True)]
+
+
+def test_where_no_process_can_be_started_the_job_ends_all_the_same(ground: Ground) -> None:
+    ground.holds(5)
+    ground.want_last()
+    ground.fails_to_start = True
+    ground.answers(done_and_remove(5))
+    assert ground.said == [Flushed(number=7, text="step 5 was written", is_stored=True)]
+
+
+# --- storage that hangs
+
+
+def test_a_write_that_stands_still_is_told_and_one_that_nobody_can_end_keeps_others_from_hanging_too(
+    ground: Ground,
+) -> None:
+    ground.holds(5)
+    ground.want(5)
+    ground.answers(FlushSilent(silent_s=120.0))
+    assert ground.said == [
+        KeeperNote(text="step 5 goes to storage, and nothing of it has been written for 120 s; training goes on")
+    ]
+    assert ground.flushes.is_busy
+    ground.started[0].hangs = True
+    ground.answers(FlushDone(text="cannot be ended", is_left=True))
+    assert ground.flushes.pinned(ground.holdings) == frozenset(), "training has its buffers again"
+    assert ground.flushes.is_busy
+    ground.holds(5, 6)
+    ground.want(6)
+    assert ground.steps() == [[5]]
+    ground.started[0].hangs = False
+    assert not ground.flushes.is_busy
+    ground.want(6)
+    assert ground.steps() == [[5], [6]]
+    assert ground.started[1].order.failed == ((0, 5),)

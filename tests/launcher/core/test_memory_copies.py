@@ -13,6 +13,7 @@ from robust_run.ckpt_io.seen import FolderLook, MemoryGeneration, SeenCheckpoint
 from robust_run.launcher.core.resume.choosing import Next, ResumeChoice, ResumeWait
 from robust_run.launcher.core.resume.looks import ANSWER_S, Choosing, LookAsked, MemoryWorld
 from robust_run.launcher.core.resume.memory import decide, point
+from robust_run.launcher.core.resume.parts import FROM_EVICTED_S
 from robust_run.launcher.core.resume.resuming import sentence
 from robust_run.launcher.core.state import MemoryAddress, MemoryHolder
 from robust_run.launcher.model.resume_events import PartsElsewhere, PassedOver, ResumeChosen
@@ -109,6 +110,35 @@ def test_a_node_that_is_gone_is_made_up_for_by_the_copy_on_its_peer() -> None:
     assert found.memory is not None
     assert found.memory.elsewhere == (PartsElsewhere(ranks=(2, 3), of="host-b", name="host-c", host="host-c", port=7),)
     assert not found.passed_over
+
+
+EVICTED_B = msgspec.structs.replace(WITHOUT_B, evicted=frozenset(("b",)))
+
+
+def test_a_node_that_was_evicted_gives_its_own_parts_if_nobody_has_copies_and_not_for_ever() -> None:
+    """As it does with --ckpt-copies 0."""
+    memory = said(a=held(7, 0, 1), b=held(7, 2, 3), c=held(7, 4, 5))
+    found = chosen(memory, EVICTED_B, holders=("b",), stored=5)
+    assert (step_of(found), brought(found)) == (("peer", 7), [((2, 3), "host-b")])
+    assert found.memory is not None and [each.within_s for each in found.memory.elsewhere] == [FROM_EVICTED_S]
+
+
+def test_a_copy_on_a_node_that_is_well_comes_before_what_an_evicted_one_has() -> None:
+    found = chosen(said(a=A, b=B, c=C), EVICTED_B, holders=("b",))
+    assert (step_of(found), brought(found)) == (("peer", 7), [((2, 3), "host-c")])
+    assert found.memory is not None and [each.within_s for each in found.memory.elsewhere] == [0.0]
+
+
+def test_an_evicted_node_that_says_nothing_is_waited_for_so_long_and_then_storage_decides() -> None:
+    memory = said(a=held(7, 0, 1), c=held(7, 4, 5))
+    asked = {"holders": ("b",), "due": ("b",), "stored": 5}
+    assert isinstance(next_of(memory, EVICTED_B, now_s=ANSWER_S - 0.1, **asked), ResumeWait)  # type: ignore[arg-type]
+    assert step_of(chosen(memory, EVICTED_B, now_s=ANSWER_S, **asked)) == ("storage", 5)
+
+
+def test_an_evicted_node_whose_part_is_not_newer_than_storage_is_not_asked_for_it() -> None:
+    memory = said(a=held(7, 0, 1), b=held(7, 2, 3), c=held(7, 4, 5))
+    assert step_of(chosen(memory, EVICTED_B, holders=("b",), stored=8)) == ("storage", 8)
 
 
 def test_a_node_and_its_peer_that_are_both_gone_leave_storage_and_that_is_said() -> None:

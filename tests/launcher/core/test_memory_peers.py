@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 from stories import Story, gathering, start_of
@@ -159,6 +160,17 @@ def test_nodes_without_ranks_are_asked_too_if_their_keepers_may_hold_copies() ->
 def test_a_node_that_was_evicted_gives_what_it_holds() -> None:
     story = runs("a", "b", standbys=("spare",))
     all_ready(story, "a", "b")
+    story.evicts("b")
+    actions = story.all_end()
+    (question,) = (each for each in actions if isinstance(each, LookForCheckpoints))
+    assert (question.nodes, question.holders) == (("a", "spare"), ("b",))
+
+
+def test_keepers_that_take_no_copies_are_told_nothing_and_give_what_they_hold_when_they_are_evicted() -> None:
+    story = runs("a", "b", standbys=("spare",))
+    for node in ("a", "b"):
+        assert told(story.happens(msgspec.structs.replace(ready(node), takes_copies=False))) == {}
+    assert told(story.happens(ready("spare"))) == {}, "nobody sends to it"
     story.evicts("b")
     actions = story.all_end()
     (question,) = (each for each in actions if isinstance(each, LookForCheckpoints))

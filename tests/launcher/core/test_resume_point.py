@@ -263,6 +263,15 @@ def damage(step: int) -> Damage:
     return Damage(rank=2, uuid=f"u{step}", name=f"step-{step}", step=step, reason=reason)
 
 
+def test_workers_are_told_which_checkpoints_are_to_be_left_where_they_are() -> None:
+    """What is damaged does not count among those that --ckpt-keep keeps; what attempts started from may be wanted again."""
+    story = runs("a", "b", step=3000, max_restarts=1)
+    fails_to_load(story, damage=damage(3000))
+    story.happens(chosen(2000, 1))
+    order = start_of(story.opens())
+    assert set(order.leave) == {"u3000", "u2000"}
+
+
 def test_a_damaged_checkpoint_is_passed_over_and_costs_no_restart() -> None:
     story = runs("a", "b", step=3000, max_restarts=1)
     for step in (3000, 2000, 1000):

@@ -56,16 +56,22 @@ def hosts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
         yield cluster
 
 
-def begin(cluster: Cluster | list[Host], tmp_path: Path, nodes: int) -> ClusterJob:
+def evict(job: ClusterJob, host: Host, name: str) -> None:
+    words = ["evict", name, "--force", "--reason", "its turn", str(job.run_dir)]
+    host.run([sys.executable, "-c", "from robust_run.robust_cli import main; main()", *words], env=job.env)
+
+
+def begin(cluster: Cluster | list[Host], tmp_path: Path, nodes: int, *more: str) -> ClusterJob:
     """Start the training on some of the hosts; the others stand by. Return when it keeps copies and has made some steps."""
     options = ["--nnodes", str(nodes), "--standby", str(len(cluster) - nodes), "--restart-grace", "0.3", *PATIENT]
     job = start_all(
         cluster,
         write(tmp_path, TRAIN),
         tmp_path=tmp_path,
-        options=[*options, "--ckpt-dir", str(tmp_path / "ckpt")],
+        options=[*options, "--ckpt-dir", str(tmp_path / "ckpt"), *more],
     )
-    wait_for(lambda: len(copied_to(job)) == nodes, f"all to be told where to send copies:\n{job.said()}", 60.0)
+    if not more:
+        wait_for(lambda: len(copied_to(job)) == nodes, f"all to be told where to send copies:\n{job.said()}", 60.0)
     job.wait_for_steps(0, nodes, count=made(job) + 20)
     return job
 
@@ -130,12 +136,30 @@ def test_with_one_node_a_standby_has_the_copy_and_goes_on_with_it(hosts: Cluster
     job = begin(hosts, tmp_path, 1)
     try:
         (name,) = job.layout(0)
-        evict = ["evict", name, "--force", "--reason", "its turn", str(job.run_dir)]
-        hosts[0].run([sys.executable, "-c", "from robust_run.robust_cli import main; main()", *evict], env=job.env)
+        evict(job, hosts[0], name)
         job.wait_for_steps(1, 1, count=5)
         reached, event = made(job), chosen(job, 1)
         assert (event["source"], event["step"] >= reached - 1) == ("peer", True), (reached, event, job.said())
         finish(job, 1)
+    finally:
+        job.kill_everything()
+
+
+@pytest.mark.parametrize("hosts", [3], indirect=True)
+def test_without_copies_a_node_that_is_evicted_gives_its_own_part_away(hosts: Cluster, tmp_path: Path) -> None:
+    job = begin(hosts, tmp_path, 2, "--ckpt-copies", "0")
+    try:
+        assert copied_to(job) == {}
+        victim = next(host.name for host in hosts[1:] if host.name in job.layout(0))
+        evict(job, hosts[0], victim)
+        job.wait_for_steps(1, 2, count=5)
+        reached, event = made(job), chosen(job, 1)
+        assert (event["source"], event["step"] >= reached - 1) == ("peer", True), (reached, event, job.said())
+        words = f"attempt 1 starts at step {event['step']} from memory, rank 1 from {victim}"
+        assert words in job.said()
+        assert victim not in job.layout(1)
+        assert copied_to(job) == copied_to(job, 1) == {}
+        finish(job, 2)
     finally:
         job.kill_everything()
 

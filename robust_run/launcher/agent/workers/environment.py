@@ -35,6 +35,8 @@ class RankPlace(msgspec.Struct, frozen=True, kw_only=True):
     """The same as a path of this node; empty: from the beginning."""
     memory_folder: str = ""
     """Where workers find the keeper of what they save in memory; empty: there is none."""
+    leave: tuple[str, ...] = ()
+    """Uuids of checkpoints that --ckpt-keep is not to remove, nor to count."""
     replay_steps: int = 0
     """It is a replay of so many steps; 0: it is none."""
 
@@ -48,6 +50,7 @@ def place_of(order: StartAttempt, resume_path: str = "", memory_folder: str = ""
         resume=order.resume,
         resume_path=resume_path,
         memory_folder=memory_folder,
+        leave=order.leave,
         replay_steps=order.replay_steps,
         address=order.address,
         port=order.port,
@@ -123,7 +126,7 @@ def _tell_of_checkpoints(env: dict[str, str], base: Mapping[str, str], spec: Job
     for name in ("ROBUST_CKPT_MEMORY", "ROBUST_CKPT_MEMORY_DIR"):  # another job's
         env.pop(name, None)
     if base.get("ROBUST_JOB", spec.run_id) != spec.run_id:  # started by a worker of another job, which was told its own
-        for name in ("ROBUST_CKPT_DIR", "ROBUST_CKPT_EVERY", *_RESUME):
+        for name in ("ROBUST_CKPT_DIR", "ROBUST_CKPT_EVERY", "ROBUST_CKPT_KEEP", *_RESUME):
             env.pop(name, None)
     if spec.ckpt_memory is not None:
         env["ROBUST_CKPT_MEMORY"] = place.memory_folder or "off"
@@ -131,8 +134,12 @@ def _tell_of_checkpoints(env: dict[str, str], base: Mapping[str, str], spec: Job
         "ROBUST_CKPT_MEMORY_DIR": spec.ckpt_memory_dir,
         "ROBUST_CKPT_DIR": spec.ckpt_dir,
         "ROBUST_CKPT_EVERY": spec.ckpt_every,
+        "ROBUST_CKPT_KEEP": spec.ckpt_keep,
     }
     env.update({name: value for name, value in told.items() if value})
+    env.pop("ROBUST_CKPT_LEAVE", None)
+    if place.leave:
+        env["ROBUST_CKPT_LEAVE"] = ",".join(place.leave)
     if spec.ckpt_dir is not None or spec.ckpt_memory or place.resume is not None:
         for name in _RESUME:  # another job's
             env.pop(name, None)

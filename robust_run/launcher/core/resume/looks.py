@@ -56,6 +56,8 @@ class MemoryWorld(msgspec.Struct, frozen=True, kw_only=True):
     """By node: where its keeper gives parts to others."""
     names: Mapping[str, str] = {}
     """Of their hosts."""
+    evicted: frozenset[str] = frozenset()
+    """Of these, nodes that were put out of the job: they may be ill."""
 
 
 class Choosing(msgspec.Struct, kw_only=True):

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 import msgspec
 
 from robust_run.ckpt_io.memory.types import generation_address, generation_name, generation_uuid
-from robust_run.launcher.core.membership import name_of
+from robust_run.launcher.core.membership import is_usable, name_of
 from robust_run.launcher.core.resume import choosing as storage
 from robust_run.launcher.core.resume.choosing import LEAST_S, Again, Next, Nothing, ResumeChoice, ResumeWait
 from robust_run.launcher.core.resume.looks import ANSWER_S, NAMED, CheckpointSituation, Choosing, MemoryWorld
@@ -42,6 +42,7 @@ def world_of(state: JobState, job: str, attempt: int) -> MemoryWorld | None:
         last=state.last_memory,
         reach=state.memory_at,
         names={node: name_of(state, node) for node in state.memory_at},
+        evicted=frozenset(node for node in state.memory_at if not is_usable(state, node)),
     )
 
 

@@ -11,6 +11,10 @@ from robust_run.launcher.core.resume.looks import Choosing, LookAsked, MemoryWor
 from robust_run.launcher.model.job import Placement
 from robust_run.launcher.model.resume_events import PartsElsewhere
 
+#: How long an attempt waits for what ranks of a node that was evicted have saved: then it starts from elsewhere. That is 70 GiB
+#: at 5 Gbit/s, and less than the 10 minutes of training that storage may be behind.
+FROM_EVICTED_S = 120.0
+
 
 class HeldWhole(msgspec.Struct, frozen=True, kw_only=True):
     """A generation of which there is a part for each rank."""
@@ -63,13 +67,15 @@ def _holding(choosing: Choosing, world: MemoryWorld, attempt: int, step: int) ->
 
 
 def _lenders(held: Mapping[str, MemoryGeneration], world: MemoryWorld) -> dict[int, str]:
-    """Return by rank who can give its part away: who made it rather than who has a copy."""
+    """Return by rank who can give its part away: who made it rather than who has a copy, and last those that may be ill."""
     lenders: dict[int, str] = {}
-    for node, each in held.items():
-        if node in world.reach:
+    there = [(node, each) for node, each in held.items() if node in world.reach]
+    well = [(node, each) for node, each in there if node not in world.evicted]
+    ill = [(node, each) for node, each in there if node in world.evicted]
+    for some in (well, ill):
+        for node, each in some:
             lenders.update((rank, node) for rank in each.ranks if rank not in lenders)
-    for node, each in held.items():
-        if node in world.reach:
+        for node, each in some:
             lenders.update((rank, node) for rank in each.copies if rank not in lenders)
     return lenders
 
@@ -85,7 +91,8 @@ def _grouped(
     for (node, of), ranks in groups.items():
         at = world.reach[node]
         name = world.names.get(node, node)
-        yield PartsElsewhere(ranks=tuple(sorted(ranks)), of=of, name=name, host=at.host, port=at.port)
+        parts = PartsElsewhere(ranks=tuple(sorted(ranks)), of=of, name=name, host=at.host, port=at.port)
+        yield msgspec.structs.replace(parts, within_s=FROM_EVICTED_S) if node in world.evicted else parts
 
 
 def _ran_on(world: MemoryWorld, rank: int) -> str:

@@ -24,7 +24,7 @@ def take(state: JobState, event: MemoryReady | MemoryGroups) -> list[Action]:
     if not event.port:
         state.memory_at.pop(event.node, None)
         return []
-    at = MemoryAddress(host=event.host, port=event.port)
+    at = MemoryAddress(host=event.host, port=event.port, takes_copies=event.takes_copies)
     if state.memory_at.get(event.node) == at:
         return _say(state, (event.node,))
     state.memory_at[event.node] = at
@@ -69,8 +69,10 @@ def _decide(state: JobState) -> None:
     """Choose who gets copies of what each node keeps, which is done once as long as nothing new is known."""
     if not state.memory_peers:
         groups = map(frozenset, state.memory_groups) if state.memory_shape == shape(state) else ()
-        nodes = [(each.node, frozenset((each.group_rank,))) for each in state.layout]
-        standbys = [node for node in state.memory_at if node not in state.places and is_usable(state, node)]
+        without = {node for node, at in state.memory_at.items() if not at.takes_copies}
+        nodes = [(each.node, frozenset((each.group_rank,))) for each in state.layout if each.node not in without]
+        there = state.memory_at.keys() - state.places.keys() - without
+        standbys = [node for node in state.memory_at if node in there and is_usable(state, node)]
         state.memory_peers = peers_of(nodes, groups, standbys)
         state.memory_keeps = {peer: node for node, peer in state.memory_peers.items()}
 

@@ -106,6 +106,8 @@ def saved(state: JobState, found: SavedCheckpoint) -> None:
 def chosen(state: JobState, event: ResumeChosen, *, saves_plain_files: bool = False) -> list[Action]:
     """Take in where the attempt starts from; what people want to know of it is said. See `JobPolicy.saves_plain_files`."""
     state.resume, state.elsewhere = event.point(), event.elsewhere
+    if event.source == "storage" and event.uuid:
+        state.started_from[event.uuid] = None
     if state.has_memory and (event.step is not None or not event.source):
         state.began_at[event.attempt] = event.step or 0
     news = [each for each in event.passed_over if (each.uuid or each.name) not in state.told_over]
@@ -173,6 +175,8 @@ def adopt(state: JobState, event: AttemptStarted) -> list[Action]:
         address=f"{state.looks_in}/{name}" if name else "",
         created_unix_s=event.resumes_s,
     )
+    if name and event.resumes_uuid:
+        state.started_from[event.resumes_uuid] = None
     return []
 
 

@@ -225,7 +225,7 @@ class _NodeOfMany:
             self._mask,
             address=hello.node.address,
             opened=self._opened,
-            memory_key=keeper_key(self._token, spec.run_id) if spec.ckpt_copies else b"",
+            memory_key=keeper_key(self._token, spec.run_id) if spec.ckpt_memory else b"",
         )
         node.spare = self._supervisor.pids
         self._lasting_pids = node.lasting_pids

@@ -18,6 +18,7 @@ LEAST_BYTES = 1 << 20
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE | re.ASCII)
 #: As `robust_run.checkpoint.cadence` reads it.
 _EVERY = re.compile(r"[1-9]\d{0,8}[smh]?", re.ASCII)
+_KEEP = re.compile(r"[1-9]\d{0,8}", re.ASCII)
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
@@ -31,6 +32,7 @@ def with_memory(spec: JobSpec, options: Options, *, is_mentioned: bool) -> JobSp
         ckpt_copies=_copies(spec, options.ckpt_copies) if has_memory else 0,
         ckpt_memory_bytes=None if word in ("auto", "off") else parse_bytes(word),
         ckpt_every=parse_every(options.ckpt_every),
+        ckpt_keep=parse_keep(options.ckpt_keep),
     )
 
 
@@ -57,4 +59,12 @@ def parse_every(text: str) -> str:
     word = text.strip().lower()
     if word and _EVERY.fullmatch(word) is None:
         raise UserError(f"--ckpt-every {text!r}: write a number of steps (100) or a time (30s, 10m, 2h)")
+    return word
+
+
+def parse_keep(text: str) -> str:
+    """Return the words of `--ckpt-keep` as workers are told them: `3` or `all`; empty: not given. Raises UserError."""
+    word = text.strip().lower()
+    if word not in ("", "all") and _KEEP.fullmatch(word) is None:
+        raise UserError(f"--ckpt-keep {text!r}: write how many checkpoints stay, 1 or more, or all")
     return word

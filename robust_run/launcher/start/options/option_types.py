@@ -113,6 +113,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     ckpt_memory: str = "auto"
     ckpt_memory_dir: str | None = None
     ckpt_every: str = _JOB.ckpt_every
+    ckpt_keep: str = _JOB.ckpt_keep
     ckpt_copies: str = "auto"
     standby: str = "0"
     wait_for_nodes: float | None = None

@@ -269,6 +269,13 @@ OPTIONS: tuple[OptionDescription, ...] = (
     ),
     describe(
         CHECKPOINTS,
+        "ckpt-keep",
+        "N|all",
+        "How many checkpoints of robust_run.checkpoint stay in --ckpt-dir, at least: what it saved with this option goes when N "
+        "newer ones are whole. Nothing else does, nor what the job started from. Unless given, nothing is removed.",
+    ),
+    describe(
+        CHECKPOINTS,
         "ckpt-copies",
         "0|1|auto",
         "Copies on other nodes of what is kept in memory: a lost node costs a step then. auto: 1 where there are several.",

@@ -75,7 +75,7 @@ def resolve(options: Options, world: World) -> JobSpec:
             spec, health_rules=health.rules, max_evict_share=health.max_evict_share, metrics_from=health.metrics_from
         )
     is_mentioned = options.ckpt_memory == "auto" and _mentions_checkpoint(options, world)
-    if is_mentioned or options.ckpt_memory != "auto" or options.ckpt_every:
+    if is_mentioned or options.ckpt_memory != "auto" or options.ckpt_every or options.ckpt_keep:
         from robust_run.launcher.start.options.memory_use import with_memory
 
         spec = with_memory(spec, options, is_mentioned=is_mentioned)
