@@ -176,13 +176,14 @@ def _values_of(gathered: Gathered, step: int, stream: str) -> Values:
 def _memory(session: _Session, folder: str) -> Memory:
     """Return the connection to the keeper. Raises MemoryUnavailable."""
     from robust_run.checkpoint.memory import Memory
+    from robust_run.checkpoint.places import Places
     from robust_run.ckpt_io.memory.client import MemoryClient
 
     if session.memory is None:
         rank, world_size = together.rank_and_size()
         attempt = attempt_of(os.environ)
         client = MemoryClient.connect(folder, rank=rank, world_size=world_size, attempt=attempt, timeout_s=KEEPER_S)
-        session.memory = Memory(client, rank, world_size, attempt)
+        session.memory = Memory(client, rank, world_size, attempt, Places(say))
     return session.memory
 
 
@@ -226,7 +227,7 @@ def _give_up(session: _Session, settings: Settings, values: Values, error: BaseE
     session.is_memory_off = True
     with suppress(Exception):
         if session.memory is not None:
-            session.memory.client.close()
+            session.memory.close()
     session.memory = None
     goes_on = f"to {settings.folder} only" if settings.folder else "nowhere: give robust-run --ckpt-dir"
     say(f"rank {values.rank} keeps no checkpoints in memory from step {values.step} on, they go {goes_on}: {error}")

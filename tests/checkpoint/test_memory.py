@@ -64,7 +64,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeKeeper:
 def tensors_over(fake: FakeKeeper) -> list[int]:
     found = session._session
     assert found is not None and found.memory is not None
-    return [id(each) for over in found.memory._over.values() for each in over.tensors]
+    return [id(each) for over in found.memory.places._over.values() for each in over.tensors]
 
 
 def test_a_training_goes_on_from_memory(fake: FakeKeeper, monkeypatch: pytest.MonkeyPatch) -> None:
