@@ -7,7 +7,7 @@ What costs time is the copy of the tensors into buffers that are mapped already.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -101,19 +101,60 @@ def load(
         CheckpointError: It is not there, is not what was saved, or another rank has that trouble.
         UserError: It does not fit the state.
     """
+    part = open_part(client, generation, stream)
+    if part is None:
+        return None
+    with closing(part):
+        fitting, places = together.all_or_none(lambda: _fit(part, state))
+        together.all_or_none(partial(_take_over, fitting, places))
+        del places
+    return part.values
+
+
+@dataclass(frozen=True)
+class OpenPart:
+    """This rank's part of a generation, verified. Its buffer is not used again until it is closed."""
+
+    held: HeldPart
+    index: PartIndex
+    values: Values
+
+    @property
+    def stream(self) -> str:
+        """The folder that it belongs to."""
+        return self.values.stream
+
+    def tensor(self, number: int) -> torch.Tensor:
+        """Return what this rank has of a tensor, as it lies in the buffer."""
+        return tensor_over(self.held.view, self.index.tensors[number])
+
+    def close(self) -> None:
+        """Let it go; never raises."""
+        _close(self.held)
+
+
+def open_part(client: MemoryClient, generation: Generation, stream: str | None) -> OpenPart | None:
+    """Open this rank's part of a generation; all ranks take part. None: it is of another stream than this one.
+
+    Raises:
+        CheckpointError: It is not there, is not what was saved, or another rank has that trouble.
+    """
     held = together.all_or_none(lambda: _fetch(client, generation))
     try:
         index, values = together.all_or_none(lambda: _read(held, generation))
-        is_another = stream is not None and values.stream != stream
-        if together.any_say_yes(is_another)[0]:
-            return None
-        fitting, places = together.all_or_none(lambda: _fit(index, values, held, generation, state))
-        together.all_or_none(partial(_take_over, fitting, places))
-        del places
-    finally:
-        with suppress(BufferError):  # of an error that still holds what was read
-            held.close()
-    return values
+        is_another = together.any_say_yes(stream is not None and values.stream != stream)[0]
+    except BaseException:
+        _close(held)
+        raise
+    if is_another:
+        _close(held)
+        return None
+    return OpenPart(held, index, values)
+
+
+def _close(held: HeldPart) -> None:
+    with suppress(BufferError):  # of an error that still holds what was read
+        held.close()
 
 
 def _take_over(fitting: Fitting, places: list[torch.Tensor]) -> None:
@@ -142,25 +183,23 @@ def _read(held: HeldPart, generation: Generation) -> tuple[PartIndex, Values]:
             f"memory has step {values.step} of rank {mine[0]} of {mine[1]}, and this is rank {saved[0]} of {saved[1]} "
             f"at {_at(generation)}: start from storage, which can be spread anew"
         )
-    return index, values
-
-
-def _fit(
-    index: PartIndex, values: Values, held: HeldPart, generation: Generation, state: dict[str, Any]
-) -> tuple[Fitting, list[torch.Tensor]]:
-    """Find where a part goes. Nothing is touched yet."""
     said = [(entry.name, entry.dtype, tuple(entry.shape)) for entry in index.tensors]
     if said != [(each.name, each.dtype, each.local_shape) for each in values.tensors]:
         raise CheckpointError(f"the part of {_at(generation)} in memory contradicts itself")
-    fitting = Fitting(values, state)
+    return index, values
+
+
+def _fit(part: OpenPart, state: dict[str, Any]) -> tuple[Fitting, list[torch.Tensor]]:
+    """Find where a part goes. Nothing is touched yet."""
+    fitting = Fitting(part.values, state)
     for number, target in fitting.targets.items():
-        each = values.tensors[number]
+        each = part.values.tensors[number]
         if layout_of(target) != each.layout:
             raise CheckpointError(
                 f"{each.name} is spread as {layout_of(target)} and was as {each.layout}: memory holds it in that layout only; "
                 "start from storage, which can be spread anew"
             )
-    return fitting, [tensor_over(held.view, entry) for entry in index.tensors]
+    return fitting, [part.tensor(number) for number in range(len(part.index.tensors))]
 
 
 def _at(generation: Generation) -> str:

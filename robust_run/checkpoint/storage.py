@@ -30,11 +30,20 @@ _DIGEST_BITS = (1 << 62) - 1
 
 def save(folder: str, values: Values, tensors: tuple[torch.Tensor, ...]) -> None:
     """Save as FOLDER/step-N; all ranks take part. Raises CheckpointError, StoreError, UserError."""
+    dcp.save(as_stored(values, tensors), url_of(folder, values.step), step=values.step)
+
+
+def url_of(folder: str, step: int) -> str:
+    """Return where a step is saved. Raises UserError: the folder is no address."""
+    return address.join(address.normal(folder), f"step-{step}")
+
+
+def as_stored(values: Values, tensors: tuple[torch.Tensor, ...]) -> dict[str, torch.Tensor]:
+    """Return the state dict that storage has of a state, with the tensors themselves; all ranks take part."""
     values = msgspec.structs.replace(values, own=_own(values, tensors))
     data = torch.frombuffer(bytearray(encode(values)), dtype=torch.uint8)
     state = {stored_name(values, number): tensor for number, tensor in enumerate(tensors)}
-    url = address.join(address.normal(folder), f"step-{values.step}")
-    dcp.save({**state, values_name(values.rank): data}, url, step=values.step)
+    return {**state, values_name(values.rank): data}
 
 
 def newest_first(folder: str, most_step: int | None = None) -> list[str]:
@@ -59,15 +68,20 @@ def newest_created_s(folder: str) -> float | None:
 
 def load(url: str, state: dict[str, Any]) -> Values:
     """Load a checkpoint into the state; all ranks take part. Raises CheckpointError, UserError."""
-    rank, _ = together.rank_and_size()
-    name, size_bytes = together.all_or_none(lambda: _find_values(url, rank))
-    data = torch.empty(size_bytes, dtype=torch.uint8)
-    dcp.load({name: data}, url)
-    values = together.all_or_none(lambda: decode(bytes(byte_view(data)), url))
+    values = load_values(url)
     fitting = together.all_or_none(lambda: Fitting(values, state))
     dcp.load({stored_name(values, number): tensor for number, tensor in fitting.targets.items()}, url)
     fitting.settle()
     return values
+
+
+def load_values(url: str) -> Values:
+    """Return this rank's values; those of rank 0 if there were fewer ranks; all ranks take part. Raises CheckpointError."""
+    rank, _ = together.rank_and_size()
+    name, size_bytes = together.all_or_none(lambda: _find_values(url, rank))
+    data = torch.empty(size_bytes, dtype=torch.uint8)
+    dcp.load({name: data}, url)
+    return together.all_or_none(lambda: decode(bytes(byte_view(data)), url))
 
 
 def _find_values(url: str, rank: int) -> tuple[str, int]:

@@ -134,6 +134,13 @@ def take(state: Mapping[str, Any]) -> Taken:
     return taken
 
 
+def copy_of(state: Mapping[str, Any]) -> Any:
+    """Return a copy of a state dict in CPU memory of its own. When it returns, the state may change."""
+    taken = take(state)
+    # Not page-locked: nobody would say when its memory is given back.
+    return taken.copied_into(Room(bytes_for(taken.shapes), library=lambda: None))
+
+
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
