@@ -189,9 +189,9 @@ def _with_integers(found: dict[str, Any], path: tuple[str, ...]) -> dict[Any, An
                 f"the key {'.'.join((*path, key))}: torch's planner does not tell whether the last of it is text or an integer; "
                 "use dcp.async_save, or checkpoint.save"
             )
-        if is_optimizer and key == "state" and all(each.isdecimal() for each in value):
-            value = {int(number): inner for number, inner in value.items()}
-        elif isinstance(value, dict):
-            value = _with_integers(value, (*path, key))
         fixed[key] = value
+        if is_optimizer and key == "state" and all(each.isdecimal() for each in value):
+            fixed[key] = {int(number): inner for number, inner in value.items()}
+        elif isinstance(value, dict):
+            fixed[key] = _with_integers(value, (*path, key))
     return fixed
