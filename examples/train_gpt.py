@@ -8,9 +8,11 @@ It needs torch and nothing else, and knows nothing of the launcher. Every --chec
 checkpoint to --out; a run that starts with the same --out goes on from the newest good one. The run is deterministic:
 killed and resumed any number of times, it ends with bit for bit the weights of a run that nobody disturbed.
 
-With --ckpt-dir DIR the checkpoints are robust-run's, verified on every read, and go to DIR (a path or URL): all ranks
-write their share, and when the run goes on, each byte is read once and broadcast. It goes on from what ROBUST_RESUME
-names (robust-run sets it when it is given the same --ckpt-dir), or from the newest good one in DIR.
+    robust-run --nproc-per-node 2 --ckpt-dir DIR train_gpt.py     # the same, and a failure costs one step
+
+With --ckpt-dir DIR (a path or URL), which robust-run hands on, `robust_run.checkpoint` keeps the training instead: each
+step in memory, where robust-run offers that, and each --checkpoint-every steps in DIR, verified on every read. That works
+under python and torchrun, too, without the memory.
 """
 
 from __future__ import annotations
@@ -177,62 +179,6 @@ def read_checkpoint(path: str) -> dict[str, Any]:
     return content
 
 
-def save_striped(
-    root: str, step: int, model: nn.Module, optimizer: torch.optim.Optimizer, config: dict[str, Any]
-) -> None:
-    """Save with robust-run's format; all ranks take part. It is there whole or not at all, as the other kind."""
-    from torch.distributed.checkpoint.state_dict import get_state_dict
-
-    from robust_run.ckpt_io import catalog, dcp
-
-    weights, moments = get_state_dict(model, optimizer)
-    state = {"model": weights, "optimizer": moments, "step": step, "config": json.dumps(config)}
-    dcp.save(state, f"{root}/step-{step:08d}")
-    if not dist.is_initialized() or dist.get_rank() == 0:
-        catalog.prune(root, keep=KEPT_CHECKPOINTS)
-
-
-def load_striped(
-    root: str, model: nn.Module, optimizer: torch.optim.Optimizer, config: dict[str, Any], place: Place
-) -> int:
-    """Load the newest good checkpoint of robust-run's format. Returns the number of steps already done."""
-    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-
-    from robust_run.ckpt_io import dcp
-    from robust_run.errors import RobustRunError
-
-    for url in striped_checkpoints(root, place):
-        try:
-            head: dict[str, Any] = {"config": "{}", "step": 0}
-            dcp.load(head, url)
-            check_config(url, json.loads(head["config"]), config, place)
-            weights, moments = get_state_dict(model, optimizer)
-            state = {"model": weights, "optimizer": moments}
-            dcp.load(state, url, broadcast_group=dist.group.WORLD if dist.is_initialized() else None)
-        except RobustRunError as error:  # on all ranks, or on none
-            place.say(f"skipped checkpoint {url}: {error}")
-            continue
-        set_state_dict(model, optimizer, model_state_dict=state["model"], optim_state_dict=state["optimizer"])
-        place.say(f"resumed from step {head['step']} ({url})")
-        return int(head["step"])
-    return 0
-
-
-def striped_checkpoints(root: str, place: Place) -> list[str]:
-    """Checkpoints to try, the best first: rank 0 looks, so that the ranks cannot disagree."""
-    from robust_run.ckpt_io import catalog
-
-    found: list[str] = []
-    if place.rank == 0:
-        valid = [checkpoint for checkpoint in catalog.list_checkpoints(root) if checkpoint.state == "valid"]
-        newest_first = sorted(valid, key=lambda checkpoint: checkpoint.step or 0, reverse=True)
-        named = os.environ.get("ROBUST_RESUME", "")
-        found = list(dict.fromkeys([*filter(None, [named]), *(checkpoint.url for checkpoint in newest_first)]))
-    if dist.is_initialized():
-        found = broadcast_text("\n".join(found), place.device).split("\n")
-    return [url for url in found if url]
-
-
 def is_good(path: str) -> bool:
     """Whether a checkpoint can be gone on from; says why not."""
     try:
@@ -274,6 +220,30 @@ def resume(model: nn.Module, optimizer: torch.optim.Optimizer, config: dict[str,
     optimizer.load_state_dict(content["optimizer"])
     place.say(f"resumed from step {content['step']} ({path})")
     return int(content["step"])
+
+
+def go_on(state: dict[str, Any], folder: str, place: Place) -> int:
+    """Load what robust-run has kept into the state, if there is anything. Returns the number of steps already done."""
+    from robust_run import checkpoint
+
+    kept: dict[str, Any] = {"config": {}}
+    if checkpoint.load(kept, folder=folder) is None:
+        return 0
+    check_config(folder, kept["config"], state["config"], place)
+    done = checkpoint.load(state, folder=folder) or 0
+    place.say(f"resumed from step {done} ({os.environ.get('ROBUST_RESUME') or folder})")
+    return done
+
+
+def keep(state: dict[str, Any], step: int, args: argparse.Namespace) -> None:
+    """Have robust-run keep a step; it says which of them go to the folder, of which the newest few stay there."""
+    from robust_run import checkpoint
+    from robust_run.ckpt_io import catalog
+
+    is_last = step == args.steps
+    checkpoint.save(state, step=step, folder=args.ckpt_dir, every=1 if is_last else args.checkpoint_every)
+    if (is_last or step % args.checkpoint_every == 0) and (not dist.is_initialized() or dist.get_rank() == 0):
+        catalog.prune(args.ckpt_dir, keep=KEPT_CHECKPOINTS)
 
 
 def check_config(path: str, saved: dict[str, Any], config: dict[str, Any], place: Place) -> None:
@@ -319,10 +289,8 @@ def train(args: argparse.Namespace, place: Place, text: Tensor) -> tuple[ByteGPT
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
     config = {name: getattr(args, name) for name in ("width", "layers", "heads", "block", "batch", "lr", "seed")}
     config["world_size"] = place.world_size
-    if args.ckpt_dir:
-        done = load_striped(args.ckpt_dir, model, optimizer, config, place)
-    else:
-        done = resume(model, optimizer, config, args.out, place)
+    state = {"model": model, "optimizer": optimizer, "config": config}
+    done = go_on(state, args.ckpt_dir, place) if args.ckpt_dir else resume(model, optimizer, config, args.out, place)
     parallel = across_processes(model, place)
     size = sum(parameter.numel() for parameter in model.parameters())
     place.say(f"{size:,} parameters, world size {place.world_size}, {place.device.type}, {done} steps done")
@@ -339,17 +307,12 @@ def train(args: argparse.Namespace, place: Place, text: Tensor) -> tuple[ByteGPT
         if step % args.log_every == 0 or step in (1, args.steps):
             per_step_s = (time.perf_counter() - began_s) / (step - done)
             place.say(f"step {step}/{args.steps}  loss {loss.item():.4f}  {per_step_s:.3f} s/step")
-        if step % args.checkpoint_every == 0 or step == args.steps:
-            if args.ckpt_dir:
-                save_striped(args.ckpt_dir, step, model, optimizer, config)
-            elif place.rank == 0:
-                state = {
-                    "model": model.state_dict(),
-                    "optimizer": optimizer.state_dict(),
-                    "step": step,
-                    "config": config,
-                }
-                save_checkpoint(args.out, step, state)
+        if args.ckpt_dir:
+            keep(state, step, args)
+        elif place.rank == 0 and (step % args.checkpoint_every == 0 or step == args.steps):
+            weights, moments = model.state_dict(), optimizer.state_dict()
+            content = {"model": weights, "optimizer": moments, "step": step, "config": config}
+            save_checkpoint(args.out, step, content)
     return model, max(done, args.steps)
 
 
@@ -410,7 +373,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--block", type=int, default=128, help="length of a sequence in bytes")
     parser.add_argument("--lr", type=float, default=2e-3)
     parser.add_argument("--out", default="gpt-out", help="folder for checkpoints and final.json")
-    parser.add_argument("--ckpt-dir", default="", help="folder for checkpoints of robust-run's format, path or URL")
+    kept = os.environ.get("ROBUST_CKPT_DIR", "")
+    parser.add_argument("--ckpt-dir", default=kept, help="folder in which robust-run keeps the training, path or URL")
     parser.add_argument("--checkpoint-every", type=int, default=10, help="steps")
     parser.add_argument("--log-every", type=int, default=5, help="steps")
     parser.add_argument("--seed", type=int, default=1)

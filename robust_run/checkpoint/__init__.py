@@ -20,7 +20,20 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["StateRefused", "load", "save"]
+    from robust_run.checkpoint.dcp_reading import MemoryReader
+    from robust_run.checkpoint.dcp_writing import MemoryStager, MemoryWriter
+
+__all__ = ["MemoryReader", "MemoryStager", "MemoryWriter", "StateRefused", "load", "save"]
+_WHERE = {"MemoryReader": "dcp_reading", "MemoryStager": "dcp_writing", "MemoryWriter": "dcp_writing"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what torch.distributed.checkpoint is needed for when it is asked for."""
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
 
 
 def save(

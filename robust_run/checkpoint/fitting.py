@@ -68,8 +68,8 @@ class Fitting:
 
     def _look(self, live: Any, node: Node, path: Path) -> None:
         kind = kind_of(node)
-        if has_state(live) and kind == OBJECT:
-            self._look_at_object(live, node, path)
+        if has_state(live) and kind in (OBJECT, DICT):
+            self._look_at_object(live, _state_in(node), path)
         elif isinstance(live, torch.Tensor) and kind == TENSOR:
             self._look_at_tensor(live, node[1], path)
         elif has_state(live) or isinstance(live, torch.Tensor) or (kind == OBJECT and live is not _ABSENT):
@@ -91,10 +91,10 @@ class Fitting:
     def _look_at_object(self, live: Any, node: Node, path: Path) -> None:
         if isinstance(live, torch.nn.Module):
             self._dicts[id(live)] = live.state_dict()
-            self._look(self._dicts[id(live)], node[1], path)
+            self._look(self._dicts[id(live)], node, path)
             return
         if isinstance(live, torch.optim.Optimizer):
-            self._like.update(_like_parameters(live, node[1]))
+            self._like.update(_like_parameters(live, node))
         self._wanted.update(dict.fromkeys(tensors_in(node)))
 
     def _look_at_dict(self, live: dict[Any, Any], node: Node, path: Path) -> None:
@@ -133,9 +133,9 @@ class Fitting:
     def _put(self, live: Any, node: Node) -> Any:
         """Return what is to stand in the place of `live`: itself, wherever it can be changed in place."""
         kind = kind_of(node)
-        if kind == OBJECT and has_state(live):
-            said = self._dicts.get(id(live))
-            live.load_state_dict(unpack(node[1], self._tensor) if said is None else self._put(said, node[1]))
+        if kind in (OBJECT, DICT) and has_state(live):
+            said, node = self._dicts.get(id(live)), _state_in(node)
+            live.load_state_dict(unpack(node, self._tensor) if said is None else self._put(said, node))
             return live
         if kind == TENSOR and isinstance(live, torch.Tensor):
             return live
@@ -157,6 +157,11 @@ class Fitting:
 
 
 _WORDS = {OBJECT: "an object's state", TENSOR: "a tensor", DICT: "a dict", LIST: "a list", TUPLE: "a tuple"}
+
+
+def _state_in(node: Node) -> Node:
+    """Return the state dict of an object, which may have been saved as one: torch's own saves take objects apart before ours."""
+    return node[1] if kind_of(node) == OBJECT else node
 
 
 def _things_in(live: Any, path: Path) -> Iterator[Path]:

@@ -1,15 +1,14 @@
 """Memory: a state as this rank's part in a buffer of the node's keeper, which outlives the rank.
 
-What costs time is the copy of the tensors into buffers that are mapped already. So tensors over a buffer are made once and used
-again as long as the state has the same tensors; between two steps only the index in front of them differs.
+What costs time is the copy of the tensors into buffers that are mapped already. So tensors over a buffer are made once (see
+`places`) and used again as long as the state has the same tensors; between two steps only the index in front of them differs.
 """
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from contextlib import closing, suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,27 +19,18 @@ from robust_run.checkpoint import together
 from robust_run.checkpoint.encoding import decode, encode
 from robust_run.checkpoint.fitting import Fitting
 from robust_run.checkpoint.layouts import layout_of, local_of
+from robust_run.checkpoint.places import Part, Places, tensor_over
 from robust_run.checkpoint.settings import Generation
 from robust_run.checkpoint.types import SavedTensor, Values
-from robust_run.ckpt_io.dcp.tensors import dtype_of
+from robust_run.ckpt_io.dcp.to_host import copy_to_host
 from robust_run.ckpt_io.errors import CheckpointError
 from robust_run.ckpt_io.memory import segment
-from robust_run.ckpt_io.memory.client import Buffer, HeldPart, MemoryClient, Skipped
+from robust_run.ckpt_io.memory.client import HeldPart, MemoryClient, Skipped
 from robust_run.ckpt_io.memory.types import PartIndex, TensorEntry
 from robust_run.ckpt_io.rules.boxes import box_bytes
 
 #: Room for values that get longer, so that buffers are not made anew for it.
 _SLACK_BYTES = 1 << 20
-
-
-@dataclass
-class _Over:
-    """Tensors over one buffer."""
-
-    view: memoryview
-    saved: tuple[SavedTensor, ...]
-    payload_at: int
-    tensors: list[torch.Tensor]
 
 
 @dataclass
@@ -51,11 +41,11 @@ class Memory:
     rank: int
     world_size: int
     attempt: int
+    places: Places
     _reserved_bytes: int = 0
     _saved: tuple[SavedTensor, ...] = ()
     _placed: tuple[TensorEntry, ...] = ()
     _layout: segment.PartLayout | None = None
-    _over: dict[int, _Over] = field(default_factory=dict)
 
     def save(self, values: Values, tensors: Sequence[torch.Tensor]) -> bool:
         """Copy a state; False: the keeper has no buffer for it yet, nothing is wrong.
@@ -65,14 +55,17 @@ class Memory:
         """
         layout = self._laid_out(values)
         if layout.used_bytes > self._reserved_bytes:
-            self._over.clear()  # or what was reserved before would stay mapped
+            self.places.clear()  # or what was reserved before would stay mapped
             self._reserved_bytes = layout.used_bytes + _SLACK_BYTES
         buffer = self.client.begin(values.step, self._reserved_bytes, values.stream)
         if isinstance(buffer, Skipped):
             return False
         segment.write_head(buffer.view, layout, self.attempt, values.step, self.rank, self.world_size)
         with torch.no_grad():
-            _copy(self._places(buffer, layout), [local_of(tensor) for tensor in tensors])
+            local = [local_of(tensor) for tensor in tensors]
+            part = Part(self._saved, self._placed, layout.payload_at)
+            is_on_gpu = any(tensor.device.type == "cuda" for tensor in local)
+            copy_to_host(self.places.over(buffer, part, pin=is_on_gpu), local)
         self.client.copied(buffer, layout.used_bytes)
         return True
 
@@ -93,17 +86,10 @@ class Memory:
         self._saved = values.tensors
         return self._layout
 
-    def _places(self, buffer: Buffer, layout: segment.PartLayout) -> list[torch.Tensor]:
-        over = self._over.get(buffer.id)
-        if (
-            over is None
-            or over.view is not buffer.view
-            or over.payload_at != layout.payload_at
-            or over.saved != self._saved
-        ):
-            tensors = [_tensor_over(buffer.view, entry) for entry in self._placed]
-            over = self._over[buffer.id] = _Over(buffer.view, self._saved, layout.payload_at, tensors)
-        return over.tensors
+    def close(self) -> None:
+        """Hang up, and let go of what was made over buffers. Whoever has a part of this rank keeps it."""
+        self.places.clear()
+        self.client.close()
 
 
 def load(
@@ -115,19 +101,60 @@ def load(
         CheckpointError: It is not there, is not what was saved, or another rank has that trouble.
         UserError: It does not fit the state.
     """
+    part = open_part(client, generation, stream)
+    if part is None:
+        return None
+    with closing(part):
+        fitting, places = together.all_or_none(lambda: _fit(part, state))
+        together.all_or_none(partial(_take_over, fitting, places))
+        del places
+    return part.values
+
+
+@dataclass(frozen=True)
+class OpenPart:
+    """This rank's part of a generation, verified. Its buffer is not used again until it is closed."""
+
+    held: HeldPart
+    index: PartIndex
+    values: Values
+
+    @property
+    def stream(self) -> str:
+        """The folder that it belongs to."""
+        return self.values.stream
+
+    def tensor(self, number: int) -> torch.Tensor:
+        """Return what this rank has of a tensor, as it lies in the buffer."""
+        return tensor_over(self.held.view, self.index.tensors[number])
+
+    def close(self) -> None:
+        """Let it go; never raises."""
+        _close(self.held)
+
+
+def open_part(client: MemoryClient, generation: Generation, stream: str | None) -> OpenPart | None:
+    """Open this rank's part of a generation; all ranks take part. None: it is of another stream than this one.
+
+    Raises:
+        CheckpointError: It is not there, is not what was saved, or another rank has that trouble.
+    """
     held = together.all_or_none(lambda: _fetch(client, generation))
     try:
         index, values = together.all_or_none(lambda: _read(held, generation))
-        is_another = stream is not None and values.stream != stream
-        if together.any_say_yes(is_another)[0]:
-            return None
-        fitting, places = together.all_or_none(lambda: _fit(index, values, held, generation, state))
-        together.all_or_none(partial(_take_over, fitting, places))
-        del places
-    finally:
-        with suppress(BufferError):  # of an error that still holds what was read
-            held.close()
-    return values
+        is_another = together.any_say_yes(stream is not None and values.stream != stream)[0]
+    except BaseException:
+        _close(held)
+        raise
+    if is_another:
+        _close(held)
+        return None
+    return OpenPart(held, index, values)
+
+
+def _close(held: HeldPart) -> None:
+    with suppress(BufferError):  # of an error that still holds what was read
+        held.close()
 
 
 def _take_over(fitting: Fitting, places: list[torch.Tensor]) -> None:
@@ -156,40 +183,27 @@ def _read(held: HeldPart, generation: Generation) -> tuple[PartIndex, Values]:
             f"memory has step {values.step} of rank {mine[0]} of {mine[1]}, and this is rank {saved[0]} of {saved[1]} "
             f"at {_at(generation)}: start from storage, which can be spread anew"
         )
-    return index, values
-
-
-def _fit(
-    index: PartIndex, values: Values, held: HeldPart, generation: Generation, state: dict[str, Any]
-) -> tuple[Fitting, list[torch.Tensor]]:
-    """Find where a part goes. Nothing is touched yet."""
     said = [(entry.name, entry.dtype, tuple(entry.shape)) for entry in index.tensors]
     if said != [(each.name, each.dtype, each.local_shape) for each in values.tensors]:
         raise CheckpointError(f"the part of {_at(generation)} in memory contradicts itself")
-    fitting = Fitting(values, state)
+    return index, values
+
+
+def _fit(part: OpenPart, state: dict[str, Any]) -> tuple[Fitting, list[torch.Tensor]]:
+    """Find where a part goes. Nothing is touched yet."""
+    fitting = Fitting(part.values, state)
     for number, target in fitting.targets.items():
-        each = values.tensors[number]
+        each = part.values.tensors[number]
         if layout_of(target) != each.layout:
             raise CheckpointError(
                 f"{each.name} is spread as {layout_of(target)} and was as {each.layout}: memory holds it in that layout only; "
                 "start from storage, which can be spread anew"
             )
-    return fitting, [_tensor_over(held.view, entry) for entry in index.tensors]
+    return fitting, [part.tensor(number) for number in range(len(part.index.tensors))]
 
 
 def _at(generation: Generation) -> str:
     return f"step {generation.step}"
-
-
-def _tensor_over(view: memoryview, entry: TensorEntry) -> torch.Tensor:
-    """Return the tensor whose bytes lie in a buffer."""
-    dtype = dtype_of(entry.dtype)
-    if not entry.nbytes:
-        return torch.empty(entry.shape, dtype=dtype)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a part that is read cannot be written, and is not
-        flat = torch.frombuffer(view, dtype=torch.uint8, count=entry.nbytes, offset=entry.offset)
-        return flat.view(dtype).view(entry.shape)
 
 
 def _copy(into: list[torch.Tensor], out_of: list[torch.Tensor]) -> None:

@@ -6,8 +6,9 @@ import os
 import secrets
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from robust_run.checkpoint import random_states, together
 from robust_run.checkpoint.cadence import AT_EVERY_CALL
@@ -38,6 +39,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from robust_run.checkpoint.background import Way
     from robust_run.checkpoint.memory import Memory
+    from robust_run.ckpt_io.memory.client import MemoryClient
 
 KEEPER_S = 15.0
 """How long a keeper may take for an answer: it is there within a second, but machines may be busy."""
@@ -81,6 +83,30 @@ def place_of(folder: str) -> str:
     return os.path.abspath(folder) if folder and "://" not in folder else folder
 
 
+class Kept(NamedTuple):
+    """A step that memory has, if it takes it, and how it gets to storage."""
+
+    stream: Stream
+    settings: Settings
+    values: Values
+    gathered: Gathered
+    way: Way | None
+    """None: storage is not due."""
+
+    def remove_old(self) -> None:
+        """Remove what --ckpt-keep has no more room for, once storage has this step. Rank 0 does; for the others it is nothing."""
+        from robust_run.checkpoint import storage
+
+        if self.values.keeping is not None and self.values.rank == 0:
+            self.stream.say_once(storage.remove_old(self.settings.folder, self.values.keeping), say)
+
+    def done(self) -> None:
+        """Say that the save is over. What is due after the next one depends on it: all ranks say so, or none."""
+        if self.way in ("here", "background"):
+            self.stream.stored_at_s = time.monotonic()
+        self.stream.last_step = self.values.step
+
+
 def save(
     state: dict[str, Any], *, step: int, folder: str | None, every: int | str | None, keep: int | None = None
 ) -> None:
@@ -88,7 +114,20 @@ def save(
     checked_step(step)
     if os.environ.get(REPLAY):
         return
-    settings = settings_of(folder, every, os.environ, keep)
+    kept = take_step(state, step, settings_of(folder, every, os.environ, keep))
+    if kept.way == "here":
+        from robust_run.checkpoint import storage  # torch.distributed.checkpoint takes a second to import
+
+        storage.save(kept.settings.folder, kept.values, kept.gathered.tensors)
+        kept.remove_old()
+    kept.done()
+
+
+def take_step(state: dict[str, Any], step: int, settings: Settings) -> Kept:
+    """Copy a step into memory, and find out how it gets to storage. All that is left is to write it, where its way is `here`.
+
+    All ranks take part. When it returns the state may change, unless it is written yet. Raises as `save`, but for storage.
+    """
     session = _here()
     stream = session.stream(settings.folder)
     if step < stream.last_step:
@@ -105,30 +144,21 @@ def save(
     if settings.folder:
         due = stream.is_due(settings, step, is_beside_memory=is_beside_memory, memory_failed=failed)
     session.is_memory_off = session.is_memory_off or due.memory_failed
-    if due.now or stream.is_put_off:
-        _store(session, stream, settings, values, gathered)
-    stream.last_step = step
+    way = _way(session, stream, settings, values) if due.now or stream.is_put_off else None
+    stream.is_put_off = way == "later"
+    return Kept(stream, settings, values, gathered, way)
 
 
-def _store(session: _Session, stream: Stream, settings: Settings, values: Values, gathered: Gathered) -> None:
-    """Have a step in storage: by the keepers, in the background, where all of it is in memory; at once, where the call asks."""
+def _way(session: _Session, stream: Stream, settings: Settings, values: Values) -> Way:
+    """Return who writes a step to storage: the keepers, in the background, where all of it is in memory; or we, where we must."""
     assert stream.agreed is not None, "storage is due"
-    way: Way = "here"
     is_asked_for = settings.is_said and settings.every == AT_EVERY_CALL
     if stream.agreed.has_memory and session.in_memory == values.stream and not is_asked_for:
         from robust_run.checkpoint import background
 
         is_kept = session.memory is not None and session.kept_step == values.step
-        way = background.ask(session.memory.client if session.memory is not None and is_kept else None, values.step)
-    stream.is_put_off = way == "later"
-    if way == "here":
-        from robust_run.checkpoint import storage  # torch.distributed.checkpoint takes a second to import
-
-        storage.save(settings.folder, values, gathered.tensors)
-        if values.keeping is not None and values.rank == 0:
-            stream.say_once(storage.remove_old(settings.folder, values.keeping), say)
-    if not stream.is_put_off:
-        stream.stored_at_s = time.monotonic()
+        return background.ask(session.memory.client if session.memory is not None and is_kept else None, values.step)
+    return "here"
 
 
 def _keeping(session: _Session, stream: Stream, settings: Settings) -> KeepNewest | None:
@@ -148,44 +178,76 @@ def load(state: dict[str, Any], *, folder: str | None) -> int | None:
     """See `robust_run.checkpoint.load`."""
     if not isinstance(state, dict):
         raise UserError(f"the state is a {type(state).__name__}: give the dict that is saved")
-    where = os.environ.get(FOLDER, "") if folder is None else folder
-    values = _load_any(state, os.environ.get(RESUME, ""), where, is_named=folder is not None)
+
+    def from_memory(client: MemoryClient, generation: Generation, stream: str | None) -> Values | None:
+        from robust_run.checkpoint import memory
+
+        return memory.load(client, generation, state, stream)
+
+    def from_storage(url: str) -> Values:
+        from robust_run.checkpoint import storage
+
+        return storage.load(url, state)
+
+    values = first_good(folder, from_memory, from_storage)
     if values is None:
         return None
-    _, world_size = together.rank_and_size()
-    if values.world_size == world_size:
-        random_states.put(unpack_plain(values.random))
-    stream = _here().stream(where)
-    stream.last_step = stream.began_step = values.step
+    go_on_from(values, folder)
     return values.step
 
 
-def _load_any(state: dict[str, Any], resume: str, folder: str, *, is_named: bool) -> Values | None:
-    """Load what the launcher names, if it is of this stream; else the newest of the folder that is no newer than that."""
+def go_on_from(values: Values, folder: str | None) -> None:
+    """Be where the ranks were when this was saved, all else being loaded."""
+    _, world_size = together.rank_and_size()
+    if values.world_size == world_size:
+        random_states.put(unpack_plain(values.random))
+    stream = _here().stream(os.environ.get(FOLDER, "") if folder is None else folder)
+    stream.last_step = stream.began_step = values.step
+
+
+class OfStream(Protocol):
+    """What was found in memory."""
+
+    @property
+    def stream(self) -> str:
+        """The folder that it belongs to."""
+
+
+Found = TypeVar("Found", bound=OfStream)
+FromMemory: TypeAlias = "Callable[[MemoryClient, Generation, str | None], Found | None]"
+"""Finds a generation there; None: it is of another stream than the one named. All ranks take part."""
+
+
+def first_good(
+    folder: str | None, from_memory: FromMemory[Found], from_storage: Callable[[str], Found]
+) -> Found | None:
+    """Return what the launcher names, if it is of this stream; else the newest of the folder that is no newer than that.
+
+    All ranks take part. Raises CheckpointError, UserError.
+    """
+    resume, is_named = os.environ.get(RESUME, ""), folder is not None
+    where = os.environ.get(FOLDER, "") if folder is None else folder
     generation = generation_of(resume)
     if generation is not None:
-        values = _load_from_memory(_here(), generation, resume, state, place_of(folder) if is_named else None)
-        if values is not None:
-            return values
+        found = _from_memory(_here(), generation, resume, from_memory, place_of(where) if is_named else None)
+        if found is not None:
+            return found
     from robust_run.checkpoint import storage
 
-    if resume and generation is None and (not is_named or os.path.dirname(place_of(resume)) == place_of(folder)):
-        return _loaded(resume, folder, state)
-    for url in storage.newest_first(folder, most_step=step_of(os.environ) if resume else None) if folder else ():
+    if resume and generation is None and (not is_named or os.path.dirname(place_of(resume)) == place_of(where)):
+        return _noted(where, resume, from_storage)
+    for url in storage.newest_first(where, most_step=step_of(os.environ) if resume else None) if where else ():
         try:
-            return _loaded(url, folder, state)
+            return _noted(where, url, from_storage)
         except CheckpointError as error:  # on all ranks, or on none
             say(f"checkpoint {url} is passed over: {error}")
     return None
 
 
-def _loaded(url: str, folder: str, state: dict[str, Any]) -> Values:
+def _noted(folder: str, url: str, load_it: Callable[[str], Found]) -> Found:
     """Load a checkpoint of storage. Whether that works or not, --ckpt-keep leaves it alone in this process."""
-    from robust_run.checkpoint import storage
-
-    leave = _here().stream(folder).leave
-    leave[os.path.basename(url)] = None
-    return storage.load(url, state)
+    _here().stream(folder).leave[os.path.basename(url)] = None
+    return load_it(url)
 
 
 def _values_of(gathered: Gathered, step: int, stream: str, keeping: KeepNewest | None) -> Values:
@@ -198,8 +260,8 @@ def _values_of(gathered: Gathered, step: int, stream: str, keeping: KeepNewest |
         tensors=gathered.saved,
         tree=gathered.tree,
         random=pack_plain(random_states.take()),
-        written_by=written_by(os.environ.get("ROBUST_JOB", ""), os.environ.get("ROBUST_CODE_VERSION", "")),
         keeping=keeping,
+        written_by=written_by(os.environ.get("ROBUST_JOB", ""), os.environ.get("ROBUST_CODE_VERSION", "")),
     )
 
 
@@ -209,13 +271,14 @@ def _values_of(gathered: Gathered, step: int, stream: str, keeping: KeepNewest |
 def _memory(session: _Session, folder: str) -> Memory:
     """Return the connection to the keeper. Raises MemoryUnavailable."""
     from robust_run.checkpoint.memory import Memory
+    from robust_run.checkpoint.places import Places
     from robust_run.ckpt_io.memory.client import MemoryClient
 
     if session.memory is None:
         rank, world_size = together.rank_and_size()
         attempt = attempt_of(os.environ)
         client = MemoryClient.connect(folder, rank=rank, world_size=world_size, attempt=attempt, timeout_s=KEEPER_S)
-        session.memory = Memory(client, rank, world_size, attempt)
+        session.memory = Memory(client, rank, world_size, attempt, Places(say))
     return session.memory
 
 
@@ -259,7 +322,7 @@ def _give_up(session: _Session, settings: Settings, values: Values, error: BaseE
     session.is_memory_off = True
     with suppress(Exception):
         if session.memory is not None:
-            session.memory.client.close()
+            session.memory.close()
     session.memory = None
     goes_on = f"to {settings.folder} only" if settings.folder else "nowhere: give robust-run --ckpt-dir"
     say(f"rank {values.rank} keeps no checkpoints in memory from step {values.step} on, they go {goes_on}: {error}")
@@ -274,11 +337,10 @@ def _say_what_is_missing(session: _Session, settings: Settings, values: Values) 
         )
 
 
-def _load_from_memory(
-    session: _Session, generation: Generation, url: str, state: dict[str, Any], stream: str | None
-) -> Values | None:
-    """Load from memory; None: it is of another stream. What cannot be is noted, so that the next attempt starts elsewhere."""
-    from robust_run.checkpoint import memory
+def _from_memory(
+    session: _Session, generation: Generation, url: str, find: FromMemory[Found], stream: str | None
+) -> Found | None:
+    """Find a generation in memory. What cannot be loaded is noted, so that the next attempt starts elsewhere."""
     from robust_run.ckpt_io import notes
     from robust_run.ckpt_io.memory.types import generation_uuid
 
@@ -286,7 +348,7 @@ def _load_from_memory(
     together.check_same("steps in memory", (generation.step, int(uuid[:15], 16)))
     try:
         client = together.all_or_none(lambda: _memory(session, os.environ.get(MEMORY, "")).client)
-        values = memory.load(client, generation, state, stream)
+        found = find(client, generation, stream)
     except (
         PeerFailed,
         MemoryUnavailable,
@@ -297,9 +359,9 @@ def _load_from_memory(
         if isinstance(error, CheckpointError):
             raise CheckpointError(f"step {generation.step} cannot be loaded from memory: {error}") from error
         raise
-    if values is not None:
-        session.in_memory = values.stream
-    return values
+    if found is not None:
+        session.in_memory = found.stream
+    return found
 
 
 def say(text: str) -> None:

@@ -32,13 +32,12 @@ _DIGEST_BITS = (1 << 62) - 1
 
 def save(folder: str, values: Values, tensors: tuple[torch.Tensor, ...]) -> None:
     """Save as FOLDER/step-N; all ranks take part. Raises CheckpointError, StoreError, UserError."""
-    keeping = values.keeping
-    values = msgspec.structs.replace(values, own=_own(values, tensors), keeping=None)
-    data = torch.frombuffer(bytearray(encode(values)), dtype=torch.uint8)
-    state = {stored_name(values, number): tensor for number, tensor in enumerate(tensors)}
-    url = address.join(address.normal(folder), f"step-{values.step}")
-    facts = mark_of(keeping) if keeping is not None else None
-    dcp.save({**state, values_name(values.rank): data}, url, step=values.step, facts=facts)
+    dcp.save(as_stored(values, tensors), url_of(folder, values.step), step=values.step, facts=facts_of(values))
+
+
+def facts_of(values: Values) -> dict[str, str] | None:
+    """Return what the manifest says of it: that --ckpt-keep may remove it later, if that holds."""
+    return mark_of(values.keeping) if values.keeping is not None else None
 
 
 def remove_old(folder: str, rule: KeepNewest) -> str:
@@ -48,6 +47,19 @@ def remove_old(folder: str, rule: KeepNewest) -> str:
     except (RobustRunError, OSError) as error:  # what is saved is saved; it is tried again after the next save
         return f"older checkpoints in {folder} are not removed: {error}"
     return ""
+
+
+def url_of(folder: str, step: int) -> str:
+    """Return where a step is saved. Raises UserError: the folder is no address."""
+    return address.join(address.normal(folder), f"step-{step}")
+
+
+def as_stored(values: Values, tensors: tuple[torch.Tensor, ...]) -> dict[str, torch.Tensor]:
+    """Return the state dict that storage has of a state, with the tensors themselves; all ranks take part."""
+    values = msgspec.structs.replace(values, own=_own(values, tensors), keeping=None)
+    data = torch.frombuffer(bytearray(encode(values)), dtype=torch.uint8)
+    state = {stored_name(values, number): tensor for number, tensor in enumerate(tensors)}
+    return {**state, values_name(values.rank): data}
 
 
 def newest_first(folder: str, most_step: int | None = None) -> list[str]:
@@ -72,15 +84,20 @@ def newest_created_s(folder: str) -> float | None:
 
 def load(url: str, state: dict[str, Any]) -> Values:
     """Load a checkpoint into the state; all ranks take part. Raises CheckpointError, UserError."""
-    rank, _ = together.rank_and_size()
-    name, size_bytes = together.all_or_none(lambda: _find_values(url, rank))
-    data = torch.empty(size_bytes, dtype=torch.uint8)
-    dcp.load({name: data}, url)
-    values = together.all_or_none(lambda: decode(bytes(byte_view(data)), url))
+    values = load_values(url)
     fitting = together.all_or_none(lambda: Fitting(values, state))
     dcp.load({stored_name(values, number): tensor for number, tensor in fitting.targets.items()}, url)
     fitting.settle()
     return values
+
+
+def load_values(url: str) -> Values:
+    """Return this rank's values; those of rank 0 if there were fewer ranks; all ranks take part. Raises CheckpointError."""
+    rank, _ = together.rank_and_size()
+    name, size_bytes = together.all_or_none(lambda: _find_values(url, rank))
+    data = torch.empty(size_bytes, dtype=torch.uint8)
+    dcp.load({name: data}, url)
+    return together.all_or_none(lambda: decode(bytes(byte_view(data)), url))
 
 
 def _find_values(url: str, rank: int) -> tuple[str, int]:

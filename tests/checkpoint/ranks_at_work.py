@@ -18,12 +18,17 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 
 from robust_run import checkpoint
+
+LIMIT_S = 300
 
 
 def whole(value: Any) -> Any:
@@ -187,6 +192,82 @@ def load_much(rank: int) -> bool:
     return all(torch.equal(state[name], tensor) for name, tensor in much(rank).items())
 
 
+def of_torch(state: dict[str, Any]) -> dict[str, Any]:
+    """As programs that call torch.distributed.checkpoint have it: keys are names, whatever the ranks are."""
+    model, optimizer = get_state_dict(state["model"], state["optimizer"])
+    return {"model": model, "optimizer": optimizer, "drawn": state["drawn"]}
+
+
+def dcp_first_half(is_sharded: bool, how: str) -> Callable[[int], Any]:
+    """`how`: async, sync, or both in turn with `checkpoint.save`."""
+
+    def scenario(rank: int) -> Any:
+        state = made(is_sharded)
+        group = dist.new_group(backend="gloo")
+        for step in range(1, 4):
+            train(state, 1, is_sharded)
+            writer = checkpoint.MemoryWriter(step=step)
+            if how == "sync":
+                dcp.save(of_torch(state), storage_writer=writer)
+            elif how == "mixed" and step == 2:
+                checkpoint.save(of_torch(state), step=step)
+            else:
+                dcp.async_save(of_torch(state), storage_writer=writer, process_group=group).result(LIMIT_S)
+
+    return scenario
+
+
+def dcp_loaded(state: dict[str, Any]) -> int | None:
+    reader = checkpoint.MemoryReader()
+    if reader.step is not None:
+        found = of_torch(state)
+        dcp.load(found, storage_reader=reader)
+        set_state_dict(
+            state["model"],
+            state["optimizer"],
+            model_state_dict=found["model"],
+            optim_state_dict=found["optimizer"],
+        )
+        state["drawn"] = found["drawn"]
+    return reader.step
+
+
+def dcp_second_half(is_sharded: bool) -> Callable[[int], Any]:
+    def scenario(rank: int) -> Any:
+        state = made(is_sharded)
+        step = dcp_loaded(state)
+        assert step == 3, step
+        train(state, 6 - step, is_sharded)
+        return whole(state)
+
+    return scenario
+
+
+def dcp_look(is_sharded: bool) -> Callable[[int], Any]:
+    def scenario(rank: int) -> Any:
+        state = made(is_sharded)
+        return [dcp_loaded(state), whole(state["model"]), whole(state["optimizer"])]
+
+    return scenario
+
+
+def dcp_alone_among_others(rank: int) -> Any:
+    dcp.async_save({"weight": torch.ones(3)}, storage_writer=checkpoint.MemoryWriter(step=1), no_dist=True).result()
+
+
+def dcp_save_where_nothing_can_be(rank: int) -> Any:
+    group = dist.new_group(backend="gloo")
+    said = []
+    for step, folder in ((1, "/proc/nothing/can/be"), (2, None)):
+        writer = checkpoint.MemoryWriter(step=step, folder=folder, every=1)
+        try:
+            dcp.async_save({"weight": torch.ones(3)}, storage_writer=writer, process_group=group).result(LIMIT_S)
+            said.append("")
+        except CheckpointException as error:
+            said.append(str(error))
+    return said
+
+
 SCENARIOS: dict[str, Callable[[int], Any]] = {
     "straight": straight(is_sharded=False),
     "first_half": first_half(is_sharded=False),
@@ -204,6 +285,17 @@ SCENARIOS: dict[str, Callable[[int], Any]] = {
     "save_ten_without_load": save_ten_without_load,
     "save_much": save_much,
     "load_much": load_much,
+    "dcp_first_half": dcp_first_half(is_sharded=False, how="async"),
+    "dcp_first_half_sharded": dcp_first_half(is_sharded=True, how="async"),
+    "dcp_first_half_sync": dcp_first_half(is_sharded=False, how="sync"),
+    "dcp_first_half_sync_sharded": dcp_first_half(is_sharded=True, how="sync"),
+    "dcp_first_half_mixed_sharded": dcp_first_half(is_sharded=True, how="mixed"),
+    "dcp_second_half": dcp_second_half(is_sharded=False),
+    "dcp_second_half_sharded": dcp_second_half(is_sharded=True),
+    "dcp_look": dcp_look(is_sharded=False),
+    "dcp_look_sharded": dcp_look(is_sharded=True),
+    "dcp_alone_among_others": dcp_alone_among_others,
+    "dcp_save_where_nothing_can_be": dcp_save_where_nothing_can_be,
     "memory_fails": memory_fails_as_the_warning_comes,
 }
 
@@ -217,7 +309,7 @@ def be_rank(scenario: str, rank: int, ranks: int, meeting: Path, env: dict[str, 
         dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=ranks)
     try:
         answer = {"value": SCENARIOS[scenario](rank)}
-    except Exception as error:
+    except (Exception, CheckpointException) as error:  # torch's is no Exception
         traceback.print_exc()
         answer = {"error": type(error).__name__, "text": str(error)}
     if ranks > 1:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from fake_keeper import FakeKeeper
 from saved_states import a_new_process, all_of, made, train
 
 from robust_run import checkpoint
@@ -15,41 +15,9 @@ from robust_run.checkpoint import memory, session
 from robust_run.checkpoint.gathering import gather
 from robust_run.checkpoint.settings import Generation
 from robust_run.ckpt_io.errors import CheckpointError, MemoryUnavailable
-from robust_run.ckpt_io.memory.client import Buffer, MemoryClient, Skipped
+from robust_run.ckpt_io.memory.client import MemoryClient
 from robust_run.ckpt_io.rules.boxes import BYTES_OF
 from robust_run.errors import UserError
-from robust_run.store.digests import digest
-
-
-class FakeKeeper:
-    """Three buffers in this process, used in turn."""
-
-    def __init__(self) -> None:
-        self.reserved: list[int] = []
-        self.views: list[memoryview] = []
-        self.parts: dict[int, Any] = {}
-        self.calls = 0
-        self.is_skipping = False
-
-    def begin(self, step: int, size_bytes: int) -> Buffer | Skipped:
-        if self.is_skipping:
-            return Skipped(reason="wait")
-        if not self.reserved or size_bytes > self.reserved[-1]:
-            self.reserved.append(size_bytes)
-            self.views = [memoryview(bytearray(size_bytes)) for _ in range(3)]
-        self.calls += 1
-        return Buffer(view=self.views[self.calls % 3], id=self.calls % 3, step=step)
-
-    def copied(self, buffer: Buffer, used_bytes: int) -> None:
-        self.parts[buffer.step] = SimpleNamespace(
-            view=buffer.view, used_bytes=used_bytes, digest=digest(buffer.view[:used_bytes]), close=lambda: None
-        )
-
-    def fetch(self, attempt: int, step: int) -> Any:
-        return self.parts.get(step)
-
-    def close(self) -> None:
-        pass
 
 
 @pytest.fixture
@@ -64,7 +32,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeKeeper:
 def tensors_over(fake: FakeKeeper) -> list[int]:
     found = session._session
     assert found is not None and found.memory is not None
-    return [id(each) for over in found.memory._over.values() for each in over.tensors]
+    return [id(each) for over in found.memory.places._over.values() for each in over.tensors]
 
 
 def test_a_training_goes_on_from_memory(fake: FakeKeeper, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,6 +49,17 @@ def train(out: Path, steps: int = STEPS, *more: str, launcher: tuple[str, ...] =
     return done.stdout
 
 
+def run_refused(out: Path, steps: int, *more: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *command(out, steps, *more)],
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+
+
 def final(out: Path) -> dict[str, Any]:
     content: dict[str, Any] = json.loads((out / "final.json").read_text())
     return content
@@ -131,14 +142,7 @@ def test_a_checkpoint_of_another_model_is_refused_with_the_reason(
 ) -> None:
     out = tmp_path / "other"
     shutil.copytree(undisturbed[0], out)
-    refused = subprocess.run(
-        [sys.executable, *command(out, STEPS, "--seed", "2")],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
+    refused = run_refused(out, STEPS, "--seed", "2")
     assert refused.returncode == 1
     assert "was trained with seed 1, not 2" in refused.stderr
     assert "Traceback" not in refused.stderr
@@ -150,41 +154,50 @@ def test_it_writes_a_sample_on_request(tmp_path: Path, undisturbed: tuple[Path, 
     assert "\ndef " in train(out, STEPS, "--sample", "20")
 
 
-def test_striped_checkpoints_give_the_same_weights_also_when_the_newest_is_damaged(
+def test_what_robust_run_keeps_gives_the_same_weights_also_when_the_newest_is_damaged(
     tmp_path: Path, undisturbed: tuple[Path, str]
 ) -> None:
-    out, striped = tmp_path / "out", ("--ckpt-dir", str(tmp_path / "ckpt"))
-    train(out, STEPS - EVERY, *striped)
+    out, kept = tmp_path / "out", ("--ckpt-dir", str(tmp_path / "ckpt"))
+    train(out, STEPS - EVERY - 7, *kept)
     assert not list(out.glob("step-*.pt"))
-    names = [f"step-{STEPS - late * EVERY:08d}" for late in (3, 2, 1)]
-    assert sorted(path.name for path in (tmp_path / "ckpt").iterdir()) == names
-    part = next((tmp_path / "ckpt" / names[-1]).rglob("*.part"))
+    names = [f"step-{step}" for step in (STEPS - 3 * EVERY, STEPS - 2 * EVERY, STEPS - EVERY - 7)]
+    assert sorted(path.name for path in (tmp_path / "ckpt").iterdir()) == sorted(names)
+    part = max((tmp_path / "ckpt" / names[-1]).rglob("*.part"), key=lambda path: path.stat().st_size)
     data = bytearray(part.read_bytes())
     data[len(data) // 2] ^= 1
     part.write_bytes(data)
 
-    printed = train(out, STEPS, *striped)
+    printed = train(out, STEPS, *kept)
 
-    assert f"skipped checkpoint {tmp_path / 'ckpt' / names[-1]}: damaged" in printed
     assert f"resumed from step {STEPS - 2 * EVERY} " in printed
     assert final(out) == final(undisturbed[0])
 
 
-def test_a_striped_checkpoint_that_the_launcher_names_is_the_one_it_goes_on_from(
+def test_it_goes_on_from_what_the_launcher_names_in_the_folder_that_it_was_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    striped = ("--ckpt-dir", str(tmp_path / "ckpt"))
-    train(tmp_path / "out", 2 * EVERY, *striped)
-    monkeypatch.setenv("ROBUST_RESUME", str(tmp_path / "ckpt" / f"step-{EVERY:08d}"))
-    assert f"resumed from step {EVERY} " in train(tmp_path / "out", 2 * EVERY, *striped)
+    monkeypatch.setenv("ROBUST_CKPT_DIR", str(tmp_path / "ckpt"))
+    train(tmp_path / "out", 2 * EVERY)
+    monkeypatch.setenv("ROBUST_RESUME", str(tmp_path / "ckpt" / f"step-{EVERY}"))
+    assert f"resumed from step {EVERY} " in train(tmp_path / "out", 2 * EVERY)
 
 
-def test_two_workers_resume_striped_checkpoints(tmp_path: Path) -> None:
+def test_what_robust_run_keeps_of_another_model_is_refused_with_the_reason(tmp_path: Path) -> None:
+    kept = ("--ckpt-dir", str(tmp_path / "ckpt"))
+    train(tmp_path / "out", 2, *kept)
+    for option, value in (("seed", "2"), ("width", "64")):
+        refused = run_refused(tmp_path / "out", 4, f"--{option}", value, *kept)
+        assert refused.returncode == 1
+        assert re.search(rf"was trained with {option} \d+, not {value}", refused.stderr)
+        assert "Traceback" not in refused.stderr
+
+
+def test_two_workers_go_on_from_what_robust_run_keeps(tmp_path: Path) -> None:
     torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    striped = ("--ckpt-dir", str(tmp_path / "ckpt"))
+    kept = ("--ckpt-dir", str(tmp_path / "ckpt"))
     train(tmp_path / "straight", 30, launcher=torchrun)
-    train(tmp_path / "stopped", 13, *striped, launcher=torchrun)
-    assert "resumed from step 13 " in train(tmp_path / "stopped", 30, *striped, launcher=torchrun)
+    train(tmp_path / "stopped", 13, *kept, launcher=torchrun)
+    assert "resumed from step 13 " in train(tmp_path / "stopped", 30, *kept, launcher=torchrun)
     assert final(tmp_path / "stopped") == final(tmp_path / "straight")
 
 

@@ -1,8 +1,8 @@
 """Saving while training goes on: the copy is what a program waits for, all else is done by one thread, save after save.
 
 What ranks say to each other about saves is in the order of the calls on each of them, so a save that was begun before the one
-before it was written does not mix with it. Where training itself talks over the CPU (gloo alone), saves have a group of their
-own: two threads that use one group mix what they say.
+before it was written does not mix with it. They have a group of their own: two threads that use one group mix what they say. With
+every backend that has a part for the CPU training may talk over it, if only to exchange objects.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def _group_for(saver: _Saver, group: dist.ProcessGroup | None, *, in_process: bo
             "a save in the background talks over the CPU, which this process group has no backend for: "
             "init_process_group('cpu:gloo,cuda:nccl')"
         )
-    if in_process or devices != {"cpu"}:
+    if in_process:  # torch asks the others in this thread, and the processes have a group of their own
         return group
     if given not in saver.groups:
         ranks = dist.get_process_group_ranks(given)

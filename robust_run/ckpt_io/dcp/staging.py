@@ -15,6 +15,7 @@ import torch
 from torch.distributed.checkpoint.stateful import Stateful
 
 from robust_run.ckpt_io.dcp.pinning import Library, Pinned, cudart
+from robust_run.ckpt_io.dcp.to_host import copy_to_host
 
 _ALIGNMENT_BYTES = 64
 #: What a buffer is longer than what it was made for, so that a state may grow a little.
@@ -80,12 +81,9 @@ class Taken:
 
     def copied_into(self, room: Room) -> Any:
         """Copy the tensors, and return the state dict of copies. When it returns, the state may change."""
-        on_gpu = [tensor.device for tensor in self.tensors if tensor.device.type != "cpu"]
-        places = room.places(self.shapes, pin=any(device.type == "cuda" for device in on_gpu))
+        places = room.places(self.shapes, pin=any(tensor.device.type == "cuda" for tensor in self.tensors))
         with torch.no_grad():
-            _copy(places, self.tensors)
-        for device in dict.fromkeys(on_gpu):
-            _synchronize(device)
+            copy_to_host(places, self.tensors)
         return _filled(self.outline, places)
 
 
@@ -136,6 +134,13 @@ def take(state: Mapping[str, Any]) -> Taken:
     return taken
 
 
+def copy_of(state: Mapping[str, Any]) -> Any:
+    """Return a copy of a state dict in CPU memory of its own. When it returns, the state may change."""
+    taken = take(state)
+    # Not page-locked: nobody would say when its memory is given back.
+    return taken.copied_into(Room(bytes_for(taken.shapes), library=lambda: None))
+
+
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
@@ -177,22 +182,6 @@ def _filled(outline: Any, places: list[torch.Tensor]) -> Any:
     if type(outline) in (list, tuple):
         return type(outline)([_filled(inner, places) for inner in outline])
     return outline
-
-
-def _copy(into: list[torch.Tensor], out_of: list[torch.Tensor]) -> None:
-    """Copy tensors; those of a GPU are only begun."""
-    if all(tensor.device.type == "cpu" for tensor in out_of):
-        if into:
-            torch._foreach_copy_(into, out_of)
-        return
-    for target, source in zip(into, out_of, strict=True):
-        target.copy_(source, non_blocking=True)
-
-
-def _synchronize(device: torch.device) -> None:
-    synchronize = getattr(getattr(torch, device.type, None), "synchronize", None)
-    if synchronize is not None:
-        synchronize(device)
 
 
 def _up(size_bytes: int) -> int:

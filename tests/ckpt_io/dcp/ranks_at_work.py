@@ -12,6 +12,7 @@ import os
 import select
 import signal
 import sys
+import threading
 import time
 import traceback
 import warnings
@@ -344,6 +345,39 @@ def save_as_training_goes_on(rank: int, folder: Path) -> Any:
     return [sums, found]
 
 
+class Waiting(dcp.DefaultSavePlanner):
+    """A planner that says when its save is about to ask the others, and waits for `go` before that."""
+
+    def __init__(self, go: threading.Event) -> None:
+        super().__init__()
+        self.go, self.is_here = go, threading.Event()
+
+    def create_local_plan(self) -> Any:
+        self.go.wait(LIMIT_S)
+        self.is_here.set()
+        return super().create_local_plan()
+
+
+def save_and_train_in_another_order(rank: int, folder: Path) -> Any:
+    """Rank 0 asks for a sum and saves then, rank 1 saves and asks then."""
+    state, go = placed(Shard(0), blank=False), threading.Event()
+    if rank == 1:
+        go.set()
+    planner = Waiting(go)
+    saving = async_save(state, folder / "grid", planner=planner)
+    total = torch.tensor([rank + 1.0])
+    if rank == 1:
+        planner.is_here.wait(LIMIT_S)
+        time.sleep(0.2)  # so that the save has asked; if it has not, the order is that of rank 0, and right in any case
+    asked = dist.all_reduce(total, async_op=True)
+    go.set()
+    asked.wait()
+    saving.result(LIMIT_S)
+    loaded = placed(Shard(0), blank=True)
+    load(loaded, folder / "grid")
+    return [total.item(), bool(torch.equal(loaded["grid"].full_tensor(), GRID))]
+
+
 SCENARIOS: dict[str, Callable[[int, Path], Any]] = {
     "fsdp_save": fsdp_save,
     "fsdp_load": fsdp_load,
@@ -375,14 +409,17 @@ SCENARIOS: dict[str, Callable[[int, Path], Any]] = {
     "load_alone_among_others": load_alone_among_others,
     "save_in_a_thread": in_background(in_process=False),
     "save_as_training_goes_on": save_as_training_goes_on,
+    "save_and_train_in_another_order": save_and_train_in_another_order,
     "save_in_a_process": in_background(in_process=True),
 }
 
 
 def be_rank(scenario: str, rank: int, ranks: int, folder: Path) -> dict[str, Any]:
+    """`scenario`: its name, and, after an @, the backends to be used."""
     torch.set_num_threads(1)
     meeting = f"file://{folder}/meeting-{scenario}-{ranks}"
-    dist.init_process_group("gloo", init_method=meeting, rank=rank, world_size=ranks)
+    scenario, _, backends = scenario.partition("@")
+    dist.init_process_group(backends or "gloo", init_method=meeting, rank=rank, world_size=ranks)
     try:
         answer = {"value": SCENARIOS[scenario](rank, folder)}
     except BaseException as error:

@@ -201,3 +201,11 @@ def test_saves_in_the_background_do_not_mix_with_what_training_says_over_the_sam
     for sums, found in many.values("save_as_training_goes_on", 2, tmp_path):
         assert sums == [3.0, 5.0, 7.0, 9.0]
         assert found == [True] * 4
+
+
+@pytest.mark.parametrize("backends", ["gloo", "cpu:gloo", "cpu:gloo,cuda:gloo"])
+def test_a_save_in_the_background_has_a_group_of_its_own_whatever_backends_there_are(
+    many: Ranks, tmp_path: Path, backends: str
+) -> None:
+    answers = many.values(f"save_and_train_in_another_order@{backends}", 2, tmp_path)
+    assert answers == [[3.0, True]] * 2
