@@ -1,4 +1,4 @@
-"""The soak's mode of power cuts under checkpoints in memory: schedules drawn from a seed and their numbers, and a page of results."""
+"""The soak's mode of power cuts under checkpoints in memory: schedules drawn from a seed and their numbers, and a page."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ from memory_cuts_job import try_out
 
 BEGINNING = f"""# Soak: power cuts under checkpoints in memory
 
-Four ranks train on two or four simulated hosts, two more stand by; each step of 0.2 s is saved with `checkpoint.save`, each 20th goes
-to storage, each node keeps copies of another's. A node loses its power, and its memory with it; two at once; or a rank is killed in
-a save. Wanted each time: at most {MOST_LOST} step made again where a copy is left, the newest step of storage where none is, nothing
-wrong loaded, the weights of an undisturbed run in the end, no rank that lives twice, nothing left. Written by `make soak-memory`.
+Four ranks train on two or four simulated hosts, two more stand by; each step of 0.2 s is saved with `checkpoint.save`, each 20th
+goes to storage, each node keeps copies of another's. A node loses its power, and its memory with it; two at once; or a rank is
+killed in a save. Wanted each time: at most {MOST_LOST} step made again where a copy is left, the newest step of storage where
+none is, nothing wrong loaded, the weights of an undisturbed run in the end, no rank that lives twice, nothing left. Written by
+`make soak-memory`.
 """
 SAYS = {
     "power": "a node loses its power",

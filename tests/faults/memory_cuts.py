@@ -1,4 +1,4 @@
-"""Power cuts of nodes that keep checkpoints in memory, and deaths in a save: schedules, drawn from a seed, and what each may cost.
+"""Power cuts of nodes that keep checkpoints in memory, and deaths in a save: schedules from a seed, and what each may cost.
 
     schedule = drawn(random.Random("7/3"))
     problem = judge(cut, Followed(reached=41, began=40, source="peer", stored_before=20, stored_after=40))
@@ -24,8 +24,8 @@ STEPS = (4, 14)
 """A cut comes so many steps after copies go where they belong."""
 
 ACTS = ("power", "kill", "pair", "apart")
-"""`power`: a node. `kill`: a rank, with SIGKILL, in a save or just after it. `pair`: a node and the one that has its copies, so that storage is all
-there is. `apart`: two nodes, neither of which has the other's copies (of four nodes)."""
+"""`power`: a node. `kill`: a rank, with SIGKILL, in a save or just after it. `pair`: a node and the one that has its copies, so
+that storage is all there is. `apart`: two nodes, neither of which has the other's copies (of four nodes)."""
 _CHANCES = (6, 4, 2, 2)
 MOST_LOST = 1
 """Steps that are made again where memory, or a copy of it, is left."""

@@ -2,9 +2,9 @@
 
     problem = try_out(drawn(random.Random("7/3")), folder)
 
-Integers are trained, whose sums are exact in any order, and saved at every step. Each rank also saves a tensor that no other rank
-and no other step has, and looks at it when it has loaded: so nothing wrong is ever loaded unseen. In the end the weights are those
-of an undisturbed run, computed here; no rank lived twice; nothing is left on any host.
+Integers are trained, whose sums are exact in any order, and saved at every step. Each rank also saves a tensor that no other
+rank and no other step has, and looks at it when it has loaded: so nothing wrong is ever loaded unseen. In the end the weights are
+those of an undisturbed run, computed here; no rank lived twice; nothing is left on any host.
 """
 
 from __future__ import annotations
