@@ -2,10 +2,10 @@
 
     python bench/memory_resume.py --rounds 5 --gb 1.5 --gbit 10
 
-One state dict (24 large tensors, 200 small ones; --gb of them in all) is put back into tensors that exist, each time in a new process
-that has imported everything and waits for the word. The two nodes are hosts in network namespaces (tests/hosts.py; needs root)
-with a veth between them, held to --gbit (a token bucket), and as fast as it goes. Keepers are real, one in each namespace; their agent is
-this bench. What takes turns in each round:
+One state dict (24 large tensors, 200 small ones; --gb of them in all) is put back into tensors that exist, each time in a new
+process that has imported everything and waits for the word. The two nodes are hosts in network namespaces (tests/hosts.py; needs
+root) with a veth between them, held to --gbit (a token bucket), and as fast as it goes. Keepers are real, one in each namespace;
+their agent is this bench. What takes turns in each round:
 
     own          `checkpoint.load` from this node's keeper
     peer         the same from the other node's: from the moment at which this node's keeper is told to bring it
