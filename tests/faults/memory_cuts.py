@@ -67,7 +67,7 @@ class Followed:
     """What came after a cut."""
 
     reached: int
-    """The newest step that a rank had made."""
+    """The newest step that a rank had made: its save had returned."""
     began: int
     """The step that the next attempt which trains started from."""
     source: str
@@ -81,7 +81,7 @@ class Followed:
     @property
     def lost(self) -> int:
         """How many steps are made again."""
-        return self.reached - self.began
+        return max(0, self.reached - self.began)
 
 
 def drawn(chance: random.Random) -> Schedule:
@@ -104,7 +104,7 @@ def judge(cut: Cut, followed: Followed) -> str:
         f"{cut.name}: step {followed.reached} was reached, and training began at step {followed.began} "
         f"from {followed.source or 'nothing'}"
     )
-    if followed.lost < 0:
+    if followed.began > followed.reached + 1:  # all ranks may have one more in memory, whose save did not return
         return f"{said}, which nobody had made"
     if cut.act == "pair":
         if followed.source != "storage":
