@@ -17,7 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "faults"))
 
 import soak_page
-from memory_cuts import ACTS, MOST_LOST, Cut, Followed, Schedule, drawn
+from memory_cuts import ACTS, CALM_S, MOST_LOST, Cut, Followed, Schedule, drawn
 from memory_cuts_job import try_out
 
 BEGINNING = f"""# Soak: power cuts under checkpoints in memory
@@ -79,6 +79,7 @@ def part(all_came: Sequence[Came], seed: int, where: str) -> list[str]:
     """Return the page's part. Pure."""
     failed = [came for came in all_came if came.problem]
     cuts = [each for came in all_came for each in came.followed]
+    busy = [came for _, came in cuts if not came.is_calm]
     nodes = Counter(came.schedule.nodes for came in all_came)
     return [
         "## Cuts",
@@ -89,6 +90,10 @@ def part(all_came: Sequence[Came], seed: int, where: str) -> list[str]:
         "| | cuts | went on from | steps made again |",
         "|---|---|---|---|",
         *(_row(act, [came for cut, came in cuts if cut.act == act]) for act in ACTS),
+        "",
+        f"Before {len(busy)} of the cuts a step took longer than {CALM_S:g} s: the machine was too busy for a step, and may have "
+        f"been for a copy of it. Only how many steps are made again is not asked there after a power cut: "
+        f"{_counted(Counter(each.lost for each in busy))}.",
         "",
         "## Failures",
         "",

@@ -29,6 +29,8 @@ that storage is all there is. `apart`: two nodes, neither of which has the other
 _CHANCES = (6, 4, 2, 2)
 MOST_LOST = 1
 """Steps that are made again where memory, or a copy of it, is left."""
+CALM_S = 2 * STEP_S
+"""Where a step takes longer than this, the machine is too busy for it, and so it may be for a copy of it."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,8 @@ class Followed:
     stored_before: int
     stored_after: int
     """The newest step that storage had just before the cut, and just before training went on; 0: none."""
+    slowest_s: float = STEP_S
+    """How long the longest of the last steps before the cut took."""
     in_save: bool = False
     """Whether a rank that was killed died before its save returned."""
 
@@ -82,6 +86,11 @@ class Followed:
     def lost(self) -> int:
         """How many steps are made again."""
         return max(0, self.reached - self.began)
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether a copy had the time that a step should take."""
+        return self.slowest_s <= CALM_S
 
 
 def drawn(chance: random.Random) -> Schedule:
@@ -111,7 +120,7 @@ def judge(cut: Cut, followed: Followed) -> str:
             return f"{said}, and nobody had a copy"
         at_least, at_most = followed.stored_before, followed.stored_after
         return "" if at_least <= followed.began <= at_most else f"{said}; storage had step {at_least} to {at_most}"
-    if followed.lost > MOST_LOST:
+    if followed.lost > MOST_LOST and (followed.is_calm or cut.act == "kill"):
         return f"{said}: {followed.lost} steps are made again, at most {MOST_LOST} may be"
     return ""
 

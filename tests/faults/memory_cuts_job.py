@@ -16,6 +16,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
@@ -32,6 +33,8 @@ EVERY = 20
 LEASE_S = 7
 """More than is usual: a busy machine may hold an agent up for some seconds."""
 PATIENCE_S = 120.0
+LAST = 6
+"""So many of the last steps tell how busy the machine was."""
 FEW = 3
 """Steps after which a job counts as training."""
 
@@ -155,19 +158,29 @@ class _Trial:
     def strike(self, cut: Cut) -> Followed:
         """Carry a cut out; return what came of it, once the job trains again."""
         self.job.wait_for_steps(self._attempt, RANKS, self._made() + cut.steps, PATIENCE_S)
-        stored, lost = self._stored(), self._attempt
+        lost = self._attempt
         if cut.act == "kill":
+            stored = self._stored()
             self._kill(cut)
         else:
             names = victims(cut, self.job.layout(self._attempt), self._copies())
             time.sleep(cut.within * STEP_S)
+            stored = self._stored()
             for name in names:
                 self._host(name).power_off()
         self._attempt = self._wait(self._trains_after, f"training to go on after {cut.name}")
         reached = max(self._began(attempt) + self._made(attempt) for attempt in range(lost, self._attempt))
         (chosen,) = [each for each in self.job.events("resume_chosen") if each["attempt"] == self._attempt]
         in_save = cut.act == "kill" and not (self.job.steps_dir / f"after.{lost}.{cut.place % RANKS}").exists()
-        followed = Followed(reached, self._began(self._attempt), chosen["source"], stored, self._stored(), in_save)
+        followed = Followed(
+            reached,
+            self._began(self._attempt),
+            chosen["source"],
+            stored_before=stored,
+            stored_after=self._stored(),
+            slowest_s=round(self._slowest_s(lost), 2),
+            in_save=in_save,
+        )
         self._check_what_was_loaded()
         return followed
 
@@ -238,6 +251,11 @@ class _Trial:
         found = {int(path.read_text().split()[0]) for path in paths if path.exists()}
         assert len(found) <= 1, f"ranks of attempt {attempt} began at steps {sorted(found)}"
         return found.pop() if found else 0
+
+    def _slowest_s(self, attempt: int) -> float:
+        """Return how long the longest of the last steps of an attempt took, on any rank."""
+        lasts = [each.times[-LAST:] for each in self.job.workers() if each.attempt == attempt]
+        return max((b - a for times in lasts for a, b in pairwise(times)), default=0.0)
 
     def _stored(self) -> int:
         """Return the newest step in storage."""

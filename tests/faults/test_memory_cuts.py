@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from hosts import need_hosts
-from memory_cuts import ACTS, MOST, NODES, RANKS, SPARE, Cut, Followed, Schedule, drawn, judge, victims
+from memory_cuts import ACTS, MOST, NODES, RANKS, SPARE, STEP_S, Cut, Followed, Schedule, drawn, judge, victims
 from memory_cuts_job import EVERY, try_out, undisturbed
 
 SOME = [drawn(random.Random(seed)) for seed in range(300)]
@@ -58,8 +58,8 @@ def test_never_more_hosts_are_lost_than_stand_by() -> None:
                 assert AROUND[lost[0]] != lost[1] and AROUND[lost[1]] != lost[0]
 
 
-def followed(reached: int, began: int, source: str) -> Followed:
-    return Followed(reached, began, source, stored_before=20, stored_after=40)
+def followed(reached: int, began: int, source: str, slowest_s: float = STEP_S) -> Followed:
+    return Followed(reached, began, source, stored_before=20, stored_after=40, slowest_s=slowest_s)
 
 
 @pytest.mark.parametrize(
@@ -68,6 +68,8 @@ def followed(reached: int, began: int, source: str) -> Followed:
         ("power", followed(45, 45, "peer"), ""),
         ("power", followed(45, 44, "peer"), ""),
         ("power", followed(45, 43, "peer"), "2 steps are made again, at most 1 may be"),
+        ("power", followed(45, 43, "peer", 5 * STEP_S), ""),
+        ("kill", followed(45, 43, "memory", 5 * STEP_S), "2 steps are made again, at most 1 may be"),
         ("kill", followed(45, 40, "storage"), "5 steps are made again"),
         ("kill", followed(45, 46, "memory"), ""),
         ("apart", followed(45, 47, "peer"), "which nobody had made"),
