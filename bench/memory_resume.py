@@ -318,6 +318,8 @@ def measured(args: argparse.Namespace, made: Rig) -> dict[str, list[float]]:
             seconds = made.seconds(what)
             if number:
                 times[name].append(seconds)
+        done = ", ".join(f"{name} {values[-1]:.2f}" for name, values in times.items() if values)
+        print(f"round {number}: {done or 'warmed up'}", flush=True)
     return times
 
 

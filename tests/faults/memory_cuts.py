@@ -26,7 +26,7 @@ STEPS = (4, 14)
 ACTS = ("power", "kill", "pair", "apart")
 """`power`: a node. `kill`: a rank, with SIGKILL, in a save or just after it. `pair`: a node and the one that has its copies, so
 that storage is all there is. `apart`: two nodes, neither of which has the other's copies (of four nodes)."""
-_CHANCES = (6, 4, 2, 2)
+_CHANCES = (6, 4, 3, 2)
 MOST_LOST = 1
 """Steps that are made again where memory, or a copy of it, is left."""
 CALM_S = 2 * STEP_S
