@@ -98,7 +98,7 @@ bench: $(STAMP)
 	$(BIN)/python bench/tracing_overhead.py
 	$(BIN)/python bench/nccl_plugin.py
 	$(BIN)/python bench/ckpt.py
-	$(BIN)/python bench/memory_ckpt.py --steps 40
+	$(BIN)/python bench/memory_ckpt.py --steps 40 --no-dlrover
 	$(BIN)/python bench/memory_losses.py
 	$(BIN)/python bench/memory_resume.py
 	$(BIN)/python bench/striping.py
