@@ -13,7 +13,7 @@ PYTEST = $(BIN)/python -m pytest -q --dist worksteal --durations=30
 # Tests start thousands of processes: where Python may not keep what it compiled, each would compile anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-first test-rest test-every test-all test-thrice soak soak-waits soak-chaos compiled check format bench packages clean
+.PHONY: demo test test-first test-rest test-every test-all test-thrice soak soak-waits soak-chaos soak-memory compiled check format bench packages clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -45,17 +45,21 @@ test-thrice: $(STAMP) packages compiled
 	for run in 1 2 3; do $(PYTEST) -n $(JOBS) || exit 1; done
 
 # HOURS of it, and what was begun then: half for all waits at each length and load, a quarter for waits and work mixed (both write
-# docs/soak-waits.md), a quarter for seeded faults, waits and power cuts (docs/soak.md). Fails if any of the three does.
+# docs/soak-waits.md), a fifth for seeded faults, waits and power cuts (docs/soak.md), the rest for power cuts under checkpoints in
+# memory, CUTS of them at most (docs/soak-memory.md). Fails if any of the four does.
 HOURS ?= 8
 SEED ?= 0
 SOAK = $(BIN)/python bench/soak.py --seed $(SEED)
+CUTS ?= 50
+POWER_CUTS = --memory $(CUTS) --page docs/soak-memory.md
 EVERY_WAIT = --waits 20,90 --load 0.5,20 --page docs/soak-waits.md
 part = $(shell awk 'BEGIN { print $(HOURS) * $(1) }')
 soak: $(STAMP) packages compiled
 	failed=0; \
 	$(SOAK) $(EVERY_WAIT) --hours $(call part,0.5) || failed=1; \
 	$(SOAK) --mixed $(call part,0.25) --page docs/soak-waits.md || failed=1; \
-	$(SOAK) --hours $(call part,0.25) --page docs/soak.md || failed=1; \
+	$(SOAK) --hours $(call part,0.2) --page docs/soak.md || failed=1; \
+	$(SOAK) $(POWER_CUTS) --hours $(call part,0.05) || failed=1; \
 	exit $$failed
 
 # All waits at each length and load alone; those that HOURS do not suffice for are not tried, and the page says how many were.
@@ -66,6 +70,10 @@ soak-waits: $(STAMP) packages compiled
 CHAOS ?= 100
 soak-chaos: $(STAMP) packages compiled
 	$(SOAK) --chaos $(CHAOS) --hours $(HOURS) --page docs/soak-chaos.md
+
+# Power cuts and deaths in a save under checkpoints in memory: CUTS of them, 20 s each.
+soak-memory: $(STAMP) packages compiled
+	$(SOAK) $(POWER_CUTS) --hours $(HOURS)
 
 check: $(STAMP)
 	$(BIN)/ruff check .
@@ -90,6 +98,9 @@ bench: $(STAMP)
 	$(BIN)/python bench/tracing_overhead.py
 	$(BIN)/python bench/nccl_plugin.py
 	$(BIN)/python bench/ckpt.py
+	$(BIN)/python bench/memory_ckpt.py --steps 40 --no-dlrover
+	$(BIN)/python bench/memory_losses.py
+	$(BIN)/python bench/memory_resume.py
 	$(BIN)/python bench/striping.py
 	$(BIN)/python bench/fuse.py
 	$(BIN)/python bench/image_start.py

@@ -1,7 +1,7 @@
 """What saving a checkpoint costs a training loop: seconds that it is blocked, per GiB, against the ways people have today.
 
     python bench/memory_ckpt.py --rounds 7 --gb 1
-    python bench/memory_ckpt.py --steps 40                # also a loop that saves at every step
+    python bench/memory_ckpt.py --steps 40 --rounds 0     # what a loop pays that saves at every step
 
 One state dict (24 large tensors, 200 small ones; --gb of them in all) is saved by each contender in each round, the order turning
 from round to round; a ratio is the median of the rounds' ratios. Blocked: until the call returns and training may change the
@@ -16,8 +16,8 @@ state. What a contender does afterwards in the background is waited for, and sho
     torch_save      `torch.save` to the same disk
     dlrover         DLRover's flash checkpoint, into memory, in a process and an environment of its own (--no-dlrover: without)
 
-The loop: a model that computes for --step-s a step, alone and saving at every step; CPU seconds and blocked seconds a step are
-compared, since wall times of this machine differ by more from run to run. The last line of standard output is one JSON object.
+The loop (`memory_loop.py`): --steps of fixed work, of --step-s each on a quiet core, alone and saving --loop-mb at every step, in
+turns: CPU and blocked seconds, and wall time. The last line of standard output is one JSON object.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from memory_loop import measured, print_loop
 from memory_states import state_of
 from peer_venv import DLROVER, PYTHON, PeerError, environment
 from sidebyside import print_result, spread
@@ -54,8 +55,8 @@ Save = Callable[[State, int], "Callable[[], object] | float"]
 
 
 @contextlib.contextmanager
-def keeper(folder: str) -> Iterator[None]:
-    """Run a node's keeper, as an agent does, and name it to this process as a worker's environment does."""
+def keeper(folder: str) -> Iterator[int]:
+    """Run a node's keeper, as an agent does, and name it to this process as a worker's environment does; yield its pid."""
     from robust_run.ckpt_io.memory.frames import frame
     from robust_run.ckpt_io.memory.protocol import AttemptBegins, KeeperSetup
 
@@ -69,7 +70,7 @@ def keeper(folder: str) -> Iterator[None]:
         os.environ.update(
             ROBUST_CKPT_MEMORY=folder, RANK="0", WORLD_SIZE="1", TORCHELASTIC_RESTART_COUNT="0", ROBUST_JOB="bench"
         )
-        yield
+        yield child.pid
     finally:
         ours.close()
         child.wait(30)
@@ -210,7 +211,7 @@ def blocked(saves: dict[str, Save], state: State, rounds: int) -> tuple[dict[str
     returned: dict[str, list[float]] = {name: [] for name in saves}
     done: dict[str, list[float]] = {name: [] for name in saves}
     names = list(saves)
-    for number in range(rounds + 2):
+    for number in range(rounds + 2 if saves else 0):
         cut = number % len(names)
         for name in names[cut:] + names[:cut]:
             begun_s = time.perf_counter()
@@ -231,28 +232,14 @@ def ratio(times: dict[str, list[float]], one: str, other: str) -> list[float]:
     return [a / b for a, b in zip(times[one], times[other], strict=True)]
 
 
-def loop(save: Save | None, state: State, steps: int, step_s: float, first: int) -> tuple[float, float]:
-    """Return CPU seconds and blocked seconds of a step of a loop that computes so long and saves after it."""
-    small = torch.randn(256, 256)
-    cpu_s, blocked_s = time.process_time(), 0.0
-    for step in range(first, first + steps):
-        end_s = time.perf_counter() + step_s
-        while time.perf_counter() < end_s:
-            small = torch.tanh(small @ small)
-        if save is not None:
-            begun_s = time.perf_counter()
-            save(state, step)
-            blocked_s += time.perf_counter() - begun_s
-    return (time.process_time() - cpu_s) / steps, blocked_s / steps
-
-
 def main() -> int:
     """Run the bench."""
     parser = argparse.ArgumentParser(description="What saving a checkpoint costs a training loop.")
     parser.add_argument("--gb", type=float, default=0.5, help="GiB of the state (default 0.5)")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=7, help="of saves that are compared; 0: the loop alone")
     parser.add_argument("--steps", type=int, default=0, help="of a loop that saves every step; 0: none")
     parser.add_argument("--step-s", type=float, default=1.0, help="what a step of it computes for")
+    parser.add_argument("--loop-mb", type=int, default=32, help="MiB that the loop saves at each step (default 32)")
     parser.add_argument("--no-dlrover", action="store_true", help="leave out what must be installed first")
     parser.add_argument("--folder", help="where files are written (default: a temporary one)")
     args = parser.parse_args()
@@ -264,8 +251,10 @@ def main() -> int:
     with (
         tempfile.TemporaryDirectory(prefix="memory-ckpt-", dir=args.folder) as folder,
         tempfile.TemporaryDirectory(prefix="memory-ckpt-", dir="/dev/shm") as memory,
-        contextlib.nullcontext() if args.no_dlrover else dlrover(int(args.gb * (1 << 30)), folder) as flash,
-        keeper(memory),
+        contextlib.nullcontext()
+        if args.no_dlrover or not args.rounds
+        else dlrover(int(args.gb * (1 << 30)), folder) as flash,
+        keeper(memory) as keeper_pid,
     ):
         saves: dict[str, Save] = {
             LIMIT: memcpy(state), OURS: robust_run(state), ASYNC: ours_async(folder, is_fresh=False),
@@ -274,15 +263,12 @@ def main() -> int:
         }  # fmt: skip
         if flash is not None:
             saves["dlrover"] = flash
+        if not args.rounds:
+            saves = {}
         returned, done = blocked(saves, state, args.rounds)
         looped: dict[str, Any] = {}
         if args.steps:
-            alone = loop(None, state, args.steps, args.step_s, 1000)
-            saving = loop(saves[OURS], state, args.steps, args.step_s, 2000)
-            looped = {
-                "steps": args.steps, "step_s": args.step_s, "blocked_s_a_step": round(saving[1], 5),
-                "cpu_s_a_step": round(saving[0], 5), "cpu_s_a_step_alone": round(alone[0], 5),
-            }  # fmt: skip
+            looped = measured(robust_run(state), keeper_pid, args.loop_mb << 20, args.steps, args.step_s)
     cases = []
     print(f"\n{gib:.2f} GiB{'':<12}{'blocked, s/GiB':>16}{'until done':>14}")
     for name in saves:
@@ -298,12 +284,12 @@ def main() -> int:
          "rounds": [round(each, 3) for each in ratio(returned, one, other)], "aim": aim}
         for one in (OURS, ASYNC)
         for other, aim in ((LIMIT, "<= 1.3"), *((peer, "<= 1") for peer in (*PEERS, *(["ours_fresh"] if one == ASYNC else []))))
-        if other in saves
+        if one in saves and other in saves
     ]  # fmt: skip
     for each in ratios:
         print(f"{each['ratio']:<40}{each['median']:>8.3f}   aim {each['aim']}")
     if looped:
-        print(f"a step of {args.step_s:g} s that saves: {looped}")
+        print_loop(looped)
     print_result("memory_ckpt", cases, ratios=ratios, loop=looped)
     return 0
 

@@ -5,6 +5,7 @@
     python bench/soak.py --waits 20,90 --load 0.5,20 --together 6 --page docs/soak-waits.md
     python bench/soak.py --mixed 2 --page docs/soak-waits.md
     python bench/soak.py --chaos 100 --page docs/soak-chaos.md
+    python bench/soak.py --memory 50 --page docs/soak-memory.md
 
 A trial is drawn from the seed and its number alone, so any of them can be made again. A fault of `tests/faults/matrix.py` must
 be named, with exactly the ranks at fault and the right kind, and acted on if it is proven; a healthy job must be left alone. A
@@ -14,7 +15,8 @@ never twice at a time. Power cuts and faults on several hosts need root and name
 With --waits every wait is tried at each length and each load (so many processes of ours that compute; 0.5: one, half of the
 time), with --mixed waits beside healthy jobs that work, drawn from the seed: nothing may be done about any of them. Each of both
 writes its own part of a page and leaves the rest of it as it is. With --chaos so many schedules of random faults over several
-hosts are carried out (`tests/faults/chaos.py`), and a page of their own is written.
+hosts are carried out (`tests/faults/chaos.py`), with --memory so many power cuts under checkpoints in memory
+(`tests/faults/memory_cuts.py`); each writes a page of its own.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "faults")
 
 import power_cuts
 import soak_chaos
+import soak_memory
 import soak_page
 import soak_waits
 from harness import Outcome, Settings
@@ -248,6 +251,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--chaos", type=int, help="so many schedules of random faults over several hosts, and nothing else"
     )
+    parser.add_argument("--memory", type=int, help="so many power cuts under checkpoints in memory, and nothing else")
     parser.add_argument("--together", type=int, default=6, help="with --waits or --mixed: jobs at a time (default 6)")
     args = parser.parse_args()
     unknown = set(filter(None, args.only_waits.split(","))) - set(WAITS)
@@ -263,8 +267,9 @@ def main() -> int:
     if args.waits or args.mixed is not None:
         others = f"load average {os.getloadavg()[0]:.1f} before"
         return int(not soak_waits.soak(args, f"{day}, commit {commit}, {machine}, {others}", say))
-    if args.chaos is not None:
-        return int(not soak_chaos.soak(args, f"{day}, commit {commit}, {machine}", say))
+    for wanted, soak_of in ((args.chaos, soak_chaos.soak), (args.memory, soak_memory.soak)):
+        if wanted is not None:
+            return int(not soak_of(args, f"{day}, commit {commit}, {machine}", say))
     begun_s = time.monotonic()
     results, left_out = soak(args.seed, numbers_until(begun_s + args.hours * 3600, args.only), say)
     page = page_of(args.seed, time.monotonic() - begun_s, results, left_out, machine, commit, day)

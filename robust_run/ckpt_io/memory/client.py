@@ -35,6 +35,7 @@ from robust_run.ckpt_io.memory.protocol import (
     Reserved,
     Skip,
 )
+from robust_run.ckpt_io.memory.read_ahead import read_ahead
 from robust_run.ckpt_io.memory.types import BUFFERS
 
 #: To reserve takes 0.07 s per GiB and thread; all ranks of a node do so at the same time.
@@ -70,6 +71,7 @@ class HeldPart:
         self.view = memoryview(memory)
         """The whole buffer; for `segment.read`."""
         self._client = client
+        read_ahead(memory, self.used_bytes)
 
     def close(self) -> None:
         """Say that it was read. Views that others made of it stay mapped, but what is there may change from now on."""
@@ -202,8 +204,9 @@ class MemoryClient:
     def _mapped(self, descriptor: int, protection: int) -> mmap.mmap:
         try:
             # All of it at once: a copy into memory that is not mapped yet takes several times as long.
-            flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
-            return mmap.mmap(descriptor, os.fstat(descriptor).st_size, flags, protection)
+            populate = mmap.MAP_POPULATE if protection & mmap.PROT_WRITE else 0  # what is read: beside its digest
+            size_bytes = os.fstat(descriptor).st_size
+            return mmap.mmap(descriptor, size_bytes, mmap.MAP_SHARED | populate, protection)
         except (OSError, ValueError) as error:
             raise self._lost(f"handed out a buffer that cannot be mapped: {error}") from error
         finally:
