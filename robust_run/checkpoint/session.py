@@ -253,7 +253,12 @@ def _load_from_memory(
     together.check_same("steps in memory", (generation.step, int(uuid[:15], 16)))
     try:
         client = together.all_or_none(lambda: _memory(session, os.environ.get(MEMORY, "")).client)
-        values = memory.load(client, generation, state, stream)
+        if generation.saved_by:
+            from robust_run.checkpoint import spreading
+
+            values = spreading.load(client, generation, state, stream)
+        else:
+            values = memory.load(client, generation, state, stream)
     except (
         PeerFailed,
         MemoryUnavailable,

@@ -121,7 +121,12 @@ class Keeper:
         self._needed_bytes.clear()
         self.flushes.begin_attempt(message.resumed_step)
         self.holdings = generations.begin_attempt(
-            self.holdings, message.attempt, message.ranks, message.world_size, message.resumed_step
+            self.holdings,
+            message.attempt,
+            message.ranks,
+            message.world_size,
+            message.resumed_step,
+            message.resumed_attempt,
         )
         self.copies.begin_attempt(message)
 
@@ -166,7 +171,8 @@ class Keeper:
     def answer_looks(self) -> float | None:
         """Answer those that have waited enough; return how long until the next has, None: there is none."""
         for number in self._looks.take_due():
-            self._tell(MemoryLook(number=number, generations=self.copies.held(self.holdings)))
+            held = self.copies.held(self.holdings)
+            self._tell(MemoryLook(number=number, generations=held, room_bytes=self._ledger.room().bytes))
         return self._looks.wait_s()
 
     # --- workers
@@ -184,14 +190,14 @@ class Keeper:
         elif isinstance(message, Copied):
             self._copied(peer, message)
         elif isinstance(message, Fetch):
-            self._fetch(peer, peer.rank, message)
+            self._fetch(peer, peer.rank if message.rank < 0 else message.rank, message)
         elif isinstance(message, AskFlush):
             peer.send(FlushState(is_busy=self.flushes.is_busy))
         elif isinstance(message, Flush):
             self.flushes.want((peer.attempt, message.step), message.run_dir)
             self._advance_flushes()
         else:
-            self._read(peer, peer.rank, message)
+            self._read(peer, peer.rank if message.rank < 0 else message.rank, message)
 
     def gone(self, peer: Peer) -> None:
         """Note that a worker has hung up, or was hung up on."""
@@ -336,8 +342,7 @@ class Keeper:
                 self._begin(begin.peer, begin.step, begin.until_s)
             waiting, self._fetches = self._fetches, []
             for peer, fetch in waiting:
-                if peer.rank is not None:
-                    self._fetch(peer, peer.rank, fetch)
+                self._fetch_again(peer, fetch)
             self._advance_flushes()
             self._free(self._superseded())
             self.copies.look()
@@ -381,8 +386,12 @@ class Keeper:
     def _answer_awaited(self) -> None:
         awaited, self._awaited = self._awaited, []
         for peer, fetch in awaited:
-            if peer.rank is not None and peer.is_open:
-                self._fetch(peer, peer.rank, fetch)
+            if peer.is_open:
+                self._fetch_again(peer, fetch)
+
+    def _fetch_again(self, peer: Peer, fetch: Fetch) -> None:
+        if peer.rank is not None:
+            self._fetch(peer, peer.rank if fetch.rank < 0 else fetch.rank, fetch)
 
     def _read(self, peer: Peer, rank: int, message: Read) -> None:
         found = generations.find(self.holdings, rank, (message.attempt, message.step))
