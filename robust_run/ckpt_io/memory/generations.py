@@ -252,13 +252,25 @@ def without(holdings: Holdings, ids: Collection[int]) -> Holdings:
     return msgspec.structs.replace(holdings, buffers=tuple(each for each in holdings.buffers if each.id not in ids))
 
 
-def superseded(holdings: Holdings, needed_bytes: Mapping[int, int], busy: Collection[int]) -> tuple[int, ...]:
+def has_moved_on(holdings: Holdings) -> bool:
+    """Whether the ranks of this node have saved something in common in this attempt."""
+    newest = common(holdings)
+    return newest is not None and newest[0] == holdings.attempt
+
+
+def superseded(
+    holdings: Holdings, needed_bytes: Mapping[int, int], busy: Collection[int], *, may_forget: bool = True
+) -> tuple[int, ...]:
     """Return the buffers to free, with which nothing is lost: too small by now, more than are used, or of ranks that have left.
 
-    `needed_bytes`: what each rank asked for in this attempt.
+    Args:
+        holdings: What there is.
+        needed_bytes: What each rank asked for in this attempt.
+        busy: Buffers that are read or written.
+        may_forget: Whether other nodes, too, need no parts of ranks that have left.
     """
     newest = common(holdings)
-    has_own = newest is not None and newest[0] == holdings.attempt
+    has_own = may_forget and has_moved_on(holdings)
     used = {id_ for rank, size_bytes in needed_bytes.items() for id_ in large(holdings, rank, size_bytes)}
 
     def may_go(each: HeldBuffer) -> bool:

@@ -90,7 +90,9 @@ class Keeper:
         self._ledger, self._tell, self._run, self._unix_s = ledger, tell, run, unix_s
         self.holdings = Holdings()
         self.pool = Pool(ledger)
-        self.copies = KeeperCopies(self.pool, lambda: self.holdings, self._is_settled, threads, tell, now_s)
+        self.copies = KeeperCopies(
+            self.pool, lambda: self.holdings, self._is_settled, threads, tell, now_s, self._make_room_for_copies
+        )
         self._peers: dict[int, Peer] = {}
         self._needed_bytes: dict[int, int] = {}
         self._reserving: set[int] = set()
@@ -271,6 +273,12 @@ class Keeper:
         self._free(left)
         return self.copies.desk.give_way() or bool(left)
 
+    def _make_room_for_copies(self) -> bool:
+        """Free parts of ranks that have left this node, once its own have saved: copies are worth more than what they left."""
+        left = generations.left_behind(self.holdings, self._busy()) if generations.has_moved_on(self.holdings) else ()
+        self._free(left)
+        return bool(left)
+
     def _is_settled(self) -> bool:
         return all(rank in self._needed_bytes for rank in self.holdings.ranks)
 
@@ -424,7 +432,9 @@ class Keeper:
             self.flushes.advance(self.holdings, self.pool.descriptors, over)
 
     def _superseded(self) -> tuple[int, ...]:
-        return generations.superseded(self.holdings, self._needed_bytes, self._busy())
+        return generations.superseded(
+            self.holdings, self._needed_bytes, self._busy(), may_forget=self.copies.may_forget()
+        )
 
     def _free(self, ids: tuple[int, ...]) -> None:
         gone = set(ids)
