@@ -76,11 +76,23 @@ class KeeperGround:
                 return message
 
     def begin_attempt(
-        self, attempt: int, ranks: tuple[int, ...], resumed_step: int | None = None, world: int = 0
+        self,
+        attempt: int,
+        ranks: tuple[int, ...],
+        resumed_step: int | None = None,
+        world: int = 0,
+        resumed_attempt: int | None = None,
     ) -> None:
         """Once this returns the attempt has begun."""
         size = world or len(ranks)
-        self.tell(AttemptBegins(attempt=attempt, ranks=ranks, world_size=size, resumed_step=resumed_step))
+        begins = AttemptBegins(
+            attempt=attempt,
+            ranks=ranks,
+            world_size=size,
+            resumed_step=resumed_step,
+            resumed_attempt=resumed_attempt,
+        )
+        self.tell(begins)
         self.look()
 
     def look(self) -> list[tuple[int, int, tuple[int, ...]]]:

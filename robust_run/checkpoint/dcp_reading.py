@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner
 from torch.futures import Future
 
-from robust_run.checkpoint import memory, session
+from robust_run.checkpoint import memory, session, spreading
 from robust_run.checkpoint.dcp_sources import Contents, FromMemory, FromStorage, Source
 from robust_run.checkpoint.settings import Generation
 from robust_run.ckpt_io.dcp.failures import travels
@@ -118,6 +118,9 @@ class MemoryReader(StorageReader):  # type: ignore[misc]
 
 
 def _open_memory(client: MemoryClient, generation: Generation, stream: str | None) -> Source | None:
+    if generation.saved_by:
+        spread = spreading.opened(client, generation, stream)
+        return None if spread is None else FromStorage.of_memory(spread)
     part = memory.open_part(client, generation, stream)
     return None if part is None else FromMemory(part)
 

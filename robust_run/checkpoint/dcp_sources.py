@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -19,6 +19,7 @@ from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
 
 from robust_run.checkpoint import storage, together
 from robust_run.checkpoint.memory import OpenPart
+from robust_run.checkpoint.spreading import Spread
 from robust_run.checkpoint.tree import unpack
 from robust_run.checkpoint.types import SavedTensor, Values, stored_name
 from robust_run.ckpt_io.dcp.reader import RobustReader
@@ -133,11 +134,11 @@ class FromMemory:
 
 
 class FromStorage:
-    """A checkpoint of `checkpoint.save`, whose tensors have names of their own."""
+    """A checkpoint of `checkpoint.save`, whose tensors have names of their own; or parts in memory that are read as one is."""
 
-    def __init__(self, url: str, values: Values) -> None:
+    def __init__(self, reader: RobustReader, values: Values, close: Callable[[], None] | None = None) -> None:
         self.values = values
-        self._reader = RobustReader(url)
+        self._reader, self._close = reader, close or reader.close
         self._metadata: Metadata = self._reader.read_metadata()
         self._reader.set_up_storage_reader(self._metadata, is_coordinator=False)
 
@@ -145,7 +146,12 @@ class FromStorage:
     def opened(cls, url: str) -> FromStorage:
         """Open a checkpoint; all ranks take part. Raises CheckpointError."""
         values = storage.load_values(url)
-        return together.all_or_none(lambda: cls(url, values))
+        return together.all_or_none(lambda: cls(RobustReader(url), values))
+
+    @classmethod
+    def of_memory(cls, spread: Spread) -> FromStorage:
+        """Read a generation of more or fewer ranks; all ranks take part. Raises CheckpointError."""
+        return together.all_or_none(lambda: cls(spread.reader, spread.values, spread.close))
 
     @property
     def stream(self) -> str:
@@ -177,8 +183,8 @@ class FromStorage:
         self._reader.read_data(LoadPlan(named), planner)
 
     def close(self) -> None:
-        """Let go of the files."""
-        self._reader.close()
+        """Let go of what is read."""
+        self._close()
 
     def _named(self, index: MetadataIndex, numbers: Mapping[str, int]) -> MetadataIndex:
         return MetadataIndex(stored_name(self.values, numbers[index.fqn]), index.offset)

@@ -180,9 +180,10 @@ def load(state: dict[str, Any], *, folder: str | None) -> int | None:
         raise UserError(f"the state is a {type(state).__name__}: give the dict that is saved")
 
     def from_memory(client: MemoryClient, generation: Generation, stream: str | None) -> Values | None:
-        from robust_run.checkpoint import memory
+        from robust_run.checkpoint import memory, spreading
 
-        return memory.load(client, generation, state, stream)
+        load_it = spreading.load if generation.saved_by else memory.load
+        return load_it(client, generation, state, stream)
 
     def from_storage(url: str) -> Values:
         from robust_run.checkpoint import storage

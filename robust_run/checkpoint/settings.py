@@ -15,7 +15,7 @@ KEEP, LEAVE = "ROBUST_CKPT_KEEP", "ROBUST_CKPT_LEAVE"
 RESUME, RESUME_STEP = "ROBUST_RESUME", "ROBUST_RESUME_STEP"
 REPLAY, WARNING = "ROBUST_REPLAY", "ROBUST_WARNING_FILE"
 _KEEP = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)
-_IN_MEMORY = re.compile(r"rrck\+memory://([0-9]{1,9})/([0-9]{1,19})")
+_IN_MEMORY = re.compile(r"rrck\+memory://([0-9]{1,9})/([0-9]{1,19})(?:\?of=([1-9][0-9]{0,8}))?")
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,8 @@ class Generation:
 
     attempt: int
     step: int
+    saved_by: int = 0
+    """So many ranks, if more or fewer load it; 0: as many as load it."""
 
 
 def settings_of(
@@ -82,7 +84,7 @@ def checked_step(step: int) -> int:
 def generation_of(resume: str) -> Generation | None:
     """Return what an address names in memory; None: it is one of storage."""
     found = _IN_MEMORY.fullmatch(resume)
-    return None if found is None else Generation(int(found[1]), int(found[2]))
+    return None if found is None else Generation(int(found[1]), int(found[2]), int(found[3] or 0))
 
 
 def step_of(env: Mapping[str, str]) -> int | None:

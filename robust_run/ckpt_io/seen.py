@@ -60,6 +60,17 @@ class MemoryGeneration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     """When the last of them was copied: seconds since the epoch."""
     copies: tuple[int, ...] = ()
     """Ranks of other nodes whose parts are held, too, whole; sorted. `ranks` may be empty where there are some."""
+    largest_bytes: int = 0
+    """What the largest of these parts takes of the node's memory; 0: it was not said."""
+
+
+class MemoryHeld(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one node holds in memory, and how much more of it there is."""
+
+    generations: tuple[MemoryGeneration, ...] = ()
+    """The newest first."""
+    room_bytes: int | None = None
+    """So much more may be taken for parts; None: nothing is known that limits it."""
 
 
 def age(step: int | None, created_s: float, name: str, *, is_link: bool) -> Age:

@@ -107,6 +107,17 @@ def look_at_sharded(rank: int) -> Any:
     return [checkpoint.load(state), whole(state)]
 
 
+def go_on_sharded(rank: int) -> Any:
+    """Go on for two steps from where another number of ranks was; each draws the same."""
+    state = made(is_sharded=True)
+    begun = checkpoint.load(state)
+    torch.manual_seed(7)
+    for step in (4, 5):
+        train(state, 1, is_sharded=True)
+        checkpoint.save(state, step=step)
+    return [begun, whole(state)]
+
+
 def save_own(rank: int) -> Any:
     """A tensor that is another one on each rank, as those of stages of a pipeline, beside one that is not."""
     checkpoint.save({"stage": torch.full((3,), rank), "same": torch.ones(2), "rank": rank}, step=1)
@@ -276,6 +287,7 @@ SCENARIOS: dict[str, Callable[[int], Any]] = {
     "first_half_sharded": first_half(is_sharded=True),
     "second_half_sharded": second_half(is_sharded=True),
     "look_at_sharded": look_at_sharded,
+    "go_on_sharded": go_on_sharded,
     "load_alone": load_alone,
     "save_own": save_own,
     "load_own": load_own,
@@ -304,7 +316,7 @@ def be_rank(scenario: str, rank: int, ranks: int, meeting: Path, env: dict[str, 
     torch.set_num_threads(1)
     mine = {name: value for name, value in env.items() if not name[0].isdecimal()}
     mine |= {name.partition(":")[2]: value for name, value in env.items() if name.startswith(f"{rank}:")}
-    os.environ.update(mine, RANK=str(rank), WORLD_SIZE=str(ranks))
+    os.environ.update(mine, RANK=str(rank), WORLD_SIZE=str(ranks), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(ranks))
     if ranks > 1:
         dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=ranks)
     try:

@@ -16,7 +16,7 @@ from made_checkpoints import make_checkpoint
 from robust_run.ckpt_io import briefly, newest
 from robust_run.ckpt_io.notes import leave_save as leave_note
 from robust_run.ckpt_io.notes import read_save as read_note
-from robust_run.ckpt_io.seen import FolderLook, MemoryGeneration, SeenCheckpoint
+from robust_run.ckpt_io.seen import FolderLook, MemoryGeneration, MemoryHeld, SeenCheckpoint
 from robust_run.launcher.agent import checkpoints as agent_checkpoints
 from robust_run.launcher.agent.checkpoints import AgentCheckpoints
 from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
@@ -101,7 +101,7 @@ def test_what_is_in_memory_is_told_while_the_folder_hangs_and_the_folder_is_not_
     held = (MemoryGeneration(attempt=0, step=7, world_size=1, ranks=(0,)),)
     told: list[CheckpointsSeen] = []
     loop = Loop()
-    agent = AgentCheckpoints(str(tmp_path), told.append, lambda: held)
+    agent = AgentCheckpoints(str(tmp_path), told.append, lambda: MemoryHeld(generations=held, room_bytes=77))
     agent.attach(loop.soon)
     for number in (1, 2):
         agent.look(question(tmp_path, number))
@@ -123,11 +123,11 @@ def test_a_node_that_is_asked_for_its_memory_alone_leaves_the_folder_alone(
     held = (MemoryGeneration(attempt=0, step=7, world_size=1, ranks=(), copies=(0,)),)
     told: list[CheckpointsSeen] = []
     loop = Loop()
-    agent = AgentCheckpoints(str(tmp_path), told.append, lambda: held)
+    agent = AgentCheckpoints(str(tmp_path), told.append, lambda: MemoryHeld(generations=held, room_bytes=77))
     agent.attach(loop.soon)
     agent.look(question(tmp_path, memory_only=True))
     loop.run_one()
-    assert [answer.memory for answer in told] == [held]
+    assert [(answer.memory, answer.memory_room_bytes) for answer in told] == [(held, 77)]
 
 
 def test_a_node_without_a_folder_looks_where_the_others_do(tmp_path: Path) -> None:

@@ -99,6 +99,17 @@ def load(  # noqa: PLR0913 - options, all by name and with a default
         threads=threads,
         progress=progress,
     )
+    load_by(reader, state, planner=planner, process_group=process_group)
+
+
+def load_by(
+    reader: RobustReader,
+    state: dict[str, Any],
+    *,
+    planner: LoadPlanner | None = None,
+    process_group: dist.ProcessGroup | None = None,
+) -> None:
+    """Load with a reader that is made already, as `load` does; it is closed then."""
     try:
         _open_together(reader, process_group)
         with plain_errors(), alone_is_fine():

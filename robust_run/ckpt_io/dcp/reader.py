@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 import torch.distributed as dist
@@ -27,13 +27,34 @@ from robust_run.ckpt_io.dcp.landing import Landing, LandingMemory, aligned, batc
 from robust_run.ckpt_io.dcp.metadata import metadata_of
 from robust_run.ckpt_io.dcp.tensors import byte_view, device_of, vouched
 from robust_run.ckpt_io.errors import CheckpointError, Mixed
-from robust_run.ckpt_io.reading import Checkpoint, Wanted, open_checkpoint
+from robust_run.ckpt_io.reading import Wanted, open_checkpoint
 from robust_run.ckpt_io.rules.ranges import Box
 from robust_run.ckpt_io.rules.segments import Segment
+from robust_run.ckpt_io.rules.types import Manifest
 from robust_run.errors import UserError
 
 Verify = Literal["full", "touched", "off"]
-Opener = Callable[..., Checkpoint]
+
+
+class ReadsRanges(Protocol):
+    """A checkpoint, open for reading: what a `Checkpoint` is, wherever its bytes are."""
+
+    @property
+    def manifest(self) -> Manifest:
+        """Say what is in it."""
+
+    @property
+    def url(self) -> str:
+        """Return where it is, for people."""
+
+    def read(self, wanted: Sequence[Wanted], progress: Callable[[int], None] | None = None) -> None:
+        """Fill all buffers."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
+Opener = Callable[..., ReadsRanges]
 #: Objects that are in memory at once, besides one that is larger.
 _OBJECT_BYTES = 64 << 20
 
@@ -78,7 +99,7 @@ class RobustReader(StorageReader):  # type: ignore[misc]
         self._threads = threads
         self._progress = progress
         self._opener = opener
-        self._open: Checkpoint | None = None
+        self._open: ReadsRanges | None = None
         self._segments: dict[MetadataIndex, Segment] = {}
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
@@ -93,7 +114,7 @@ class RobustReader(StorageReader):  # type: ignore[misc]
             self._open.close()
         self._open = None
 
-    def opened(self) -> Checkpoint:
+    def opened(self) -> ReadsRanges:
         """Return the checkpoint, opened by now.
 
         Raises:
@@ -170,7 +191,7 @@ class RobustReader(StorageReader):  # type: ignore[misc]
         """Whether this is a path or URL that a checkpoint can have. Nothing is looked up."""
         return address.is_valid(checkpoint_id)
 
-    def _read_alone(self, checkpoint: Checkpoint, plan: LoadPlan, planner: LoadPlanner) -> None:
+    def _read_alone(self, checkpoint: ReadsRanges, plan: LoadPlan, planner: LoadPlanner) -> None:
         resolved = self._resolve(plan, planner)
         todo = self._landings(resolved, ("cpu",))
         scratch = LandingMemory(pinned=any(row.tensor.device.type == "cuda" for row in resolved))
@@ -184,7 +205,7 @@ class RobustReader(StorageReader):  # type: ignore[misc]
             self._hand_over(checkpoint, objects, planner)
 
     def _read_shared(
-        self, checkpoint: Checkpoint, plan: LoadPlan, planner: LoadPlanner, group: dist.ProcessGroup
+        self, checkpoint: ReadsRanges, plan: LoadPlan, planner: LoadPlanner, group: dist.ProcessGroup
     ) -> None:
         """As `_read_alone`; a rank whose tensors cannot be loaded into still takes part, so that the others learn of it."""
         resolved: list[_Resolved] = []
@@ -234,7 +255,7 @@ class RobustReader(StorageReader):  # type: ignore[misc]
         if batch:
             yield batch
 
-    def _hand_over(self, checkpoint: Checkpoint, objects: Sequence[_Resolved], planner: LoadPlanner) -> None:
+    def _hand_over(self, checkpoint: ReadsRanges, objects: Sequence[_Resolved], planner: LoadPlanner) -> None:
         for row in objects:
             data, name = bytes(byte_view(row.tensor)), row.item.storage_index.fqn
             planner.load_bytes(row.item, vouched(data, name, checkpoint.url, trusted=self._trust_objects))
@@ -249,7 +270,7 @@ class RobustReader(StorageReader):  # type: ignore[misc]
 
 
 def _read_batch(
-    checkpoint: Checkpoint, batch: Sequence[Landing], scratch: LandingMemory, progress: Callable[[int], None] | None
+    checkpoint: ReadsRanges, batch: Sequence[Landing], scratch: LandingMemory, progress: Callable[[int], None] | None
 ) -> None:
     """Read some landings in one go, and settle those that went to scratch."""
     scratch.begin(sum(aligned(landing.size_bytes) for landing in batch if not landing.direct))

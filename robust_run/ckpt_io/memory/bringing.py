@@ -95,7 +95,7 @@ class Bringing:
     def drop(self) -> None:
         """Wait for nothing any more."""
         for errand in self._errands.values():
-            errand.is_off = True
+            errand.off.set()
         self._errands.clear()
         self._failures.clear()
         self.pinned.clear()

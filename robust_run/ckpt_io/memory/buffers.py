@@ -40,12 +40,17 @@ class Ledger:
             NoRoom: They are fewer than `least`.
         """
         with self._lock:
-            found: Room = room(self._facts(), self._limit_bytes, self._taken_bytes, self._promised_bytes)
+            found = room(self._facts(), self._limit_bytes, self._taken_bytes, self._promised_bytes)
             count = most_buffers(found, size_bytes, wanted)
             if count < least:
                 raise NoRoom(refusal(found, rank, wanted, size_bytes, self._taken_bytes + self._promised_bytes))
             self._promised_bytes += count * size_bytes
             return count
+
+    def room(self) -> Room:
+        """Return how much more may be promised."""
+        with self._lock:
+            return room(self._facts(), self._limit_bytes, self._taken_bytes, self._promised_bytes)
 
     def took(self, size_bytes: int) -> None:
         """Note that a part of what was promised is taken: the kernel counts it from now on."""

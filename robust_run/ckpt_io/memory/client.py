@@ -65,8 +65,8 @@ class Skipped(msgspec.Struct, frozen=True, kw_only=True):
 class HeldPart:
     """A part that is held, mapped so that it cannot be written. Its buffer is not used again until it is closed."""
 
-    def __init__(self, client: MemoryClient, attempt: int, step: int, held: Held, memory: mmap.mmap) -> None:
-        self.attempt, self.step = attempt, step
+    def __init__(self, client: MemoryClient, asked: Fetch, held: Held, memory: mmap.mmap) -> None:
+        self.attempt, self.step, self._rank = asked.attempt, asked.step, asked.rank
         self.used_bytes, self.digest, self.created_s = held.used_bytes, held.digest, held.created_s
         self.view = memoryview(memory)
         """The whole buffer; for `segment.read`."""
@@ -77,7 +77,7 @@ class HeldPart:
         """Say that it was read. Views that others made of it stay mapped, but what is there may change from now on."""
         # Let go of, not closed: what others look at must not lose its ground, nor keep this from being said.
         self.view = memoryview(b"")
-        self._client.have_read(self.attempt, self.step)
+        self._client.have_read(self.attempt, self.step, self._rank)
 
     def __enter__(self) -> HeldPart:
         return self
@@ -136,22 +136,25 @@ class MemoryClient:
         with self._lock:
             self._send(Copied(step=buffer.step, buffer=buffer.id, used_bytes=used_bytes))
 
-    def fetch(self, attempt: int, step: int) -> HeldPart | None:
-        """Return this rank's part of a generation; None: it is not held. One that comes from another node is waited for.
+    def fetch(self, attempt: int, step: int, rank: int = -1) -> HeldPart | None:
+        """Return a rank's part of a generation; None: it is not held. One that comes from another node is waited for.
+
+        `rank`: of the world that saved it; -1: this one.
 
         Raises:
             MemoryUnavailable: The keeper does not answer.
             CheckpointError: It was to come from another node, and did not: why.
         """
         with self._lock:
-            answer = self._fetched(Fetch(attempt=attempt, step=step))
+            asked = Fetch(attempt=attempt, step=step, rank=rank)
+            answer = self._fetched(asked)
             descriptors = self._take_descriptors(1 if isinstance(answer, Held) else 0)
             if isinstance(answer, Absent):
                 if answer.was_due:
                     raise CheckpointError(answer.reason)
                 return None
             memory = self._mapped(descriptors[0], mmap.PROT_READ)
-            return HeldPart(self, attempt, step, answer, memory)
+            return HeldPart(self, asked, answer, memory)
 
     def _fetched(self, question: Fetch) -> Held | Absent:
         until_s = time.monotonic() + COMING_TIMEOUT_S
@@ -168,10 +171,10 @@ class MemoryClient:
             return answer
         raise self._unexpected(question, answer)
 
-    def have_read(self, attempt: int, step: int) -> None:
+    def have_read(self, attempt: int, step: int, rank: int = -1) -> None:
         """Say that what was fetched has been read. One who cannot say so any more need not."""
         with self._lock, contextlib.suppress(MemoryUnavailable):
-            self._send(Read(attempt=attempt, step=step))
+            self._send(Read(attempt=attempt, step=step, rank=rank))
 
     def asks_busy(self) -> bool:
         """Return whether this node is writing a step to storage. Raises MemoryUnavailable."""

@@ -193,13 +193,22 @@ class Host:
             return answer
         size_bytes = answer.size_bytes
         try:
-            made = buffers.reserve(self._ledger, push.rank, size_bytes, answer.wanted, answer.least)
+            made = self._reserved(push.rank, answer)
         except buffers.NoRoom as error:
             self._call(lambda: self._desk.has_no_room(push))
             return NoRoom(reason=str(error)[:1000])
         self._call(lambda: self._desk.reserved(push, made, size_bytes))
         answer = self._call(lambda: self._desk.asks(push, number))
         return Later(reason="its buffers are being written or read") if isinstance(answer, Needed) else answer
+
+    def _reserved(self, rank: int, needed: Needed) -> list[int]:
+        """Reserve buffers, in the place of what nobody is to start from any more if need be. Raises buffers.NoRoom."""
+        try:
+            return buffers.reserve(self._ledger, rank, needed.size_bytes, needed.wanted, needed.least)
+        except buffers.NoRoom:
+            if not self._call(self._desk.makes_room):
+                raise
+        return buffers.reserve(self._ledger, rank, needed.size_bytes, needed.wanted, needed.least)
 
     def _give(self, link: Link, pull: Pull) -> None:
         lent = self._call(lambda: self._desk.lend(pull))

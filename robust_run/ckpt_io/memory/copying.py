@@ -1,6 +1,10 @@
 """Sends parts to another node's keeper, and fetches them from one. Waits for the network: for threads of its own.
 
 Training has the network first: after each chunk that is sent for a copy there is a rest as long as the chunk took.
+
+A fetch that breaks off is tried again: a cable, a switch or a machine that stood still may be back in seconds, and what would be
+given up is the step that the whole job starts from. Nothing is tried again where that cannot help: the keeper says that it does
+not hold the part, there is no room here, nobody listens there any more (its keeper has ended), or nobody waits for it.
 """
 
 from __future__ import annotations
@@ -10,19 +14,24 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import inf
 
 import msgspec
 
 from robust_run.ckpt_io.memory import buffers
 from robust_run.ckpt_io.memory.budget import rounded
 from robust_run.ckpt_io.memory.copy_words import Go, Kept, Later, NoRoom, NotHere, Parcel, Pull, Push, Stale
-from robust_run.ckpt_io.memory.link import Link, LinkLost, dial
+from robust_run.ckpt_io.memory.link import Link, LinkLost, LinkRefused, dial
 from robust_run.ckpt_io.memory.protocol import CopyTo, Source
 
 DIAL_S = 10.0
 #: To reserve takes 0.07 s per GiB; what came is hashed as it comes.
 ANSWER_S = 120.0
+#: How long a fetch that broke off rests before it is tried again: as often as there are numbers, and then no more.
+FETCH_RESTS_S = (0.2, 1.0, 4.0)
+#: No try begins so long after the first one broke off: the job waits for it, and an older step may be there at once.
+FETCH_AGAIN_S = 45.0
 
 
 class CopyFailed(Exception):  # noqa: N818 - never leaves this package
@@ -127,7 +136,7 @@ class Errand:
     pull: Pull
     done_bytes: int = 0
     of_bytes: int = 0
-    is_off: bool = False
+    off: threading.Event = field(default_factory=threading.Event)
     """Nobody waits for it any more."""
     until_s: float | None = None
     """On the monotonic clock, when it is given up."""
@@ -135,7 +144,7 @@ class Errand:
     def note(self, done_bytes: int) -> None:
         """Take in how much has come. Raises LinkLost: that is enough."""
         self.done_bytes = done_bytes
-        if self.is_off:
+        if self.off.is_set():
             raise LinkLost("nobody waits for it any more")
         if self.until_s is not None and time.monotonic() > self.until_s:
             raise LinkLost(f"{done_bytes} of {self.of_bytes} bytes came in {self.source.within_s:g} s")
@@ -149,22 +158,45 @@ class Brought(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
 
 
-def fetch(errand: Errand, key: bytes, ledger: buffers.Ledger) -> Brought:
-    """Fetch a part.
+def fetch(errand: Errand, key: bytes, ledger: buffers.Ledger, now_s: Callable[[], float] = time.monotonic) -> Brought:
+    """Fetch a part; again where it breaks off, as `FETCH_RESTS_S` and `FETCH_AGAIN_S` say.
 
     Raises:
         CopyFailed: It is not there, not whole, or there is no room for it.
     """
+    broke_at_s: float | None = None
+    errand.until_s = now_s() + errand.source.within_s if errand.source.within_s else None
+    for tries, rest_s in enumerate((*FETCH_RESTS_S, None), 1):
+        try:
+            return _fetch_once(errand, key, ledger)
+        except _BrokeOff as error:
+            broke_at_s = now_s() if broke_at_s is None else broke_at_s
+            is_late = rest_s is None or now_s() + rest_s > min(broke_at_s + FETCH_AGAIN_S, errand.until_s or inf)
+            if rest_s is None or is_late or not error.may_pass or errand.off.wait(rest_s):
+                often = f" ({tries} times)" if tries > 1 else ""
+                raise CopyFailed(f"{error}{often}") from error
+    raise AssertionError("the last try has no rest after it")
+
+
+class _BrokeOff(Exception):  # noqa: N818 - never leaves this module
+    """One try broke off: why, as a clause for people."""
+
+    def __init__(self, reason: str, cause: LinkLost) -> None:
+        super().__init__(f"{reason}: {cause}")
+        self.may_pass = not isinstance(cause, LinkRefused)
+
+
+def _fetch_once(errand: Errand, key: bytes, ledger: buffers.Ledger) -> Brought:
     source = errand.source
-    errand.until_s = time.monotonic() + source.within_s if source.within_s else None
+    errand.done_bytes = 0
     try:
         link = dial(source.host, source.port, key, DIAL_S)
     except LinkLost as error:
-        raise CopyFailed(f"{_name(source)} cannot be reached: {error}") from error
+        raise _BrokeOff(f"{_name(source)} cannot be reached", error) from error
     try:
         return _fetched(link, errand, ledger)
     except LinkLost as error:
-        raise CopyFailed(f"{_name(source)} did not give its copy: {error}") from error
+        raise _BrokeOff(f"{_name(source)} did not give its copy", error) from error
     finally:
         link.close()
 

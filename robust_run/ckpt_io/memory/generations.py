@@ -53,22 +53,30 @@ class Holdings(msgspec.Struct, frozen=True, kw_only=True):
     world_size: int = 0
     ranks: tuple[int, ...] = ()
     """Of this node in this attempt."""
+    start: Generation | None = None
+    """What this attempt started from in memory, perhaps a generation of another world; None: it did not."""
     begun: Mapping[int, int] = {}
     """The last step that each rank began in this attempt, or would have."""
     buffers: tuple[HeldBuffer, ...] = ()
 
 
 def begin_attempt(
-    holdings: Holdings, attempt: int, ranks: Collection[int], world_size: int, resumed_step: int | None
+    holdings: Holdings,
+    attempt: int,
+    ranks: Collection[int],
+    world_size: int,
+    resumed_step: int | None,
+    resumed_attempt: int | None = None,
 ) -> Holdings:
     """Drop what is in the making, and what belongs to a past that did not happen: all beyond where this attempt starts."""
     latest = -1 if resumed_step is None else resumed_step
+    start = None if resumed_attempt is None or resumed_step is None else (resumed_attempt, resumed_step)
 
     def stays(part: Part | None) -> bool:
         return part is not None and part.state != "making" and part.step <= latest
 
     kept = tuple(each if stays(each.part) else _emptied(each) for each in holdings.buffers)
-    return Holdings(attempt=attempt, world_size=world_size, ranks=tuple(sorted(set(ranks))), buffers=kept)
+    return Holdings(attempt=attempt, world_size=world_size, ranks=tuple(sorted(set(ranks))), start=start, buffers=kept)
 
 
 def make(holdings: Holdings, rank: int, step: int, *, maker: int, free: Collection[int]) -> tuple[Holdings, int | str]:
@@ -118,6 +126,10 @@ def _is_spare(holdings: Holdings, part: Part, newest: Generation | None) -> bool
     """Whether nothing is lost with a part: the ranks have a newer one in common, or will never have it."""
     if not _counts(part):
         return False
+    if (
+        part.generation == holdings.start
+    ):  # the ranks of another world made it: until there is another, it is all there is
+        return newest is not None and part.generation < newest
     return (newest is not None and part.generation < newest) or is_dead(holdings, part)
 
 
@@ -194,7 +206,12 @@ def find(holdings: Holdings, rank: int, generation: Generation) -> HeldBuffer | 
 
 def held(holdings: Holdings, guests: Iterable[HeldBuffer] = ()) -> tuple[MemoryGeneration, ...]:
     """Return what is held whole, of any world size, and copies of other nodes' parts: the newest first."""
+    guests = tuple(guests)
     own, copies = _whole_parts(holdings.buffers), _whole_parts(guests)
+    sizes: dict[tuple[Generation, int], list[int]] = {}
+    for each in (*holdings.buffers, *guests):
+        if each.part is not None and each.part.state == "whole":
+            sizes.setdefault((each.part.generation, each.part.world_size), []).append(each.size_bytes)
     return tuple(
         MemoryGeneration(
             attempt=generation[0],
@@ -203,6 +220,7 @@ def held(holdings: Holdings, guests: Iterable[HeldBuffer] = ()) -> tuple[MemoryG
             ranks=tuple(sorted(mine)),
             created_s=max((*mine.values(), *others.values())),
             copies=tuple(sorted(others.keys() - mine.keys())),
+            largest_bytes=max((*sizes.get((generation, world_size), ()), 0)),
         )
         for generation, world_size in sorted(own.keys() | copies.keys(), reverse=True)
         for mine, others in [(own.get((generation, world_size), {}), copies.get((generation, world_size), {}))]
@@ -234,13 +252,25 @@ def without(holdings: Holdings, ids: Collection[int]) -> Holdings:
     return msgspec.structs.replace(holdings, buffers=tuple(each for each in holdings.buffers if each.id not in ids))
 
 
-def superseded(holdings: Holdings, needed_bytes: Mapping[int, int], busy: Collection[int]) -> tuple[int, ...]:
+def has_moved_on(holdings: Holdings) -> bool:
+    """Whether the ranks of this node have saved something in common in this attempt."""
+    newest = common(holdings)
+    return newest is not None and newest[0] == holdings.attempt
+
+
+def superseded(
+    holdings: Holdings, needed_bytes: Mapping[int, int], busy: Collection[int], *, may_forget: bool = True
+) -> tuple[int, ...]:
     """Return the buffers to free, with which nothing is lost: too small by now, more than are used, or of ranks that have left.
 
-    `needed_bytes`: what each rank asked for in this attempt.
+    Args:
+        holdings: What there is.
+        needed_bytes: What each rank asked for in this attempt.
+        busy: Buffers that are read or written.
+        may_forget: Whether other nodes, too, need no parts of ranks that have left.
     """
     newest = common(holdings)
-    has_own = newest is not None and newest[0] == holdings.attempt
+    has_own = may_forget and has_moved_on(holdings)
     used = {id_ for rank, size_bytes in needed_bytes.items() for id_ in large(holdings, rank, size_bytes)}
 
     def may_go(each: HeldBuffer) -> bool:

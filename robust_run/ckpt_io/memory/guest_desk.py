@@ -34,9 +34,16 @@ class Lent(msgspec.Struct, frozen=True, kw_only=True):
 class GuestDesk:
     """Holds the copies."""
 
-    def __init__(self, pool: Pool, own: Callable[[], Holdings], is_settled: Callable[[], bool]) -> None:
-        """`is_settled`: whether this node's ranks have had their buffers; copies take no memory before."""
-        self._pool, self._own, self._is_settled = pool, own, is_settled
+    def __init__(
+        self, pool: Pool, own: Callable[[], Holdings], is_settled: Callable[[], bool], make_room: Callable[[], bool]
+    ) -> None:
+        """`is_settled`: whether this node's ranks have had their buffers; copies take no memory before.
+
+        `make_room`: frees what nobody is to start from any more, and says whether that was anything.
+        """
+        self._pool, self._own, self._is_settled, self._make_room = pool, own, is_settled, make_room
+        self.may_forget = False
+        """Whether copies that nobody sends any more are of no use."""
         self.guests = Guests()
         self.stride = 1
         """That this node needs, for those who send to it."""
@@ -47,6 +54,7 @@ class GuestDesk:
         """Drop what belongs to a past that did not happen."""
         self.guests = guests.begin_attempt(self.guests, attempt, resumed_step)
         self.stride = self.sender_stride = 1
+        self.may_forget = False
 
     # --- a copy comes
 
@@ -72,6 +80,10 @@ class GuestDesk:
     def reserved(self, push: Push, made: list[int], size_bytes: int) -> None:
         """Take in what was reserved for copies of a rank."""
         self.guests = guests.add(self.guests, push.rank, size_bytes, self._pool.take_in(made))
+
+    def makes_room(self) -> bool:
+        """Free what is kept as long as there is room; whether that was anything."""
+        return self._make_room()
 
     def has_no_room(self, push: Push) -> None:
         """Free what is of no use: copies of some ranks of a node, and no room for those of others."""
@@ -112,7 +124,7 @@ class GuestDesk:
 
     def free_spare(self) -> None:
         """Free what nobody needs any more."""
-        self._free(guests.spare(self.guests, self._pool.lent))
+        self._free(guests.spare(self.guests, self._pool.lent, may_forget=self.may_forget))
 
     def give_way(self) -> bool:
         """Free all that can be: this node's own ranks come first. Whether that was anything."""

@@ -4,6 +4,12 @@
 one away: a copy replaces an older one only when it is whole, and its buffer is the one that holds what is not in common.
 
 They stay when an attempt begins: the attempt that starts from them needs them. What is of a past that did not happen goes.
+
+**When they are given back.** Who keeps copies of a node that is lost for good is never told so, and a node that is lost for a
+moment looks the same. What is known here: who sends in the newest attempt, and that this node's own ranks have saved in it
+(`keeper_copies.may_forget`). A copy goes when those who send now have one of a later generation in common here; where nobody
+sends, when nobody is to: then no attempt starts from it any more. A node that comes back later brings what it holds itself, and
+what was saved without it has all its parts elsewhere.
 """
 
 from __future__ import annotations
@@ -71,7 +77,10 @@ def refusal(guests: Guests, own: Holdings, push: Push) -> str:
 def expect(guests: Guests, push: Push) -> Guests:
     """Note who sends."""
     before = guests.senders if push.during <= guests.during else {}
-    senders = {**dict.fromkeys(push.ranks, 0), **before, push.rank: push.used_bytes}
+    senders = {
+        rank: before.get(rank, 0) for rank in push.ranks
+    }  # one node sends at a time: who did before has another peer
+    senders[push.rank] = push.used_bytes
     return msgspec.structs.replace(guests, during=max(push.during, guests.during), senders=senders)
 
 
@@ -135,11 +144,22 @@ def common(guests: Guests, ranks: Iterable[int]) -> Generation | None:
     return max((generation for generation, of in have.items() if wanted and wanted <= of), default=None)
 
 
-def spare(guests: Guests, busy: Collection[int]) -> tuple[int, ...]:
+def are_sent(guests: Guests) -> bool:
+    """Whether a node sends copies in the newest attempt that has begun here."""
+    return bool(guests.senders) and guests.during >= guests.floor[0]
+
+
+def have_come(guests: Guests) -> bool:
+    """Whether those that are sent in the newest attempt have a generation of it in common here."""
+    newest = common(guests, guests.senders)
+    return are_sent(guests) and newest is not None and newest[0] == guests.during
+
+
+def spare(guests: Guests, busy: Collection[int], *, may_forget: bool = False) -> tuple[int, ...]:
     """Return the buffers to free, with which nothing is lost.
 
-    Those of ranks that nobody sends any more, once those that are sent have a generation of the newest attempt; and those that
-    are too small for what a rank sends now, once it has a newer one.
+    Those of ranks that nobody sends any more, once those that are sent have a later generation, of the newest attempt; and those
+    that are too small for what a rank sends now, once it has a newer one. `may_forget`: all, where nobody sends.
     """
     newest = common(guests, guests.senders)
     has_own = newest is not None and newest[0] == guests.during
@@ -147,8 +167,10 @@ def spare(guests: Guests, busy: Collection[int]) -> tuple[int, ...]:
     def may_go(each: HeldBuffer) -> bool:
         if each.part is not None and each.part.state == "making":
             return False
+        if not are_sent(guests) and may_forget:
+            return True
         if each.rank not in guests.senders:
-            return has_own
+            return has_own and newest is not None and (each.part is None or each.part.generation < newest)
         if each.size_bytes >= guests.senders[each.rank]:
             return False
         return each.part is None or (newest is not None and each.part.generation < newest)

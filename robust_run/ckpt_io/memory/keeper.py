@@ -80,7 +80,9 @@ class Keeper:
         self._ledger, self._tell, self._run, self._unix_s = ledger, tell, run, unix_s
         self.holdings = Holdings()
         self.pool = Pool(ledger)
-        self.copies = KeeperCopies(self.pool, lambda: self.holdings, self._is_settled, threads, tell, now_s)
+        self.copies = KeeperCopies(
+            self.pool, lambda: self.holdings, self._is_settled, threads, tell, now_s, self._make_room_for_copies
+        )
         self._peers: dict[int, Peer] = {}
         self._needed_bytes: dict[int, int] = {}
         self._reserving: set[int] = set()
@@ -111,7 +113,12 @@ class Keeper:
         self._needed_bytes.clear()
         self.flushes.begin_attempt(message.resumed_step)
         self.holdings = generations.begin_attempt(
-            self.holdings, message.attempt, message.ranks, message.world_size, message.resumed_step
+            self.holdings,
+            message.attempt,
+            message.ranks,
+            message.world_size,
+            message.resumed_step,
+            message.resumed_attempt,
         )
         self.copies.begin_attempt(message)
 
@@ -156,7 +163,8 @@ class Keeper:
     def answer_looks(self) -> float | None:
         """Answer those that have waited enough; return how long until the next has, None: there is none."""
         for number in self._looks.take_due():
-            self._tell(MemoryLook(number=number, generations=self.copies.held(self.holdings)))
+            held = self.copies.held(self.holdings)
+            self._tell(MemoryLook(number=number, generations=held, room_bytes=self._ledger.room().bytes))
         return self._looks.wait_s()
 
     # --- workers
@@ -175,14 +183,14 @@ class Keeper:
         elif isinstance(message, Copied):
             self._copied(peer, message)
         elif isinstance(message, Fetch):
-            self._fetch(peer, peer.rank, message)
+            self._fetch(peer, peer.rank if message.rank < 0 else message.rank, message)
         elif isinstance(message, AskFlush):
             peer.send(FlushState(is_busy=self.flushes.is_busy))
         elif isinstance(message, Flush):
             self.flushes.want((peer.attempt, message.step), message.run_dir)
             self._advance_flushes()
         else:
-            self._read(peer, peer.rank, message)
+            self._read(peer, peer.rank if message.rank < 0 else message.rank, message)
 
     def gone(self, peer: Peer) -> None:
         """Note that a worker has hung up, or was hung up on."""
@@ -257,6 +265,12 @@ class Keeper:
         self._free(left)
         return self.copies.desk.give_way() or bool(left)
 
+    def _make_room_for_copies(self) -> bool:
+        """Free parts of ranks that have left this node, once its own have saved: copies are worth more than what they left."""
+        left = generations.left_behind(self.holdings, self._busy()) if generations.has_moved_on(self.holdings) else ()
+        self._free(left)
+        return bool(left)
+
     def _is_settled(self) -> bool:
         return all(rank in self._needed_bytes for rank in self.holdings.ranks)
 
@@ -328,8 +342,7 @@ class Keeper:
                 self._begin(begin.peer, begin.step, begin.until_s)
             waiting, self._fetches = self._fetches, []
             for peer, fetch in waiting:
-                if peer.rank is not None:
-                    self._fetch(peer, peer.rank, fetch)
+                self._fetch_again(peer, fetch)
             self._advance_flushes()
             self._free(self._superseded())
             self.copies.look()
@@ -373,8 +386,12 @@ class Keeper:
     def _answer_awaited(self) -> None:
         awaited, self._awaited = self._awaited, []
         for peer, fetch in awaited:
-            if peer.rank is not None and peer.is_open:
-                self._fetch(peer, peer.rank, fetch)
+            if peer.is_open:
+                self._fetch_again(peer, fetch)
+
+    def _fetch_again(self, peer: Peer, fetch: Fetch) -> None:
+        if peer.rank is not None:
+            self._fetch(peer, peer.rank if fetch.rank < 0 else fetch.rank, fetch)
 
     def _read(self, peer: Peer, rank: int, message: Read) -> None:
         found = generations.find(self.holdings, rank, (message.attempt, message.step))
@@ -407,7 +424,9 @@ class Keeper:
             self.flushes.advance(self.holdings, self.pool.descriptors, over)
 
     def _superseded(self) -> tuple[int, ...]:
-        return generations.superseded(self.holdings, self._needed_bytes, self._busy())
+        return generations.superseded(
+            self.holdings, self._needed_bytes, self._busy(), may_forget=self.copies.may_forget()
+        )
 
     def _free(self, ids: tuple[int, ...]) -> None:
         gone = set(ids)

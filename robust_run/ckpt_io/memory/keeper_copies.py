@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from robust_run.ckpt_io.memory import generations
+from robust_run.ckpt_io.memory import generations, guests
 from robust_run.ckpt_io.memory.bringing import Bringing, RunsFetch
 from robust_run.ckpt_io.memory.copying import Sender
 from robust_run.ckpt_io.memory.generations import Holdings
@@ -17,6 +17,9 @@ from robust_run.ckpt_io.memory.pool import Pool
 from robust_run.ckpt_io.memory.protocol import AttemptBegins, KeeperNote
 from robust_run.ckpt_io.memory.sending import RunsSend, Sending
 from robust_run.ckpt_io.memory.types import MemoryGeneration
+
+#: How long copies of another node are awaited, once this one's ranks have saved, before what an older attempt left is freed.
+FORGET_S = 300.0
 
 
 class CopyThreads(NamedTuple):
@@ -38,10 +41,13 @@ class KeeperCopies:
         threads: CopyThreads | None,
         tell: Callable[[KeeperNote], None],
         now_s: Callable[[], float],
+        make_room: Callable[[], bool] = lambda: False,
     ) -> None:
         key, send, fetch = threads if threads is not None else CopyThreads(b"", _never, _never)
-        self._own, self._pool = own, pool
-        self.desk = GuestDesk(pool, own, is_settled)
+        self._own, self._pool, self._now_s = own, pool, now_s
+        self._moved_on_s: float | None = None
+        """When this node's ranks had saved in this attempt; None: they have not."""
+        self.desk = GuestDesk(pool, own, is_settled, make_room)
         self.sending = Sending(pool, Sender(key, time.sleep), send, tell, now_s)
         self.bringing = Bringing(pool, self.desk, key, fetch, tell)
 
@@ -50,9 +56,26 @@ class KeeperCopies:
         self.desk.begin_attempt(message.attempt, message.resumed_step)
         self.sending.begin_attempt(message.attempt)
         self.bringing.begin_attempt(message.attempt)
+        self._moved_on_s = None
+
+    def may_forget(self) -> bool:
+        """Whether parts of ranks that are not this node's, and that nobody sends it, are of no use any more.
+
+        This node's ranks must have saved in this attempt: until then the next one starts where this one did. Where there are
+        other nodes, one of them is to have its copies here: when they have come, it has saved, too, and its loss does not need
+        an older generation. One that does not send for `FORGET_S` is not waited for: its copies may never come.
+        """
+        if not generations.has_moved_on(self._own()):
+            return False
+        now_s = self._now_s()
+        self._moved_on_s = now_s if self._moved_on_s is None else self._moved_on_s
+        is_alone = not self.sending.has_peer and not guests.are_sent(self.desk.guests)
+        return is_alone or guests.have_come(self.desk.guests) or now_s - self._moved_on_s >= FORGET_S
 
     def look(self) -> None:
         """Note that a part of this node has become whole."""
+        self.desk.may_forget = self.may_forget()
+        self.desk.free_spare()
         self.sending.pace = msgspec.structs.replace(self.sending.pace, sender=self.desk.sender_stride)
         self.sending.look(self._own())
         self.desk.stride = self.sending.pace.own

@@ -42,6 +42,10 @@ class LinkLost(Exception):  # noqa: N818 - never leaves this package
     """The other end is gone, stands still, or is none of ours: what happened, as a clause for people."""
 
 
+class LinkRefused(LinkLost):
+    """Nobody listens there any more: the keeper is gone, with all that it held."""
+
+
 def proof(key: bytes, label: bytes, ours: bytes, theirs: bytes) -> bytes:
     """Return what shows that we know the key; `ours` and `theirs` are the nonces of the server and of the client."""
     return hmac.digest(key, b"robust-run copies 1\0" + label + b"\0" + ours + theirs, "sha256")
@@ -209,5 +213,7 @@ def _told() -> Iterator[None]:
         yield
     except TimeoutError as error:
         raise LinkLost("it does not answer") from error
+    except ConnectionRefusedError as error:
+        raise LinkRefused(f"the connection failed: {error.strerror or error}") from error
     except OSError as error:
         raise LinkLost(f"the connection failed: {error.strerror or error}") from error

@@ -54,10 +54,12 @@ class Copied(_Message, frozen=True, tag="copied", kw_only=True):
 
 
 class Fetch(_Message, frozen=True, tag="fetch", kw_only=True):
-    """Hand out this rank's part of a generation."""
+    """Hand out a part of a generation."""
 
     attempt: int
     step: int
+    rank: int = -1
+    """Of the world that saved it; -1: this worker's own."""
 
 
 class Read(_Message, frozen=True, tag="read", kw_only=True):
@@ -65,6 +67,8 @@ class Read(_Message, frozen=True, tag="read", kw_only=True):
 
     attempt: int
     step: int
+    rank: int = -1
+    """As in `Fetch`."""
 
 
 class AskFlush(_Message, frozen=True, tag="ask_flush"):
@@ -192,6 +196,7 @@ class Source(msgspec.Struct, frozen=True, array_like=True):
 
 class Bring(_Message, frozen=True, tag="bring", kw_only=True):
     """Ranks of this node start from a generation, and parts of it are on other nodes: have them here when a worker fetches them.
+    Where another number of ranks saved it, these are parts of all of those ranks.
 
     `from_attempt` and `step` name the generation; it comes before `AttemptBegins` of `attempt`.
     """
@@ -210,6 +215,8 @@ class AttemptBegins(_Message, frozen=True, tag="attempt_begins", kw_only=True):
     world_size: int
     resumed_step: int | None = None
     """None: from the beginning, or from a checkpoint that says no step; nothing in memory belongs to that."""
+    resumed_attempt: int | None = None
+    """Which made what it starts from, if that is in memory; None: it is not."""
 
 
 class LookInMemory(_Message, frozen=True, tag="look_in_memory", kw_only=True):
@@ -223,6 +230,8 @@ class MemoryLook(_Message, frozen=True, tag="memory_look", kw_only=True):
 
     number: int
     generations: tuple[MemoryGeneration, ...] = ()
+    room_bytes: int | None = None
+    """So much more may be taken for parts; None: nothing is known that limits it."""
 
 
 class FlushLast(_Message, frozen=True, tag="flush_last", kw_only=True):

@@ -90,6 +90,11 @@ class Sending:
         if self._is_busy:
             self._sender.cut()
 
+    @property
+    def has_peer(self) -> bool:
+        """Whether a node was named in this attempt to which copies are sent: then another one sends to this one."""
+        return self._to is not None
+
     def look(self, holdings: Holdings) -> None:
         """Note that something has become whole, and send it if it is its turn."""
         parts = generations.whole(holdings)

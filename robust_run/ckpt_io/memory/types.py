@@ -7,14 +7,17 @@ a rank has three: two that hold something, and one that is written. The *keeper*
 from __future__ import annotations
 
 import hashlib
+import re
 
 import msgspec
 
 from robust_run.ckpt_io.seen import MemoryGeneration as MemoryGeneration  # noqa: PLC0414 - the launcher has it from there
+from robust_run.ckpt_io.seen import MemoryHeld as MemoryHeld  # noqa: PLC0414 - likewise
 
 BUFFERS = 3
 """Of one rank: two generations that are whole, and one in the making."""
 MOST_STEP = 1 << 62
+_NAME = re.compile(r"memory-([0-9]{1,9})-([0-9]{1,19})(?:-of-([1-9][0-9]{0,8}))?")
 
 
 class TensorEntry(msgspec.Struct, frozen=True, array_like=True):
@@ -43,19 +46,23 @@ def generation_uuid(run_id: str, attempt: int, step: int) -> str:
     return hashlib.blake2b(said, digest_size=16).hexdigest()
 
 
-def generation_name(attempt: int, step: int) -> str:
-    """Return what stands where checkpoints have the name of their folder."""
-    return f"memory-{attempt}-{step}"
+def generation_name(attempt: int, step: int, saved_by: int = 0) -> str:
+    """Return what stands where checkpoints have the name of their folder. `saved_by`: so many ranks, if others load it."""
+    return f"memory-{attempt}-{step}" + (f"-of-{saved_by}" if saved_by else "")
 
 
-def generation_address(attempt: int, step: int) -> str:
-    """Return what workers are told as ROBUST_RESUME."""
-    return f"rrck+memory://{attempt}/{step}"
+def generation_address(attempt: int, step: int, saved_by: int = 0) -> str:
+    """Return what workers are told as ROBUST_RESUME. `saved_by`: so many ranks, if there are more or fewer of them now."""
+    return f"rrck+memory://{attempt}/{step}" + (f"?of={saved_by}" if saved_by else "")
 
 
 def generation_of_name(name: str) -> tuple[int, int] | None:
     """Return attempt and step of such a name; None: it is none."""
-    words = name.split("-")
-    if len(words) != 3 or words[0] != "memory" or not (words[1].isdecimal() and words[2].isdecimal()):
-        return None
-    return int(words[1]), int(words[2])
+    found = _NAME.fullmatch(name)
+    return None if found is None else (int(found[1]), int(found[2]))
+
+
+def saved_by_of_name(name: str) -> int:
+    """Return how many ranks saved what has this name, if others load it; 0: as many as load it, or it is no such name."""
+    found = _NAME.fullmatch(name)
+    return 0 if found is None else int(found[3] or 0)

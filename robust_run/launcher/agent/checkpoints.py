@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from robust_run.ckpt_io.newest import MOST_SEEN, Known, look
-from robust_run.ckpt_io.seen import FolderLook, MemoryGeneration
+from robust_run.ckpt_io.seen import FolderLook, MemoryHeld
 from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
 from robust_run.launcher.model.resume_events import LookForCheckpoints, ResumePoint, SavedCheckpoint
 
@@ -30,7 +30,7 @@ class _Question:
 
     def __init__(self, order: LookForCheckpoints) -> None:
         self.order = order
-        self.memory: tuple[MemoryGeneration, ...] = ()
+        self.memory = MemoryHeld()
         self.has_memory = threading.Event()
         """It has been said what is in memory."""
         self.is_looked = threading.Event()
@@ -44,7 +44,7 @@ class AgentCheckpoints:
         self,
         own_folder: str | None,
         deliver: Callable[[CheckpointsSeen], None],
-        held: Callable[[], tuple[MemoryGeneration, ...]] | None = None,
+        held: Callable[[], MemoryHeld] | None = None,
     ) -> None:
         """`own_folder`: --ckpt-dir of this node; None: it was given none. `held`: what is in memory here; may take seconds.
         None: nothing is kept there.
@@ -134,7 +134,14 @@ class AgentCheckpoints:
 
     def _answer(self, question: _Question, found: FolderLook | None) -> None:
         order = question.order
-        answer = CheckpointsSeen(attempt=order.attempt, number=order.number, look=found, memory=question.memory)
+        memory = question.memory
+        answer = CheckpointsSeen(
+            attempt=order.attempt,
+            number=order.number,
+            look=found,
+            memory=memory.generations,
+            memory_room_bytes=memory.room_bytes,
+        )
         with self._lock:
             if found is None and question.is_looked.is_set():
                 return  # it has come after all

@@ -12,7 +12,7 @@ import msgspec
 from robust_run.launcher.model.resume_events import MemoryPeers, MemoryReady
 
 if TYPE_CHECKING:
-    from robust_run.ckpt_io.seen import MemoryGeneration
+    from robust_run.ckpt_io.seen import MemoryHeld
     from robust_run.launcher.agent.memory_keeper import Listen, MemoryKeeper
     from robust_run.launcher.agent.node import Node
     from robust_run.launcher.model.actions import StartAttempt
@@ -71,9 +71,16 @@ class AgentMemory:
         if self._keeper is not None and order.attempt == self._attempt:
             self._keeper.copy_to(order)
 
-    def held(self) -> tuple[MemoryGeneration, ...]:
-        """Return what the keeper holds whole. For another thread than the agent's, which may wait."""
-        return self._keeper.held() if self._keeper is not None else ()
+    def held(self) -> MemoryHeld:
+        """Return what the keeper holds whole, and the room for more: where there is none yet, what one would have. For another
+        thread than the agent's, which may wait.
+        """
+        if self._keeper is not None and self._keeper.is_running:
+            return self._keeper.held()
+        from robust_run.ckpt_io.memory import budget, node_memory
+        from robust_run.ckpt_io.seen import MemoryHeld
+
+        return MemoryHeld(room_bytes=budget.room(node_memory.read(), self._node.spec.ckpt_memory_bytes, 0).bytes)
 
     @property
     def keeper(self) -> MemoryKeeper | None:

@@ -34,7 +34,7 @@ from robust_run.ckpt_io.memory.protocol import (
     ToAgent,
 )
 from robust_run.ckpt_io.memory.types import generation_of_name
-from robust_run.ckpt_io.seen import MemoryGeneration
+from robust_run.ckpt_io.seen import MemoryHeld
 from robust_run.errors import RobustRunError
 from robust_run.launcher.model.actions import StartAttempt
 from robust_run.launcher.model.resume_events import MemoryPeers
@@ -118,16 +118,19 @@ class MemoryKeeper:
         if self._socket is not None:
             listen(self._socket, self._read)
 
-    def held(self, limit_s: float = ANSWER_S) -> tuple[MemoryGeneration, ...]:
+    def held(self, limit_s: float = ANSWER_S) -> MemoryHeld:
         """Return what it holds whole; nothing, if it does not say so in time. For another thread than the agent's."""
+        silent = MemoryHeld()
         with self._answered:
             self._number += 1
             number = self._number
             if self._socket is None or not self._send(LookInMemory(number=number)):
-                return ()
+                return silent
             self._answered.wait_for(lambda: self._socket is None or self._has_answered(number), limit_s)
             look = self._look
-            return look.generations if look is not None and look.number == number else ()
+            if look is None or look.number != number:
+                return silent
+            return MemoryHeld(generations=look.generations, room_bytes=look.room_bytes)
 
     def flush(
         self, limit_s: float, others_s: float, then: Callable[[Flushed | None], None], *, is_job_over: bool
@@ -249,12 +252,14 @@ _NOT_ITS_BUSINESS = frozenset(("ROBUST_TOKEN", "ROBUST_NOTIFY", "ROBUST_CKPT_MEM
 
 def attempt_of(order: StartAttempt) -> AttemptBegins:
     """Return what the keeper is told of an attempt. Of what is older than it starts from, nothing is lost by that."""
-    placement = order.placements[0]
+    placement, resume = order.placements[0], order.resume
+    generation = generation_of_name(resume.name) if resume is not None and resume.source in ("memory", "peer") else None
     return AttemptBegins(
         attempt=order.attempt,
         ranks=tuple(range(placement.first_rank, placement.first_rank + placement.nproc)),
         world_size=order.world_size,
-        resumed_step=order.resume.step if order.resume is not None and order.resume.source else None,
+        resumed_step=resume.step if resume is not None and resume.source else None,
+        resumed_attempt=generation[0] if generation is not None else None,
     )
 
 

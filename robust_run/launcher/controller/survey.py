@@ -114,7 +114,7 @@ class CheckpointSurvey:
         asked = now.asked.get(node, now.holders.get(node)) if now is not None else None
         if round_ is None or asked is None or asked.number != seen.number:
             return
-        asked.held = seen.memory
+        asked.held, asked.room_bytes = seen.memory, seen.memory_room_bytes
         if seen.look is None:  # its folder is slow: what it sees there is still to come
             return
         asked.look, asked.is_due = seen.look, False
@@ -267,6 +267,8 @@ class CheckpointSurvey:
                 passed_over=choice.passed_over,
                 unsure=choice.unsure,
                 elsewhere=held.elsewhere,
+                saved_world_size=held.saved_by,
+                world_size=world.world_size if held.saved_by else 0,
             )
         )
 

@@ -17,3 +17,5 @@ class CheckpointsSeen(msgspec.Struct, frozen=True, tag="checkpoints_seen", kw_on
     """None: the folder has not answered yet; another answer follows when it has."""
     memory: tuple[MemoryGeneration, ...] = ()
     """What the node's keeper holds whole. Beside the look, which is the same on all nodes and compared as such."""
+    memory_room_bytes: int | None = None
+    """How much more it may take; None: nothing is known that limits it."""

@@ -70,7 +70,7 @@ class PartsElsewhere(msgspec.Struct, frozen=True, kw_only=True):
     """Parts in memory that ranks of one node start from, and that another node has."""
 
     ranks: tuple[int, ...]
-    """Sorted; all of them run on one node of the attempt."""
+    """Sorted; all of them run on one node of the attempt, unless they are `for_all`."""
     of: str = ""
     """Name of the host on which they ran before, where these are copies; empty: the other node's own."""
     name: str
@@ -80,6 +80,8 @@ class PartsElsewhere(msgspec.Struct, frozen=True, kw_only=True):
     """Where its keeper gives them."""
     within_s: float = 0.0
     """What has not come so long after it was asked for is given up: that node was put out of the job. 0: no limit."""
+    for_all: bool = False
+    """Each node of the attempt needs them, and brings those that it lacks: more or fewer ranks load them than saved them."""
 
 
 # --- an action, and the order that comes of it ----------------------------------------------------------------------
@@ -133,6 +135,9 @@ class ResumeChosen(msgspec.Struct, frozen=True, tag="resume_chosen", kw_only=Tru
     """What nodes do not see of it, a sentence each."""
     elsewhere: tuple[PartsElsewhere, ...] = ()
     """What nodes get from the memory of others, where `source` is peer."""
+    saved_world_size: int = 0
+    """So many ranks saved it in memory, and `world_size` load it, each what it needs of all parts; 0: as many as load it."""
+    world_size: int = 0
 
     def point(self) -> ResumePoint:
         """Return what the attempt's nodes are told."""

@@ -11,12 +11,15 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from keepers import LIMIT_S, KeeperGround, contents, load, memory_of, save
+from keepers import KEY, LIMIT_S, KeeperGround, contents, load, memory_of, save
 from other_keepers import linked, other_keeper, parcel_of, push, push_of, send
 
 from robust_run.ckpt_io.errors import CheckpointError
+from robust_run.ckpt_io.memory.budget import MemoryFacts
+from robust_run.ckpt_io.memory.buffers import Ledger
 from robust_run.ckpt_io.memory.client import MemoryClient
 from robust_run.ckpt_io.memory.copy_words import Go, NoRoom, NotHere, Pull, Stale
+from robust_run.ckpt_io.memory.copying import FETCH_AGAIN_S, FETCH_RESTS_S, CopyFailed, Errand, fetch
 from robust_run.ckpt_io.memory.link import Link, LinkLost
 from robust_run.ckpt_io.memory.protocol import AttemptBegins, Bring, Source
 
@@ -198,6 +201,94 @@ def test_a_source_that_dies_in_the_middle_is_named(node: Nodes, rank_of: Ranks, 
         with pytest.raises(CheckpointError, match="node-x did not give its copy: it hung up in the middle of a part"):
             rank_of(keeper, attempt=1).fetch(0, 3)
     assert keeper.look() == [] and not memory_of(keeper.process.pid)
+
+
+def breaks_off(times: int) -> tuple[Callable[[Link], None], list[int]]:
+    """One who hangs up in the middle of a part so often, and then gives all of it; and how far each try came."""
+    tries: list[int] = []
+
+    def give(link: Link) -> None:
+        link.receive_one(Pull)
+        link.send(parcel_of(PART, 3))
+        is_torn = len(tries) < times
+        tries.append(1000 if is_torn else len(PART))
+        send(link, PART[: tries[-1]])
+        if is_torn:
+            link.cut()
+
+    return give, tries
+
+
+def test_a_link_that_breaks_once_in_the_middle_of_a_part_is_tried_again_and_the_part_is_whole(
+    node: Nodes, rank_of: Ranks
+) -> None:
+    give, tries = breaks_off(1)
+    keeper = node()
+    with other_keeper(give) as source:
+        keeper.tell(Bring(attempt=1, from_attempt=0, step=3, sources=(source.source(),)))
+        keeper.begin_attempt(1, (0,), resumed_step=3)
+        part = rank_of(keeper, attempt=1).fetch(0, 3)
+        assert part is not None and bytes(part.view[: len(PART)]) == PART
+        part.close()
+    assert tries == [1000, len(PART)], "it broke off once"
+    assert keeper.notes == [] and len(memory_of(keeper.process.pid)) == 1, "what came in part is freed"
+
+
+def test_a_link_that_stays_broken_is_given_up_after_so_many_tries_and_it_is_said(node: Nodes, rank_of: Ranks) -> None:
+    give, tries = breaks_off(1000)
+    keeper = node()
+    with other_keeper(give) as source:
+        keeper.tell(Bring(attempt=1, from_attempt=0, step=3, sources=(source.source(),)))
+        keeper.begin_attempt(1, (0,), resumed_step=3)
+        with pytest.raises(CheckpointError, match=rf"in the middle of a part \({len(FETCH_RESTS_S) + 1} times\)"):
+            rank_of(keeper, attempt=1).fetch(0, 3)
+    assert len(tries) == len(FETCH_RESTS_S) + 1
+    assert "could not be brought here" in keeper.noted("node-x") and not memory_of(keeper.process.pid)
+
+
+def test_one_who_says_that_it_does_not_hold_the_part_is_not_asked_again(node: Nodes, rank_of: Ranks) -> None:
+    asked: list[int] = []
+
+    def has_not(link: Link) -> None:
+        asked.append(link.receive_one(Pull).step)
+        link.send(NotHere(reason="it is gone"))
+
+    keeper = node()
+    with other_keeper(has_not) as source:
+        keeper.tell(Bring(attempt=1, from_attempt=0, step=3, sources=(source.source(),)))
+        keeper.begin_attempt(1, (0,), resumed_step=3)
+        with pytest.raises(CheckpointError, match=r"did not give its copy: it is gone$"):
+            rank_of(keeper, attempt=1).fetch(0, 3)
+    assert asked == [3]
+
+
+def test_a_try_that_comes_too_late_is_not_made() -> None:
+    """By the clock that is given: each look at it is most of the limit later."""
+    clock = iter(range(0, 1000, int(FETCH_AGAIN_S * 0.7)))
+    errand = Errand(Source(0, "127.0.0.1", 1, "node-x"), Pull(rank=0, attempt=0, step=3))
+    tries: list[int] = []
+
+    def hang_up(link: Link) -> None:
+        tries.append(link.receive_one(Pull).step)
+
+    with other_keeper(hang_up) as source:
+        errand.source = source.source()
+        with pytest.raises(CopyFailed, match=r"it hung up \(2 times\)"):
+            fetch(errand, KEY, Ledger(MemoryFacts, 1 << 30), lambda: float(next(clock)))
+    assert len(tries) == 2
+
+
+def test_what_nobody_waits_for_is_not_tried_again() -> None:
+    errand = Errand(Source(0, "127.0.0.1", 1, "node-x"), Pull(rank=0, attempt=0, step=3))
+
+    def hang_up(link: Link) -> None:
+        link.receive_one(Pull)
+        errand.off.set()
+
+    with other_keeper(hang_up) as source:
+        errand.source = source.source()
+        with pytest.raises(CopyFailed, match=r"it hung up$"):
+            fetch(errand, KEY, Ledger(MemoryFacts, 1 << 30))
 
 
 def test_a_rank_waits_for_a_part_that_comes_slowly(node: Nodes, rank_of: Ranks) -> None:

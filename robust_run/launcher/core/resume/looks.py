@@ -34,6 +34,8 @@ class LookAsked(msgspec.Struct, kw_only=True):
     """The newest question is not answered."""
     held: tuple[MemoryGeneration, ...] = ()
     """What it said it holds in memory."""
+    room_bytes: int | None = None
+    """How much more it may take there; None: nothing is known that limits it."""
 
 
 class MemoryWorld(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,7 +1,8 @@
 """Resume point in memory: whether an attempt can start from what keepers hold, or from the folder of checkpoints. Pure.
 
-A generation counts if there is a whole part of it for each rank, of a world of this size, on the rank's own node or on one that
-can give it away: its own or a copy (`core.resume.parts`); and nothing speaks against it: no rank found it damaged, and no code
+A generation counts if there is a whole part of it for each rank that saved it, on the rank's own node or on one that can give
+it away: its own or a copy (`core.resume.parts`; with more or fewer ranks now, `core.resume.spreading`); and nothing speaks
+against it: no rank found it damaged, and no code
 that was rolled back made it. The newest of them and the newest checkpoint in storage compete: the higher step wins, memory on a
 tie. Memory that cannot be used is as if it were not there: then storage decides alone, and what was lost is said.
 
@@ -10,11 +11,18 @@ Imported where nodes hold something in memory.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
-from robust_run.ckpt_io.memory.types import generation_address, generation_name, generation_uuid
+from robust_run.ckpt_io.memory.types import (
+    generation_address,
+    generation_name,
+    generation_of_name,
+    generation_uuid,
+    saved_by_of_name,
+)
+from robust_run.ckpt_io.seen import MemoryGeneration
 from robust_run.launcher.core.membership import is_usable, name_of
 from robust_run.launcher.core.resume import choosing as storage
 from robust_run.launcher.core.resume.choosing import LEAST_S, Again, Next, Nothing, ResumeChoice, ResumeWait
@@ -41,7 +49,7 @@ def world_of(state: JobState, job: str, attempt: int) -> MemoryWorld | None:
         held_by=state.held_by,
         last=state.last_memory,
         reach=state.memory_at,
-        names={node: name_of(state, node) for node in state.memory_at},
+        names={node: name_of(state, node) for node in {**state.memory_at, **state.places}},
         evicted=frozenset(node for node in state.memory_at if not is_usable(state, node)),
     )
 
@@ -99,16 +107,16 @@ def point(world: MemoryWorld, held: HeldWhole) -> ResumePoint:
         source="peer" if held.elsewhere else "memory",
         step=held.step,
         uuid=generation_uuid(world.job, held.attempt, held.step),
-        name=generation_name(held.attempt, held.step),
-        address=generation_address(held.attempt, held.step),
+        name=generation_name(held.attempt, held.step, held.saved_by),
+        address=generation_address(held.attempt, held.step, held.saved_by),
         created_unix_s=held.created_s,
     )
 
 
 def point_named(name: str, step: int | None, uuid: str, created_unix_s: float | None) -> ResumePoint:
     """Return the resume point that a node was told, by what it says of it."""
-    attempt = name.split("-")[1] if name.count("-") == 2 else ""
-    address = generation_address(int(attempt), step or 0) if attempt.isdecimal() else ""
+    known = generation_of_name(name)
+    address = generation_address(known[0], step or 0, saved_by_of_name(name)) if known is not None else ""
     return ResumePoint(source="memory", step=step, uuid=uuid, name=name, address=address, created_unix_s=created_unix_s)
 
 
@@ -122,7 +130,24 @@ def newest(choosing: Choosing, world: MemoryWorld) -> HeldWhole | None:
             continue
         if found := whole(choosing, world, attempt, step):
             return found
+        for saved_by in _worlds(choosing, world, attempt, step):
+            from robust_run.launcher.core.resume import spreading
+
+            spread = spreading.spread(choosing, world, attempt, step, saved_by)
+            if isinstance(spread, HeldWhole):
+                return spread
     return None
+
+
+def _worlds(choosing: Choosing, world: MemoryWorld, attempt: int, step: int) -> list[int]:
+    """Return how many ranks saved a generation, where the attempt has more or fewer: one number, if nodes are to be believed."""
+    found = {
+        each.world_size
+        for _, asked in everybody(choosing)
+        for each in asked.held
+        if (each.attempt, each.step) == (attempt, step)
+    }
+    return sorted(found - {world.world_size})
 
 
 def _known(choosing: Choosing) -> list[tuple[int, int]]:
@@ -210,9 +235,25 @@ def _why_not_whole(now: CheckpointSituation, world: MemoryWorld, attempt: int, s
         for each in asked.held
         if (each.attempt, each.step) == (attempt, step)
     }
-    sizes = {each.world_size for each in held.values()} - {world.world_size}
-    if sizes:
-        return f"it is of {min(sizes)} ranks, and {world.world_size} run now"
+    for saved_by in _worlds(now.choosing, world, attempt, step):
+        from robust_run.launcher.core.resume import spreading
+
+        spread = spreading.spread(now.choosing, world, attempt, step, saved_by)
+        if isinstance(spread, spreading.NotSpread) and spread.why:
+            return spread.why
+        gone = _gone(now, world, held)
+        return f"it is of {saved_by} ranks, and {world.world_size} run now" + (f"; {gone}" if gone else "")
+    if gone := _gone(now, world, held):
+        return gone
+    there = {rank for each in held.values() for rank in (*each.ranks, *each.copies)}
+    lacking = [node for node, ranks in world.ranks.items() if not there.issuperset(ranks)]
+    if lacking:
+        return f"{now.names(lacking)} {'does' if len(lacking) == 1 else 'do'} not hold its part"
+    return "its ranks run on other nodes now"
+
+
+def _gone(now: CheckpointSituation, world: MemoryWorld, held: Mapping[str, MemoryGeneration]) -> str:
+    """Return which nodes of the attempt before took their parts along, as a clause; empty: none did."""
     there = {rank for each in held.values() for rank in (*each.ranks, *each.copies)}
     gone = [
         each.name
@@ -221,14 +262,11 @@ def _why_not_whole(now: CheckpointSituation, world: MemoryWorld, attempt: int, s
         and each.node not in held
         and not there.issuperset(range(each.first_rank, each.first_rank + each.nproc))
     ]
-    if gone:
-        names = ", ".join(dict.fromkeys(gone[:NAMED])) + (", ..." if len(gone) > NAMED else "")
-        copies = ", and no other node has a copy" if _has_copies(now.choosing) else ""
-        return f"{names}, which held a part of it, {'is' if len(gone) == 1 else 'are'} gone{copies}"
-    lacking = [node for node, ranks in world.ranks.items() if not there.issuperset(ranks)]
-    if lacking:
-        return f"{now.names(lacking)} {'does' if len(lacking) == 1 else 'do'} not hold its part"
-    return "its ranks run on other nodes now"
+    if not gone:
+        return ""
+    names = ", ".join(dict.fromkeys(gone[:NAMED])) + (", ..." if len(gone) > NAMED else "")
+    copies = ", and no other node has a copy" if _has_copies(now.choosing) else ""
+    return f"{names}, which held a part of it, {'is' if len(gone) == 1 else 'are'} gone{copies}"
 
 
 def _has_copies(choosing: Choosing) -> bool:

@@ -1,4 +1,8 @@
-"""Parts in memory: whether there is one for each rank of an attempt, and which other node has those that are not here. Pure."""
+"""Parts in memory: whether there is one for each rank of an attempt, and which other node has those that are not here. Pure.
+
+Where the attempt has as many ranks as saved a generation, each node needs the parts of its own ranks. Where it has more or fewer,
+that is `core.resume.spreading`'s.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +29,13 @@ class HeldWhole(msgspec.Struct, frozen=True, kw_only=True):
     """When the last of its parts was copied."""
     elsewhere: tuple[PartsElsewhere, ...] = ()
     """Parts that are not on the node of their rank."""
+    saved_by: int = 0
+    """So many ranks, if the attempt has more or fewer: then each node needs all parts. 0: as many as the attempt has."""
 
 
 def whole(choosing: Choosing, world: MemoryWorld, attempt: int, step: int) -> HeldWhole | None:
     """Return where the parts of a generation are; None: there is not one for each rank that could be had."""
-    held = dict(_holding(choosing, world, attempt, step))
+    held = dict(holding(choosing, world.world_size, attempt, step))
     elsewhere: list[PartsElsewhere] = []
     lenders: dict[int, str] | None = None
     for node, ranks in world.ranks.items():
@@ -37,20 +43,20 @@ def whole(choosing: Choosing, world: MemoryWorld, attempt: int, step: int) -> He
         if here is not None and here.ranks == ranks:
             continue
         lacking = sorted(set(ranks).difference(here.ranks if here is not None else ()))
-        lenders = _lenders(held, world) if lenders is None and lacking else lenders
+        lenders = lenders_of(held, world) if lenders is None and lacking else lenders
         near = set(here.copies) if here is not None and node in world.reach else set()
         found = {rank: node if rank in near else (lenders or {}).get(rank, "") for rank in lacking}
         if "" in found.values():
             return None
-        elsewhere += _grouped(world, held, found)
+        elsewhere += grouped(world, held, found)
     created_s = max((each.created_s for each in held.values()), default=0.0)
     return HeldWhole(attempt=attempt, step=step, created_s=created_s, elsewhere=tuple(elsewhere)) if held else None
 
 
 def of_placement(elsewhere: Iterable[PartsElsewhere], placement: Placement) -> tuple[PartsElsewhere, ...]:
-    """Return those of ranks of one node."""
+    """Return those that one node has use for."""
     ranks = range(placement.first_rank, placement.first_rank + placement.nproc)
-    return tuple(each for each in elsewhere if each.ranks[0] in ranks)
+    return tuple(each for each in elsewhere if each.for_all or each.ranks[0] in ranks)
 
 
 def everybody(choosing: Choosing) -> Iterator[tuple[str, LookAsked]]:
@@ -59,14 +65,15 @@ def everybody(choosing: Choosing) -> Iterator[tuple[str, LookAsked]]:
     yield from choosing.holders.items()
 
 
-def _holding(choosing: Choosing, world: MemoryWorld, attempt: int, step: int) -> Iterator[tuple[str, MemoryGeneration]]:
+def holding(choosing: Choosing, world_size: int, attempt: int, step: int) -> Iterator[tuple[str, MemoryGeneration]]:
+    """Yield who has parts of a generation that so many ranks saved."""
     for node, asked in everybody(choosing):
         for each in asked.held:
-            if (each.attempt, each.step, each.world_size) == (attempt, step, world.world_size):
+            if (each.attempt, each.step, each.world_size) == (attempt, step, world_size):
                 yield node, each
 
 
-def _lenders(held: Mapping[str, MemoryGeneration], world: MemoryWorld) -> dict[int, str]:
+def lenders_of(held: Mapping[str, MemoryGeneration], world: MemoryWorld) -> dict[int, str]:
     """Return by rank who can give its part away: who made it rather than who has a copy, and last those that may be ill."""
     lenders: dict[int, str] = {}
     there = [(node, each) for node, each in held.items() if node in world.reach]
@@ -80,10 +87,10 @@ def _lenders(held: Mapping[str, MemoryGeneration], world: MemoryWorld) -> dict[i
     return lenders
 
 
-def _grouped(
-    world: MemoryWorld, held: Mapping[str, MemoryGeneration], lenders: Mapping[int, str]
+def grouped(
+    world: MemoryWorld, held: Mapping[str, MemoryGeneration], lenders: Mapping[int, str], *, for_all: bool = False
 ) -> Iterator[PartsElsewhere]:
-    """Yield the parts that one node lacks: those of one lender and one node before together."""
+    """Yield the parts that one node lacks, or all do: those of one lender and one node before together."""
     groups: dict[tuple[str, str], list[int]] = {}
     for rank, node in lenders.items():
         of = "" if rank in held[node].ranks else _ran_on(world, rank)
@@ -91,7 +98,9 @@ def _grouped(
     for (node, of), ranks in groups.items():
         at = world.reach[node]
         name = world.names.get(node, node)
-        parts = PartsElsewhere(ranks=tuple(sorted(ranks)), of=of, name=name, host=at.host, port=at.port)
+        parts = PartsElsewhere(
+            ranks=tuple(sorted(ranks)), of=of, name=name, host=at.host, port=at.port, for_all=for_all
+        )
         yield msgspec.structs.replace(parts, within_s=FROM_EVICTED_S) if node in world.evicted else parts
 
 

@@ -132,7 +132,8 @@ def sentence(event: ResumeChosen, news: Sequence[PassedOver], unsure: Sequence[s
     elif event.source in IN_MEMORY:
         steps, lost_s = event.steps_lost, lost_s if event.steps_lost is None else None
         lost = f", {steps} step{'' if steps == 1 else 's'} lost" if steps is not None else ""
-        place = f"at step {event.step} from memory{_from_where(event.elsewhere)}{lost}"
+        worlds = f" (of {event.saved_world_size} ranks, now {event.world_size})" if event.saved_world_size else ""
+        place = f"at step {event.step} from memory{worlds or _from_where(event.elsewhere)}{lost}"
     else:
         place = f"at step {event.step}" if event.step is not None else f"from {called(None, event.name)}"
         place += ", each node from a checkpoint of its own" if event.point().is_own else ""
