@@ -19,7 +19,7 @@ class FakeKeeper:
         self.calls = 0
         self.is_skipping = False
 
-    def begin(self, step: int, size_bytes: int) -> Buffer | Skipped:
+    def begin(self, step: int, size_bytes: int, storage: str = "") -> Buffer | Skipped:
         if self.is_skipping:
             return Skipped(reason="wait")
         if not self.reserved or size_bytes > self.reserved[-1]:
