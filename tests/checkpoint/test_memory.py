@@ -222,7 +222,7 @@ def test_what_a_programs_own_handler_raises_is_no_fault_of_the_tier(fake: FakeKe
     class Preempted(Exception):  # noqa: N818
         pass
 
-    def interrupted(step: int, size_bytes: int) -> Any:
+    def interrupted(*_: object) -> Any:
         raise Preempted
 
     fake.begin = interrupted  # type: ignore[method-assign]
