@@ -79,6 +79,7 @@ class RankWatch:
         self._round_s = spec.slow_round_s
         self._suspicion = Suspicion(spec.hang_after_s)
         self._ras_address = ras_address
+        self._waiting_since_s: float | None = None
         self._metering: Metering | None = None
         self._limits = CpuLimits()
         self._nccl: NcclWatch | None = None
@@ -132,6 +133,9 @@ class RankWatch:
     def _look_now(self) -> None:
         now_s = self._clock.monotonic_s()
         beats = {worker.rank: beat for worker in self._workers if (beat := self._beat(worker, now_s)) is not None}
+        self._waiting_since_s = min(
+            (beat.waiting_since_s for beat in beats.values() if beat.waiting_since_s is not None), default=None
+        )
         long_wait = self._suspicion.look(beats, now_s)
         if long_wait is not None:
             self._report(
@@ -184,7 +188,15 @@ class RankWatch:
                 found.append(pace)
         node = NodePace(self._attempt, "", now_s - self._round_s, now_s, tuple(found))
         cpu = self._limits.look([worker.pid for worker in self._workers if worker.exit_code is None], now_s)
-        said = Paces(pace=node, nccl=self._completed(now_s), steps=newest[0], since_step_s=newest[1], cpu=cpu)
+        since_s = self._waiting_since_s
+        said = Paces(
+            pace=node,
+            nccl=self._completed(now_s),
+            steps=newest[0],
+            since_step_s=newest[1],
+            cpu=cpu,
+            waiting_s=round(max(now_s - since_s, 0.0), 3) if since_s is not None else None,
+        )
         self._deliver(said)
 
     def _completed(self, now_s: float) -> tuple[CommRate, ...]:

@@ -44,6 +44,8 @@ class StepBook:
         """How long a step takes, as rank 0 (or the first rank that says) sees it."""
         self.spread: Spread | None = None
         """Lengths of steps since this controller began; of steps that are shorter than a sixth of a second, a sample."""
+        self._waits: dict[str, float] = {}
+        """By name of the host: since when a rank waits there, where one does."""
         self._teller: int | None = None
         """The first rank that said anything: steps are counted once, not once for each rank."""
         self._through = 0
@@ -53,7 +55,10 @@ class StepBook:
         pace = said.pace
         if pace.attempt != self.attempt:
             self.attempt, self.nodes, self._teller, self._through = pace.attempt, {}, None, 0
-            self.step, self.at_s, self.step_s = 0, None, None
+            self.step, self.at_s, self.step_s, self._waits = 0, None, None, {}
+        self._waits.pop(node, None)
+        if said.waiting_s is not None:
+            self._waits[node] = now_s - said.waiting_s
         at_s = now_s - (said.since_step_s or 0.0)
         before = self.nodes.get(node)
         if not said.steps or (before is not None and said.steps < before.step):
@@ -66,6 +71,11 @@ class StepBook:
             self.step, self.at_s = said.steps, at_s
         if self._teller is None or (rank is None and self.step_s is None):
             self.step_s = step_s
+
+    @property
+    def waiting_since_s(self) -> float | None:
+        """Since when some rank of the newest attempt waits in one call, as its node said last; None: none does."""
+        return min(self._waits.values(), default=None)
 
     def _ranks_of(self, said: Paces) -> tuple[int | None, float | None, float | None]:
         """Return the slowest rank of a node, its own time for a step, and how long a step takes there; in seconds."""

@@ -51,6 +51,21 @@ def test_slow_steps_are_known_before_there_are_enough_for_a_round() -> None:
     assert (book.step, book.step_s) == (2, pytest.approx(30.0))
 
 
+def test_the_longest_wait_of_the_attempt_is_known_as_long_as_it_goes_on() -> None:
+    def waits(waiting_s: float | None, attempt: int = 0) -> Paces:
+        return Paces(pace=NodePace(attempt, "n", 0.0, 1.0, ()), waiting_s=waiting_s)
+
+    book = StepBook()
+    assert book.waiting_since_s is None
+    book.take("a", waits(3.0), 10.0)
+    book.take("b", waits(8.0), 10.0)
+    assert book.waiting_since_s == 2.0
+    book.take("b", waits(None), 20.0)
+    assert book.waiting_since_s == 7.0
+    book.take("b", waits(1.0, attempt=1), 30.0)
+    assert book.waiting_since_s == 29.0, "of the attempt before nobody waits any more"
+
+
 def test_a_node_that_has_made_no_step_says_nothing() -> None:
     book = StepBook()
     book.take("a", Paces(pace=NodePace(0, "a", 0.0, 1.0, ())), 10.0)

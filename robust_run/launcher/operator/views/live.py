@@ -78,7 +78,9 @@ def with_course(
     others the journal tells when the first rank had made one.
     """
     until_s = course.until_s(job.now_unix_s, alive=job.alive)
-    here = book if book is not None and book.attempt == job.attempt and book.step else None
+    newest = book if book is not None and book.attempt == job.attempt else None
+    here = newest if newest is not None and newest.step else None
+    since_s = newest.waiting_since_s if newest is not None else None
     return msgspec.structs.replace(
         job,
         attempts=tuple(
@@ -90,6 +92,7 @@ def with_course(
         step=here.step if here else None,
         step_s=here.step_s if here else None,
         step_age_s=max(now_s - here.at_s, 0.0) if here and here.at_s is not None and now_s is not None else None,
+        waiting_s=max(now_s - since_s, 0.0) if since_s is not None and now_s is not None else None,
     )
 
 

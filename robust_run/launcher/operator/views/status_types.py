@@ -122,6 +122,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     """How long ago that was."""
     step_s: float | None = None
     """How long a step takes."""
+    waiting_s: float | None = None
+    """How long a rank has been waiting in one call; None: none does, or nobody looks (`--slow-round 0`)."""
     outcome: Literal["", "done", "failed", "stopped"] = ""
     exit_code: int | None = None
     reason: str = ""
