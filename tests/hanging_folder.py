@@ -1,6 +1,6 @@
 """A folder over another one that hangs as long as a file exists: whoever calls then waits, and a SIGKILL does not help.
 
-    python hanging_folder.py POINT FOLDER SWITCH
+python hanging_folder.py POINT FOLDER SWITCH
 """
 
 from __future__ import annotations
