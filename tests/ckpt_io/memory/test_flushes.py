@@ -358,6 +358,20 @@ def test_at_the_end_of_a_job_one_that_was_told_to_end_comes_first(ground: Ground
     assert ground.said == [Flushed(number=7, text="step 6 was written", is_stored=True)]
 
 
+def test_at_the_end_of_a_job_they_are_removed_too_where_the_newest_had_just_been_written(ground: Ground) -> None:
+    """Its workers ended before that could be done."""
+    ground.flushes.begin_attempt(None)
+    ground.holds(5)
+    ground.want(5)
+    ground.flushes.removals.worker_gone()
+    ground.answers(done_and_remove(5))
+    assert ground.removals == []
+    ground.want_last()
+    assert (len(ground.started), len(ground.removals), ground.said) == (1, 1, [])
+    ground.answers(FlushDone())
+    assert [each.is_stored for each in ground.said] == [True]
+
+
 def test_who_is_told_again_does_not_wait_for_it(ground: Ground) -> None:
     ground.holds(5)
     ground.want_last()
