@@ -24,7 +24,7 @@ from robust_run.store.errors import AccessDenied, NotFound, StoreError
 from robust_run.store.opening import open_store
 from robust_run.store.types import Entry, Store
 
-__all__ = ["CheckpointRemoval", "Leftover", "RootEntry", "keep_newest", "latest", "list_checkpoints", "prune"]
+__all__ = ["CheckpointRemoval", "Leftover", "RootEntry", "latest", "list_checkpoints", "prune"]
 
 #: A save that is under way for longer than this is taken for dead.
 GRACE_S = 24 * 3600.0

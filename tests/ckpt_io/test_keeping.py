@@ -104,9 +104,9 @@ def test_what_somebody_has_linked_to_stays() -> None:
 
 
 def test_of_each_version_of_the_job_s_code_the_newest_stays_for_it_may_be_rolled_back() -> None:
-    found = [entry(step, BEFORE, written_by="job 1") for step in (10, 20)]
+    found = [entry(step, BEFORE, written_by=f"job 1{more}") for step, more in ((10, ""), (20, "-44"))]
     found += [entry(step, BEFORE, written_by="other 1") for step in (11, 21)]
-    found += [entry(step, written_by="job 2") for step in (30, 40)]
+    found += [entry(30, written_by="job 2"), entry(40, written_by="job 2-0dfc173bba")]
     assert gone(found, began_step=25, job="job") == ["step-10", "step-11", "step-21"]
 
 

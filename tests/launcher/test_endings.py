@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 from jobs import PATIENT, Job, kill, run, running, script, wait_for
 
-from robust_run.launcher.start.guard import Requests
+from robust_run.launcher.start.guard import Requests, wait_for_end
 
 #: What a worker may be doing when the end comes. Each makes `up-<rank>` when it has got there.
 WORKERS = {
@@ -428,3 +429,35 @@ def test_nohup_is_respected(tmp_path: Path) -> None:
         assert job.events("signal_received") == []
         job.signal(signal.SIGTERM)
         assert job.finish() == 143
+
+
+#: Its first thread ends, with an exit code; another one goes on, as one does that a file system holds fast.
+_HALF_ENDED = """
+import ctypes, platform, threading, time
+threading.Thread(target=time.sleep, args=(600,)).start()
+print("up", flush=True)
+ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[platform.machine()], 7)
+"""
+
+
+def test_an_agent_one_of_whose_threads_cannot_end_is_not_waited_for(capfd: pytest.CaptureFixture[str]) -> None:
+    """A SIGKILL does not end such a thread while its file system hangs, and until it does nobody gets the exit code."""
+    with subprocess.Popen([sys.executable, "-c", _HALF_ENDED], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"up\n"
+        try:
+            assert os.waitstatus_to_exitcode(wait_for_end(process.pid)) == 7
+        finally:
+            process.kill()
+    assert (
+        f"the agent (pid {process.pid}) has ended, but for a thread that waits for a file system"
+        in capfd.readouterr().err
+    )
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_an_agent_that_ends_is_seen_at_once_and_said_nothing_of(capfd: pytest.CaptureFixture[str], code: int) -> None:
+    pid = os.fork()
+    if pid == 0:
+        os._exit(code)
+    assert os.waitstatus_to_exitcode(wait_for_end(pid)) == code
+    assert capfd.readouterr().err == ""

@@ -1,4 +1,4 @@
-"""The process that writes one generation, and ends.
+"""The process that writes one generation, or removes older checkpoints, and ends.
 
     python -m robust_run.checkpoint.flush.process < ORDER > ANSWERS
 

@@ -1,4 +1,4 @@
-"""The keeper's end of a process that writes a generation to storage (`robust_run.checkpoint.flush`)."""
+"""The keeper's end of a process that writes a generation to storage, or removes older ones (`robust_run.checkpoint.flush`)."""
 
 from __future__ import annotations
 

@@ -155,8 +155,7 @@ class Flushes:
             text = stored.text if stored is not None and is_stored else ""
             if newest is not None and not is_stored:
                 text = f"step {newest[1]} is in memory, and there was no time to write it to storage"
-            self._tell(Flushed(number=self._last.number, text=text, is_stored=is_stored))
-            self._last = None
+            self._end(stored if stored is not None and is_stored else FlushDone(), text)
             return True
         return False
 

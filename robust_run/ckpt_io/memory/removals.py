@@ -24,6 +24,8 @@ class Removals:
         self._start, self._tell, self._run = start, tell, run
         self._process: Process | None = None
         self._are_all_there = False
+        self._next: tuple[RemoveOld, float | None, Callable[[], None]] | None = None
+        """At the end of the job, after the one that is under way."""
         self._told = ""
 
     @property
@@ -42,9 +44,15 @@ class Removals:
         self._are_all_there = False
 
     def begin(self, order: RemoveOld, until_s: float | None, then: Callable[[], None], *, is_job_over: bool) -> bool:
-        """Begin; `then` is called when it is over. False: it is not the time for it, and nothing was begun."""
-        if self._process is not None or not (self._are_all_there or is_job_over):
+        """Begin; `then` is called when it is over. False: it is not the time for it, and nothing was begun.
+
+        At the end of a job one that is under way is waited for: it has been told to end.
+        """
+        if not (self._are_all_there or is_job_over):
             return False
+        if self._process is not None:
+            self._next = (order, until_s, then) if is_job_over else None
+            return is_job_over
         try:
             self._process = self._start(order, (), until_s)
         except OSError:  # after the next save it is tried again
@@ -57,6 +65,11 @@ class Removals:
         if self._process is not None:
             self._process.stop()
 
+    def _begin_next(self) -> None:
+        waiting, self._next = self._next, None
+        if waiting is not None and not self.begin(*waiting, is_job_over=True):
+            waiting[2]()
+
     def _wait_for(self, process: Process, then: Callable[[], None]) -> None:
         def heard(answer: FlushAnswer | FlushSilent | Exception) -> None:
             if isinstance(answer, FlushSilent):  # nobody waits for it
@@ -68,5 +81,6 @@ class Removals:
                 self._told = text
                 self._tell(KeeperNote(text=text))
             then()
+            self._begin_next()
 
         self._run(process.next, heard, is_long=True)

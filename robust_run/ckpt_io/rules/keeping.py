@@ -51,8 +51,9 @@ def plan(found: list[RootEntry], rule: KeepNewest) -> list[CheckpointRemoval]:
     versions: set[str] = set()
     removals = []
     for rank, each in enumerate(counted):
-        is_newest_of_version = bool(each.written_by) and each.written_by not in versions and _is_of_job(each, rule)
-        versions.add(each.written_by)
+        version = _version_of(each, rule)
+        is_newest_of_version = bool(version) and version not in versions
+        versions.add(version)
         if rank >= max(rule.most, 1) and not is_newest_of_version and each.uuid not in linked:
             removals.append(CheckpointRemoval(each.name, f"{rank} are newer, {rule.most} are kept"))
     return removals[::-1]
@@ -67,8 +68,13 @@ def _counts(each: RootEntry, rule: KeepNewest) -> bool:
     return each.step <= rule.began_step and each.name not in rule.leave and each.uuid not in rule.leave
 
 
-def _is_of_job(each: RootEntry, rule: KeepNewest) -> bool:
-    return bool(rule.job) and each.written_by.startswith(f"{rule.job} ")
+def _version_of(each: RootEntry, rule: KeepNewest) -> str:
+    """Return the number of the version of the job's code that wrote it; empty: it was no version of this job's.
+
+    A version has its digest behind its number once it is captured: `2`, then `2-0dfc173bba`.
+    """
+    job, _, version = each.written_by.partition(" ")
+    return version.partition("-")[0] if rule.job and job == rule.job else ""
 
 
 def _age(each: RootEntry) -> Age:

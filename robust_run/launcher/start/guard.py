@@ -15,6 +15,7 @@ said above of the guard's orphans, and tells the guard.
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 import time
@@ -44,6 +45,13 @@ PATIENCE = 3
 SAME_BREATH_S = 0.3
 #: if it has had this long since the second time, at which it kills its workers: on a busy machine that takes a while.
 ANSWER_S = 5.0
+
+
+#: How often it is looked whether only a part of the agent has ended, and how often that must be seen: it lasts a moment always.
+LOOK_S = 1.0
+HALF_ENDED_LOOKS = 3
+#: Where /proc/PID/stat has it, after the name.
+_EXIT_CODE = 49
 
 
 def hold_signals(extra_signals: Iterable[int] = ()) -> set[int]:
@@ -93,12 +101,56 @@ def run_guarded(
     if distant is not None:
         return _conclude(pid, *distant.wait())
     if fence is None:
-        status = os.waitpid(pid, 0)[1]
+        status = wait_for_end(pid)
     else:
         from robust_run.launcher.start.many.second_fence import wait
 
         status = wait(pid, fence)
     return _conclude(pid, os.waitstatus_to_exitcode(status), _sweep())
+
+
+def wait_for_end(pid: int, look: Callable[[], float] = lambda: LOOK_S) -> int:
+    """Wait for the end of a child; return its status as `waitpid` gives it. `look`: called now and then, says when again.
+
+    A thread that waits for a file system which hangs keeps even a killed process: such a one is not waited for, and that is said.
+    """
+    poll = select.poll()
+    descriptor = _opened(pid)
+    if descriptor >= 0:
+        poll.register(descriptor, select.POLLIN)
+    pause_s, looked_at_s, looks = LOOK_S, time.monotonic(), 0
+    while True:
+        poll.poll(pause_s * 1000)
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            return status
+        pause_s = look()
+        if time.monotonic() < looked_at_s + LOOK_S:
+            continue
+        looked_at_s, left = time.monotonic(), status_of_half_ended(pid)
+        looks = looks + 1 if left is not None else 0
+        if left is not None and looks >= HALF_ENDED_LOOKS:
+            what = "has ended, but for a thread that waits for a file system which does not answer"
+            print(f"robust-run: the agent (pid {pid}) {what}", file=sys.stderr, flush=True)
+            return left
+
+
+def _opened(pid: int) -> int:
+    """Return what can be read from once a process has ended; -1: there is no such thing here."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return -1
+
+
+def status_of_half_ended(pid: int) -> int | None:
+    """Return the exit status of a process whose first thread has ended; None: that has not."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+        return int(fields[_EXIT_CODE]) if fields[0] == b"Z" else None
+    except (OSError, IndexError, ValueError):
+        return None
 
 
 def _fork(agent: Callable[[int], int], lifeline: int, forward: int) -> int:

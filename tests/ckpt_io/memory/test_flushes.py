@@ -68,7 +68,7 @@ class Ground:
         self.started: list[FakeProcess] = []
         self.removals: list[FakeRemoval] = []
         self.fails_to_start = False
-        self._thens: list[Callable[[Any], None]] = []
+        self.thens: list[Callable[[Any], None]] = []
         self.descriptors = {number: os.memfd_create("part") for number in range(6)}
         self.flushes = Flushes(self._start, self.said.append, self._run, lambda: self.now_s)
         buffers = tuple(HeldBuffer(id=number, rank=number % 2, size_bytes=100) for number in range(6))
@@ -84,7 +84,7 @@ class Ground:
         return self.started[-1]
 
     def _run(self, job: Callable[[], Any], then: Callable[[Any], None], *, is_long: bool) -> None:
-        self._thens.append(then)
+        self.thens.append(then)
 
     def holds(self, *steps: int, state: str = "whole", ranks: tuple[int, ...] = (0, 1)) -> None:
         buffers = list(self.holdings.buffers)
@@ -108,7 +108,7 @@ class Ground:
 
     def answers(self, answer: FlushAnswer | FlushSilent) -> None:
         """The one that was started last among those that are under way."""
-        self._thens.pop()(answer)
+        self.thens.pop()(answer)
 
     def steps(self) -> list[list[int]]:
         return [sorted({part.step for part in process.order.parts}) for process in self.started]
@@ -350,6 +350,38 @@ def test_at_the_end_of_a_job_they_are_removed_before_that_is_said_and_not_for_lo
     ground.answers(FlushDone(is_left=True))
     assert ground.said == [Flushed(number=7, text="step 5 was written", is_stored=True)]
     assert not ground.flushes.is_busy
+
+
+def test_at_the_end_of_a_job_one_that_was_told_to_end_comes_first(ground: Ground) -> None:
+    """It began beside the training, and stopped when the first worker had ended."""
+    ground.flushes.begin_attempt(None)
+    ground.holds(5)
+    ground.want(5)
+    ground.answers(done_and_remove(5))
+    ground.flushes.removals.worker_gone()
+    ground.holds(5, 6)
+    ground.want_last()
+    removal = ground.thens.pop(0)
+    ground.answers(done_and_remove(6))
+    assert (len(ground.removals), ground.said) == (1, [])
+    removal(FlushDone())
+    assert (len(ground.removals), ground.said) == (2, [])
+    ground.answers(FlushDone())
+    assert ground.said == [Flushed(number=7, text="step 6 was written", is_stored=True)]
+
+
+def test_at_the_end_of_a_job_they_are_removed_too_where_the_newest_had_just_been_written(ground: Ground) -> None:
+    """Its workers ended before that could be done."""
+    ground.flushes.begin_attempt(None)
+    ground.holds(5)
+    ground.want(5)
+    ground.flushes.removals.worker_gone()
+    ground.answers(done_and_remove(5))
+    assert ground.removals == []
+    ground.want_last()
+    assert (len(ground.started), len(ground.removals), ground.said) == (1, 1, [])
+    ground.answers(FlushDone())
+    assert [each.is_stored for each in ground.said] == [True]
 
 
 def test_who_is_told_again_does_not_wait_for_it(ground: Ground) -> None:

@@ -14,8 +14,6 @@ node would wait for it for ever.
 
 from __future__ import annotations
 
-import os
-import select
 import signal
 import sys
 import time
@@ -23,6 +21,7 @@ from collections.abc import Callable, Collection
 from typing import Protocol
 
 from robust_run.launcher.agent.workers.process_tree import Killing, Sweep, send
+from robust_run.launcher.start.guard import wait_for_end
 from robust_run.launcher.start.priority import raise_priority
 
 #: How often the fence is looked at, and how often while something is left that must be dead.
@@ -123,16 +122,6 @@ class Below:
 def wait(agent: int, fence: Fence) -> int:
     """Wait for the agent's end, minding its fence; return its status as `waitpid` gives it."""
     raise_priority()
-    poll = select.poll()
-    descriptor = os.pidfd_open(agent) if hasattr(os, "pidfd_open") else -1
-    if descriptor >= 0:
-        poll.register(descriptor, select.POLLIN)
     said = f"robust-run: the agent (pid {agent}) did not answer when its lease was over; its workers were ended"
     second = SecondFence(fence, Below(agent), lambda: print(said, file=sys.stderr, flush=True), time.monotonic())
-    pause_s = LOOK_S
-    while True:
-        poll.poll(pause_s * 1000)
-        ended, status = os.waitpid(agent, os.WNOHANG)
-        if ended:
-            return status
-        pause_s = second.look(time.monotonic())
+    return wait_for_end(agent, lambda: second.look(time.monotonic()))
