@@ -211,6 +211,28 @@ def test_an_integer_that_torch_made_text_of_is_refused_or_known_to_be_one(tmp_pa
     assert checkpoint.load({"optimizer": optimizer}, folder=str(tmp_path)) == 2
 
 
+@pytest.mark.parametrize("first", SAVES)
+@pytest.mark.parametrize("then", SAVES)
+@pytest.mark.parametrize("memory", ["fake", ""])
+def test_a_writer_is_for_one_save(
+    request: pytest.FixtureRequest, tmp_path: Path, first: str, then: str, memory: str
+) -> None:
+    """Else the second would save nothing, and not say so."""
+    if memory:
+        request.getfixturevalue(memory)
+    writer = checkpoint.MemoryWriter(step=1, folder=str(tmp_path))
+
+    def save_with_it(how: str) -> None:
+        if how == "sync":
+            dcp.save({"weight": torch.ones(3)}, storage_writer=writer)
+        else:
+            dcp.async_save({"weight": torch.ones(3)}, storage_writer=writer, no_dist=True).result(LIMIT_S)
+
+    save_with_it(first)
+    with pytest.raises((UserError, CheckpointException), match="was used for step 1: make one for each save"):
+        save_with_it(then)
+
+
 def test_a_planner_that_does_not_tell_is_refused_where_nothing_was_copied(tmp_path: Path) -> None:
     class Own(dcp.DefaultSavePlanner):
         def finish_plan(self, plan: Any) -> Any:
