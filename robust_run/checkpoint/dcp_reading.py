@@ -31,7 +31,7 @@ class MemoryReader(StorageReader):  # type: ignore[misc]
     """What an attempt is to start from, in memory or storage, for one `dcp.load`. All ranks of the job make one, and load.
 
     `folder`: as of `checkpoint.load`. What `checkpoint.save` saved can be loaded as well. Random number generators are put back
-    after the load, if there are as many ranks as when it was saved.
+    after the load, if there are as many ranks as when it was saved. One that is not loaded from is to be closed.
     """
 
     def __init__(self, folder: str | None = None) -> None:

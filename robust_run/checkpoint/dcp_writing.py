@@ -51,7 +51,7 @@ class MemoryWriter(_Staging, StorageWriter):  # type: ignore[misc]
         """Raises UserError: there is no folder, or a number is none that counts."""
         self._step, self._every, self._folder = checked_step(step), every, folder
         settings_of(folder, every, os.environ)
-        self._is_staged = False
+        self._is_staged = self._is_used = False
         self._storage: RobustWriter | None = None
         """What writes a copy of the state to storage; None: nobody here does."""
         self._kept: session.Kept | None = None
@@ -66,7 +66,8 @@ class MemoryWriter(_Staging, StorageWriter):  # type: ignore[misc]
 
     def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         """Save to memory; return a copy of what is to be written to storage here, in most cases nothing. All ranks take part."""
-        self._is_staged, self._storage = True, None
+        self._check_new()
+        self._is_staged = True
         if os.environ.get(REPLAY):
             return {}
         kept = session.take_step(state_dict, self._step, settings_of(self._folder, self._every, os.environ))
@@ -118,9 +119,13 @@ class MemoryWriter(_Staging, StorageWriter):  # type: ignore[misc]
         Raises:
             As `checkpoint.save`.
         """
+        is_staged = self._is_staged and not self._is_used
+        if not is_staged or (plan.items and self._storage is None):  # of what was staged there is nothing to be written
+            self._check_new()
+        self._is_used = True
         if self._storage is not None:
             return self._storage.write_data(plan, planner)
-        if not self._is_staged:
+        if not is_staged:
             session.save(_state_of(planner), step=self._step, folder=self._folder, every=self._every)
         done: Future[list[WriteResult]] = Future()
         done.set_result([])
@@ -133,6 +138,10 @@ class MemoryWriter(_Staging, StorageWriter):  # type: ignore[misc]
             self._storage.finish(metadata, results)
             if self._kept is not None:
                 self._kept.remove_old()
+
+    def _check_new(self) -> None:
+        if self._is_staged or self._is_used:
+            raise UserError(f"this MemoryWriter was used for step {self._step}: make one for each save")
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:  # noqa: ARG003 - torch's

@@ -94,6 +94,10 @@ def _why_not(tensor: torch.Tensor) -> str:
         return ""
     if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):
         return "has no shape yet: run the model once before it is saved"
+    if type(tensor).__name__ == "ShardedTensor":  # it cannot be asked for anything that a tensor can
+        return (
+            "is a ShardedTensor, of FSDP1: use FSDP2 (fully_shard), or give FSDP1 a device_mesh=, which makes DTensors"
+        )
     local = local_of(tensor)
     if local.is_meta:
         return "is on the meta device and has no elements: give it memory before it is saved"

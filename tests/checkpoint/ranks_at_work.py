@@ -266,6 +266,14 @@ def dcp_alone_among_others(rank: int) -> Any:
     dcp.async_save({"weight": torch.ones(3)}, storage_writer=checkpoint.MemoryWriter(step=1), no_dist=True).result()
 
 
+def save_sharded_tensor(rank: int) -> None:
+    from torch.distributed._shard import sharded_tensor
+    from torch.distributed._shard.sharding_spec import ChunkShardingSpec
+
+    spec = ChunkShardingSpec(dim=0, placements=["rank:0/cpu", "rank:1/cpu"])
+    checkpoint.save({"weight": sharded_tensor.ones(spec, 4, 4)}, step=1)
+
+
 def dcp_save_where_nothing_can_be(rank: int) -> Any:
     group = dist.new_group(backend="gloo")
     said = []
@@ -308,6 +316,7 @@ SCENARIOS: dict[str, Callable[[int], Any]] = {
     "dcp_look_sharded": dcp_look(is_sharded=True),
     "dcp_alone_among_others": dcp_alone_among_others,
     "dcp_save_where_nothing_can_be": dcp_save_where_nothing_can_be,
+    "save_sharded_tensor": save_sharded_tensor,
     "memory_fails": memory_fails_as_the_warning_comes,
 }
 

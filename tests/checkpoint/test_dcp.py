@@ -23,7 +23,7 @@ from robust_run.ckpt_io.errors import CheckpointError
 from robust_run.ckpt_io.memory.client import MemoryClient
 from robust_run.errors import UserError
 
-pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is")
 LIMIT_S = 120
 SAVES = ["async", "sync"]
 
@@ -33,7 +33,7 @@ def save(how: str, state: dict[str, Any], **words: Any) -> None:
     if how == "sync":
         dcp.save(state, storage_writer=writer)
     else:
-        dcp.async_save(state, storage_writer=writer, no_dist=True).result(LIMIT_S)
+        dcp.async_save(state, storage_writer=writer).result(LIMIT_S)
 
 
 def load(state: dict[str, Any], folder: str | None = None) -> int | None:
@@ -136,14 +136,12 @@ def test_saves_of_both_kinds_are_steps_of_one_training(fake: FakeKeeper, monkeyp
 
 def test_what_is_in_memory_is_not_written_to_storage_until_it_is_due(fake: FakeKeeper, tmp_path: Path) -> None:
     folder = str(tmp_path / "ckpt")
-    saving = dcp.async_save(
-        {"weight": torch.ones(3)}, storage_writer=checkpoint.MemoryWriter(step=1, folder=folder), no_dist=True
-    )
+    saving = dcp.async_save({"weight": torch.ones(3)}, storage_writer=checkpoint.MemoryWriter(step=1, folder=folder))
     assert 1 in fake.parts, "when it returns it is there"
     assert saving.result(LIMIT_S).state_dict_metadata == {}
     assert not (tmp_path / "ckpt").exists()
     saving = dcp.async_save(
-        {"weight": torch.ones(3)}, storage_writer=checkpoint.MemoryWriter(step=2, folder=folder, every=1), no_dist=True
+        {"weight": torch.ones(3)}, storage_writer=checkpoint.MemoryWriter(step=2, folder=folder, every=1)
     )
     assert "weight" in saving.result(LIMIT_S).state_dict_metadata
     assert sorted(fake.parts) == [1, 2] and steps_in(tmp_path / "ckpt") == ["step-2"]
@@ -158,7 +156,7 @@ def test_the_state_may_change_while_storage_is_written(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(RobustWriter, "write_data", waits)
     state = {"weight": torch.ones(1000), "list": [1]}
-    saving = dcp.async_save(state, storage_writer=checkpoint.MemoryWriter(step=1, folder=str(tmp_path)), no_dist=True)
+    saving = dcp.async_save(state, storage_writer=checkpoint.MemoryWriter(step=1, folder=str(tmp_path)))
     state["weight"].fill_(-1)
     state["list"].append(2)  # type: ignore[attr-defined]
     assert not saving.done()
@@ -171,9 +169,7 @@ def test_the_state_may_change_while_storage_is_written(tmp_path: Path, monkeypat
 
 def test_what_fails_in_storage_comes_out_of_the_future_and_the_next_save_is_well(tmp_path: Path) -> None:
     state = {"weight": torch.ones(3)}
-    bad = dcp.async_save(
-        state, storage_writer=checkpoint.MemoryWriter(step=1, folder="/proc/nothing/can/be"), no_dist=True
-    )
+    bad = dcp.async_save(state, storage_writer=checkpoint.MemoryWriter(step=1, folder="/proc/nothing/can/be"))
     with pytest.raises((CheckpointException, CheckpointError), match="/proc/nothing"):
         bad.result(LIMIT_S)
     with pytest.raises(CheckpointException, match="/proc/nothing"):
@@ -209,6 +205,28 @@ def test_an_integer_that_torch_made_text_of_is_refused_or_known_to_be_one(tmp_pa
     optimizer = torch.optim.SGD(model.parameters())  # without state
     save("sync", {"optimizer": optimizer}, step=2, folder=str(tmp_path))
     assert checkpoint.load({"optimizer": optimizer}, folder=str(tmp_path)) == 2
+
+
+@pytest.mark.parametrize("first", SAVES)
+@pytest.mark.parametrize("then", SAVES)
+@pytest.mark.parametrize("memory", ["fake", ""])
+def test_a_writer_is_for_one_save(
+    request: pytest.FixtureRequest, tmp_path: Path, first: str, then: str, memory: str
+) -> None:
+    """Else the second would save nothing, and not say so."""
+    if memory:
+        request.getfixturevalue(memory)
+    writer = checkpoint.MemoryWriter(step=1, folder=str(tmp_path))
+
+    def save_with_it(how: str) -> None:
+        if how == "sync":
+            dcp.save({"weight": torch.ones(3)}, storage_writer=writer)
+        else:
+            dcp.async_save({"weight": torch.ones(3)}, storage_writer=writer).result(LIMIT_S)
+
+    save_with_it(first)
+    with pytest.raises((UserError, CheckpointException), match="was used for step 1: make one for each save"):
+        save_with_it(then)
 
 
 def test_a_planner_that_does_not_tell_is_refused_where_nothing_was_copied(tmp_path: Path) -> None:
@@ -307,7 +325,6 @@ def test_a_stager_keeps_each_step_in_memory_and_the_writer_has_storage(
         state,
         storage_writer=dcp.FileSystemWriter(tmp_path / "theirs"),
         async_stager=checkpoint.MemoryStager(step=5),
-        no_dist=True,
     )
     state["weight"].fill_(-1)
     saving.result(LIMIT_S)

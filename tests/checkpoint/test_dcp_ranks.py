@@ -101,3 +101,8 @@ def test_a_save_that_fails_on_storage_is_every_ranks_error_and_the_next_one_is_w
     answers = ranks.values("dcp_save_where_nothing_can_be", ROBUST_CKPT_DIR=str(tmp_path / "ckpt"))
     assert all("/proc/nothing" in first and second == "" for first, second in answers), answers
     assert os.listdir(tmp_path / "ckpt") == ["step-2"]
+
+
+def test_what_fsdp1_has_is_refused_by_its_name(ranks: Ranks, tmp_path: Path) -> None:
+    for answer in ranks.do("save_sharded_tensor", ROBUST_CKPT_DIR=str(tmp_path / "ckpt")):
+        assert answer["error"] == "StateRefused" and "weight: is a ShardedTensor, of FSDP1" in answer["text"], answer
