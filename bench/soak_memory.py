@@ -92,8 +92,8 @@ def part(all_came: Sequence[Came], seed: int, where: str) -> list[str]:
         *(_row(act, [came for cut, came in cuts if cut.act == act]) for act in ACTS),
         "",
         f"Before {len(busy)} of the cuts a step took longer than {CALM_S:g} s, or more than {CALM_LOAD:g} processes wanted each "
-        "core: the machine may have been too busy for a copy of a step. Only how many steps are made again is not asked there "
-        f"after a power cut: {_counted(Counter(each.lost for each in busy))}.",
+        "core: the machine may have been too busy for a copy of a step. Only how many steps are made again is not asked there: "
+        f"{_counted(Counter(each.lost for each in busy))}.",
         "",
         "## Failures",
         "",

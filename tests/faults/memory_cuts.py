@@ -123,7 +123,7 @@ def judge(cut: Cut, followed: Followed) -> str:
             return f"{said}, and nobody had a copy"
         at_least, at_most = followed.stored_before, followed.stored_after
         return "" if at_least <= followed.began <= at_most else f"{said}; storage had step {at_least} to {at_most}"
-    if followed.lost > MOST_LOST and (followed.is_calm or cut.act == "kill"):
+    if followed.lost > MOST_LOST and followed.is_calm:
         return f"{said}: {followed.lost} steps are made again, at most {MOST_LOST} may be"
     return ""
 
