@@ -79,7 +79,7 @@ def part(all_came: Sequence[Came], seed: int, where: str) -> list[str]:
     """Return the page's part. Pure."""
     failed = [came for came in all_came if came.problem]
     cuts = [each for came in all_came for each in came.followed]
-    busy = [came for _, came in cuts if not came.is_calm]
+    busy = [came for cut, came in cuts if not came.is_calm and cut.act != "pair"]
     nodes = Counter(came.schedule.nodes for came in all_came)
     return [
         "## Cuts",
