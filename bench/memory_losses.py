@@ -2,6 +2,7 @@
 
     python bench/memory_losses.py --losses 5
     python bench/memory_losses.py --losses 3 --every 400 --mb 64
+    python bench/memory_losses.py --losses 3 --mb 16 --mbit 100     # a copy takes longer than a step
 
 The same program on the same launcher, twice: `robust_run.checkpoint.save` after each step with --every, once as it is (memory at
 every step, a copy on another node, storage every so many steps in the background), once with `--ckpt-memory off` (storage every
@@ -88,6 +89,8 @@ class Run:
 
     def __init__(self, side: str, args: argparse.Namespace, cluster: Cluster, folder: Path) -> None:
         self._cluster, self._every = cluster, args.every
+        if args.mbit:
+            hold_links(cluster, args.mbit)
         options = ["--nnodes", "2", "--nproc-per-node", "1", "--standby", "1", "--max-restarts", "100"]
         options += ["--ckpt-dir", str(folder / "ckpt"), *(["--ckpt-memory", "off"] if side == STORAGE else [])]
         env = {"BENCH_MB": str(args.mb), "BENCH_STEP_S": str(args.step_s), "BENCH_EVERY": str(args.every)}
@@ -131,6 +134,15 @@ class Run:
     def _trains_after(self) -> int:
         found = collections.Counter(each.attempt for each in self.job.workers() if len(each.times) >= 1)
         return max((each for each, ranks in found.items() if each > self._attempt and ranks == RANKS), default=0)
+
+
+def hold_links(cluster: Cluster, mbit: float) -> None:
+    """Hold what each host sends to so many Mbit/s."""
+    for host in cluster:
+        assert host._init, "it is on"
+        qdisc = ["tc", "qdisc", "add", "dev", "eth0", "root", "tbf", "rate", f"{mbit}mbit", "burst", "128k"]
+        inside = ["nsenter", f"--net=/proc/{host._init.pid}/ns/net"]
+        subprocess.run([*inside, *qdisc, "latency", "50ms"], check=True)
 
 
 def one_job(side: str, args: argparse.Namespace, number: int, found: dict[tuple[str, str], list[Lost]]) -> None:
@@ -185,6 +197,9 @@ def main() -> int:
     parser.add_argument("--every", type=int, default=100, help="steps between two checkpoints in storage (default 100)")
     parser.add_argument("--step-s", type=float, default=0.1, help="how long a step takes (default 0.1)")
     parser.add_argument("--mb", type=int, default=64, help="MiB of the state of each rank (default 64)")
+    parser.add_argument(
+        "--mbit", type=float, default=0.0, help="Mbit/s that links are held to; 0 (default): to nothing"
+    )
     parser.add_argument("--limit-s", type=float, default=1800, help="start nothing new after this many seconds")
     args = parser.parse_args()
     unwind_on_sigterm()
@@ -199,7 +214,8 @@ def main() -> int:
     cases = [case_of(what, found) for what in LOSSES]
     print()
     ratios = ratios_of(found)
-    print_result("memory_losses", cases, every=args.every, step_s=args.step_s, state_mib=args.mb, ratios=ratios)
+    settings = {"every": args.every, "step_s": args.step_s, "state_mib": args.mb, "mbit": args.mbit}
+    print_result("memory_losses", cases, **settings, ratios=ratios)
     return 0
 
 

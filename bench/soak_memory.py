@@ -17,7 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "faults"))
 
 import soak_page
-from memory_cuts import ACTS, CALM_S, MOST_LOST, Cut, Followed, Schedule, drawn
+from memory_cuts import ACTS, CALM_LOAD, CALM_S, MOST_LOST, Cut, Followed, Schedule, drawn
 from memory_cuts_job import try_out
 
 BEGINNING = f"""# Soak: power cuts under checkpoints in memory
@@ -79,7 +79,7 @@ def part(all_came: Sequence[Came], seed: int, where: str) -> list[str]:
     """Return the page's part. Pure."""
     failed = [came for came in all_came if came.problem]
     cuts = [each for came in all_came for each in came.followed]
-    busy = [came for _, came in cuts if not came.is_calm]
+    busy = [came for cut, came in cuts if not came.is_calm and cut.act != "pair"]
     nodes = Counter(came.schedule.nodes for came in all_came)
     return [
         "## Cuts",
@@ -91,8 +91,8 @@ def part(all_came: Sequence[Came], seed: int, where: str) -> list[str]:
         "|---|---|---|---|",
         *(_row(act, [came for cut, came in cuts if cut.act == act]) for act in ACTS),
         "",
-        f"Before {len(busy)} of the cuts a step took longer than {CALM_S:g} s: the machine was too busy for a step, and may have "
-        f"been for a copy of it. Only how many steps are made again is not asked there after a power cut: "
+        f"Before {len(busy)} of the cuts a step took longer than {CALM_S:g} s, or more than {CALM_LOAD:g} processes wanted each "
+        "core: the machine may have been too busy for a copy of a step. Only how many steps are made again is not asked there: "
         f"{_counted(Counter(each.lost for each in busy))}.",
         "",
         "## Failures",

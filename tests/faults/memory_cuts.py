@@ -30,7 +30,8 @@ _CHANCES = (6, 4, 3, 2)
 MOST_LOST = 1
 """Steps that are made again where memory, or a copy of it, is left."""
 CALM_S = 2 * STEP_S
-"""Where a step takes longer than this, the machine is too busy for it, and so it may be for a copy of it."""
+CALM_LOAD = 6.0
+"""Where a step takes longer than this, or so many processes want each core, the machine may be too busy for a copy of a step."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,8 @@ class Followed:
     """The newest step that storage had just before the cut, and just before training went on; 0: none."""
     slowest_s: float = STEP_S
     """How long the longest of the last steps before the cut took."""
+    load: float = 0.0
+    """How many processes wanted each core, on the average of a minute."""
     in_save: bool = False
     """Whether a rank that was killed died before its save returned."""
 
@@ -90,7 +93,7 @@ class Followed:
     @property
     def is_calm(self) -> bool:
         """Whether a copy had the time that a step should take."""
-        return self.slowest_s <= CALM_S
+        return self.slowest_s <= CALM_S and self.load <= CALM_LOAD
 
 
 def drawn(chance: random.Random) -> Schedule:
@@ -120,7 +123,7 @@ def judge(cut: Cut, followed: Followed) -> str:
             return f"{said}, and nobody had a copy"
         at_least, at_most = followed.stored_before, followed.stored_after
         return "" if at_least <= followed.began <= at_most else f"{said}; storage had step {at_least} to {at_most}"
-    if followed.lost > MOST_LOST and (followed.is_calm or cut.act == "kill"):
+    if followed.lost > MOST_LOST and followed.is_calm:
         return f"{said}: {followed.lost} steps are made again, at most {MOST_LOST} may be"
     return ""
 

@@ -158,7 +158,7 @@ class _Trial:
     def strike(self, cut: Cut) -> Followed:
         """Carry a cut out; return what came of it, once the job trains again."""
         self.job.wait_for_steps(self._attempt, RANKS, self._made() + cut.steps, PATIENCE_S)
-        lost = self._attempt
+        lost, load = self._attempt, os.getloadavg()[0] / (os.cpu_count() or 1)
         if cut.act == "kill":
             stored = self._stored()
             self._kill(cut)
@@ -179,6 +179,7 @@ class _Trial:
             stored_before=stored,
             stored_after=self._stored(),
             slowest_s=round(self._slowest_s(lost), 2),
+            load=round(load, 1),
             in_save=in_save,
         )
         self._check_what_was_loaded()

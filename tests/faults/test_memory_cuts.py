@@ -10,6 +10,8 @@ from hosts import need_hosts
 from memory_cuts import ACTS, MOST, NODES, RANKS, SPARE, STEP_S, Cut, Followed, Schedule, drawn, judge, victims
 from memory_cuts_job import EVERY, try_out, undisturbed
 
+pytestmark = pytest.mark.timeout(600)  # two losses, one after the other, on a busy machine
+
 SOME = [drawn(random.Random(seed)) for seed in range(300)]
 FOUR = ["a", "b", "c", "d"]
 AROUND = {"a": "c", "c": "a", "b": "d", "d": "b"}
@@ -30,11 +32,10 @@ def test_a_step_is_made_again_where_a_copy_is_left_and_storage_is_gone_back_to_w
     followed: dict[str, Followed] = {}
     assert try_out(schedule, tmp_path, lambda cut, came: followed.update({cut.act: came})) == ""
     assert set(followed) == {cut.act for cut in schedule.cuts}
-    if "pair" in followed:
-        assert followed["pair"].began % EVERY == 0
-        assert followed["apart"].source == "peer"
-    else:
-        assert (followed["kill"].source, followed["power"].source) == ("memory", "peer")
+    sources = {"kill": "memory", "power": "peer", "apart": "peer", "pair": "storage"}
+    for act, came in followed.items():
+        assert came.source == sources[act] or not came.is_calm, (act, came)
+    assert "pair" not in followed or followed["pair"].began % EVERY == 0
 
 
 def test_a_seed_draws_the_same_again_and_everything_is_drawn() -> None:
@@ -58,8 +59,8 @@ def test_never_more_hosts_are_lost_than_stand_by() -> None:
                 assert AROUND[lost[0]] != lost[1] and AROUND[lost[1]] != lost[0]
 
 
-def followed(reached: int, began: int, source: str, slowest_s: float = STEP_S) -> Followed:
-    return Followed(reached, began, source, stored_before=20, stored_after=40, slowest_s=slowest_s)
+def followed(reached: int, began: int, source: str, slowest_s: float = STEP_S, load: float = 1.0) -> Followed:
+    return Followed(reached, began, source, stored_before=20, stored_after=40, slowest_s=slowest_s, load=load)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,9 @@ def followed(reached: int, began: int, source: str, slowest_s: float = STEP_S) -
         ("power", followed(45, 44, "peer"), ""),
         ("power", followed(45, 43, "peer"), "2 steps are made again, at most 1 may be"),
         ("power", followed(45, 43, "peer", 5 * STEP_S), ""),
-        ("kill", followed(45, 43, "memory", 5 * STEP_S), "2 steps are made again, at most 1 may be"),
+        ("power", followed(45, 43, "peer", load=20.0), ""),
+        ("kill", followed(45, 43, "memory", 5 * STEP_S), ""),
+        ("kill", followed(45, 43, "memory"), "2 steps are made again, at most 1 may be"),
         ("kill", followed(45, 40, "storage"), "5 steps are made again"),
         ("kill", followed(45, 46, "memory"), ""),
         ("apart", followed(45, 47, "peer"), "which nobody had made"),

@@ -76,23 +76,41 @@ def reserve(ledger: Ledger, rank: int, size_bytes: int, wanted: int, least: int)
     for number in range(count):
         taken_bytes = 0
         try:
-            descriptor = _create(rank)
+            descriptor = create(rank, size_bytes)
             made.append(descriptor)
-            os.ftruncate(descriptor, size_bytes)
             while taken_bytes < size_bytes:
                 step_bytes = min(_STEP_BYTES, size_bytes - taken_bytes)
                 os.posix_fallocate(descriptor, taken_bytes, step_bytes)
                 taken_bytes += step_bytes
                 ledger.took(step_bytes)
-            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+            seal(descriptor)
         except OSError as error:
             for each in made:
                 os.close(each)
             ledger.give_back(number * size_bytes + taken_bytes, (count - number) * size_bytes - taken_bytes)
-            raise NoRoom(
-                f"no memory for checkpoints of rank {rank}: the kernel says {error.strerror or error}"
-            ) from error
+            raise no_memory(rank, error) from error
     return made
+
+
+def no_memory(rank: int, error: OSError) -> NoRoom:
+    """Return what the kernel's refusal means."""
+    return NoRoom(f"no memory for checkpoints of rank {rank}: the kernel says {error.strerror or error}")
+
+
+def seal(descriptor: int) -> None:
+    """Have a buffer stay as long as it is. Raises OSError."""
+    fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+
+
+def create(rank: int, size_bytes: int) -> int:
+    """Return the descriptor of a new buffer, none of whose memory is taken yet. Raises OSError."""
+    descriptor = _create(rank)
+    try:
+        os.ftruncate(descriptor, size_bytes)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def _create(rank: int) -> int:

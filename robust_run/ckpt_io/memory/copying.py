@@ -22,6 +22,7 @@ import msgspec
 from robust_run.ckpt_io.memory import buffers
 from robust_run.ckpt_io.memory.budget import rounded
 from robust_run.ckpt_io.memory.copy_words import Go, Kept, Later, NoRoom, NotHere, Parcel, Pull, Push, Stale
+from robust_run.ckpt_io.memory.filling import Filling
 from robust_run.ckpt_io.memory.link import Link, LinkLost, LinkRefused, dial
 from robust_run.ckpt_io.memory.protocol import CopyTo, Source
 
@@ -211,17 +212,25 @@ def _fetched(link: Link, errand: Errand, ledger: buffers.Ledger) -> Brought:
     errand.of_bytes = parcel.used_bytes
     size_bytes = parcel.room_bytes if parcel.room_bytes >= parcel.used_bytes else rounded(parcel.used_bytes)
     try:
-        (descriptor,) = buffers.reserve(ledger, errand.pull.rank, size_bytes, 1, 1)
+        filling = Filling(ledger, errand.pull.rank, size_bytes)
     except buffers.NoRoom as error:
         raise CopyFailed(str(error)) from error
     try:
-        if not link.receive_part(descriptor, parcel, errand.note):
+        if not link.receive_part(filling.descriptor, parcel, lambda done_bytes: _note(errand, filling, done_bytes)):
             raise LinkLost("what came is not what was sent")
+        filling.settle(parcel.used_bytes)
+    except buffers.NoRoom as error:
+        filling.drop()
+        raise CopyFailed(str(error)) from error
     except BaseException:
-        os.close(descriptor)
-        ledger.give_back(size_bytes)
+        filling.drop()
         raise
-    return Brought(parcel=parcel, descriptor=descriptor, size_bytes=size_bytes)
+    return Brought(parcel=parcel, descriptor=filling.descriptor, size_bytes=size_bytes)
+
+
+def _note(errand: Errand, filling: Filling, done_bytes: int) -> None:
+    filling.wrote(done_bytes)
+    errand.note(done_bytes)
 
 
 def _name(source: Source) -> str:

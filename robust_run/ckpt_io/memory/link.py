@@ -137,8 +137,11 @@ class Link:
                 raise LinkLost("it hung up in the middle of a part")
             yield block[:count]
             done = 0
-            while done < count:
-                done += os.pwrite(descriptor, block[done:count], at + done)
+            try:
+                while done < count:
+                    done += os.pwrite(descriptor, block[done:count], at + done)
+            except OSError as error:
+                raise LinkLost(f"there is no memory for it here: {error.strerror or error}") from error
             at += count
             came(at)
 
