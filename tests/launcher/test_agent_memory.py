@@ -123,11 +123,11 @@ def test_where_copies_go_is_told_once_the_attempt_has_begun_here(is_early: bool)
     ground = Ground()
     ground.start(0)
     if is_early:
-        ground.memory.copy_to(peers(1))
+        ground.memory.obey(peers(1))
         assert ("copy", 1, "b") not in ground.told
     ground.start(1)
     if not is_early:
-        ground.memory.copy_to(peers(1))
+        ground.memory.obey(peers(1))
     assert ground.told.count(("copy", 1, "b")) == 1
     ground.start(2)
     assert ground.told.count(("copy", 1, "b")) == 1, "it was of another attempt"

@@ -8,8 +8,8 @@ They stay when an attempt begins: the attempt that starts from them needs them. 
 **When they are given back.** Who keeps copies of a node that is lost for good is never told so, and a node that is lost for a
 moment looks the same. What is known here: who sends in the newest attempt, and that this node's own ranks have saved in it
 (`keeper_copies.may_forget`). A copy goes when those who send now have one of a later generation in common here; where nobody
-sends, when nobody is to: then no attempt starts from it any more. A node that comes back later brings what it holds itself, and what
-was saved without it has all its parts elsewhere.
+sends, when nobody is to: then no attempt starts from it any more. A node that comes back later brings what it holds itself, and
+what was saved without it has all its parts elsewhere.
 """
 
 from __future__ import annotations

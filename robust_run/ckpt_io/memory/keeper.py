@@ -36,6 +36,7 @@ from robust_run.ckpt_io.memory.protocol import (
     KeeperNote,
     LookInMemory,
     MemoryLook,
+    NeedsStrides,
     Place,
     Read,
     Refused,
@@ -43,6 +44,7 @@ from robust_run.ckpt_io.memory.protocol import (
     Reserved,
     Skip,
 )
+from robust_run.ckpt_io.memory.striding import Striding
 from robust_run.ckpt_io.memory.types import BUFFERS
 
 #: How long a save waits for a buffer that is being hashed. Hashing is twice as fast as copying, so this is for moments of a busy
@@ -80,7 +82,7 @@ class Keeper:
     def __init__(
         self,
         ledger: buffers.Ledger,
-        tell: Callable[[MemoryLook | KeeperNote | Flushed], None],
+        tell: Callable[[MemoryLook | KeeperNote | Flushed | NeedsStrides], None],
         run: Runs,
         unix_s: Callable[[], float],
         now_s: Callable[[], float],
@@ -93,6 +95,7 @@ class Keeper:
         self.copies = KeeperCopies(
             self.pool, lambda: self.holdings, self._is_settled, threads, tell, now_s, self._make_room_for_copies
         )
+        self.striding = Striding(tell, now_s)
         self._peers: dict[int, Peer] = {}
         self._needed_bytes: dict[int, int] = {}
         self._reserving: set[int] = set()
@@ -131,6 +134,7 @@ class Keeper:
             message.resumed_attempt,
         )
         self.copies.begin_attempt(message)
+        self.striding.begin_attempt(message.attempt)
 
     def copy_to(self, message: CopyTo) -> None:
         """Send copies of what ranks save to another node."""
@@ -309,15 +313,24 @@ class Keeper:
         """Say where a part goes. One that could go where a part is being hashed waits for that; `until_s` None: no longer."""
         if peer.rank is None or not peer.is_open:
             return
+        if not self.striding.wants(step, self.holdings.begun.get(peer.rank)):
+            self.holdings = generations.passes(self.holdings, peer.rank, step)
+            stride = self.striding.keeping.stride
+            peer.send(Skip(reason=f"step {step} is not kept: every {stride}th is", is_planned=True))
+            return
         free = peer.known - self._busy()
         holdings, chosen = generations.make(self.holdings, peer.rank, step, maker=peer.number, free=free)
         if not isinstance(chosen, int) and until_s is not None and peer.known & self._free_soon():
             self._begins.append(_LateBegin(peer, step, until_s))
             return
+        is_verifying = bool(peer.known & self._free_soon()) and not peer.known & (self._pinned() | self.copies.busy)
         self.holdings = holdings
         if isinstance(chosen, int):
+            self.striding.settled(step, is_kept=True)
             peer.send(Place(buffer=chosen))
         else:
+            if is_verifying:
+                self.striding.settled(step, is_kept=False)
             self._skips += 1
             peer.send(Skip(reason=chosen))
 
@@ -353,7 +366,8 @@ class Keeper:
                 self._fetch_again(peer, fetch)
             self._advance_flushes()
             self._free(self._superseded())
-            self.copies.look()
+            self.copies.look(self.striding.copies)
+            self.striding.say(self.copies.sending.pace.own)
 
         self._hashing[buffer] = part
         self._run(lambda: buffers.digest_of(descriptor, part.used_bytes), then, is_long=False)
