@@ -17,11 +17,11 @@ class FakeKeeper:
         self.views: list[memoryview] = []
         self.parts: dict[int, Any] = {}
         self.calls = 0
-        self.is_skipping = False
+        self.is_skipping = self.is_planned = False
 
     def begin(self, step: int, size_bytes: int, storage: str = "") -> Buffer | Skipped:
         if self.is_skipping:
-            return Skipped(reason="wait")
+            return Skipped(reason="wait", is_planned=self.is_planned)
         if not self.reserved or size_bytes > self.reserved[-1]:
             self.reserved.append(size_bytes)
             self.views = [memoryview(bytearray(size_bytes)) for _ in range(3)]

@@ -12,13 +12,14 @@ from robust_run.ckpt_io.memory.client import MemoryClient
 Way = Literal["background", "later", "here"]
 
 
-def ask(client: MemoryClient | None, step: int) -> Way:
+def ask(client: MemoryClient | None, step: int, *, is_left_out: bool = False) -> Way:
     """Have the keepers write a step to storage; all ranks take part, and all get the same answer.
 
-    `client`: to this rank's keeper, where memory has the step. "later": storage is being written, and this step is not.
-    "here": memory has not all of the step, so the ranks write it.
+    `client`: to this rank's keeper, where memory has the step. `is_left_out`: memory has it not, but will have one that follows
+    soon. "later": storage is being written, or memory leaves the step out on some rank. "here": memory has not all of the step,
+    so the ranks write it.
     """
-    is_unable, is_busy = True, False
+    is_unable, is_busy = not is_left_out, is_left_out
     with suppress(Exception):  # no fault of the tier may end a training: the ranks write then
         if client is not None:
             is_busy = client.asks_busy()

@@ -42,6 +42,8 @@ class Memory:
     world_size: int
     attempt: int
     places: Places
+    left_out: int = -1
+    """The last step that is not kept because not every step is, on any node: one that follows soon is."""
     _reserved_bytes: int = 0
     _saved: tuple[SavedTensor, ...] = ()
     _placed: tuple[TensorEntry, ...] = ()
@@ -59,6 +61,7 @@ class Memory:
             self._reserved_bytes = layout.used_bytes + _SLACK_BYTES
         buffer = self.client.begin(values.step, self._reserved_bytes, values.stream)
         if isinstance(buffer, Skipped):
+            self.left_out = values.step if buffer.is_planned else self.left_out
             return False
         segment.write_head(buffer.view, layout, self.attempt, values.step, self.rank, self.world_size)
         with torch.no_grad():

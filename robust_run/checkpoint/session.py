@@ -156,8 +156,12 @@ def _way(session: _Session, stream: Stream, settings: Settings, values: Values) 
     if stream.agreed.has_memory and session.in_memory == values.stream and not is_asked_for:
         from robust_run.checkpoint import background
 
-        is_kept = session.memory is not None and session.kept_step == values.step
-        return background.ask(session.memory.client if session.memory is not None and is_kept else None, values.step)
+        held = session.memory
+        return background.ask(
+            held.client if held is not None and session.kept_step == values.step else None,
+            values.step,
+            is_left_out=held is not None and held.left_out == values.step,
+        )
     return "here"
 
 

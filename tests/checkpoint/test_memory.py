@@ -95,6 +95,18 @@ def test_that_memory_is_all_there_is_is_said_once(fake: FakeKeeper, capsys: pyte
     assert capsys.readouterr().err.count("kept in memory alone") == 1
 
 
+@pytest.mark.parametrize(("is_planned", "stored"), [(True, ["step-4"]), (False, ["step-2", "step-4"])])
+def test_storage_that_is_due_at_a_step_that_no_node_keeps_gets_one_that_follows(
+    fake: FakeKeeper, tmp_path: Path, is_planned: bool, stored: list[str]
+) -> None:
+    """A step that was skipped for another reason is written by the ranks: nobody knows when the next one is kept."""
+    fake.is_planned = is_planned
+    for step in range(1, 5):
+        fake.is_skipping = step in (2, 3)
+        checkpoint.save({"weight": torch.full((3,), float(step))}, step=step, folder=str(tmp_path / "ckpt"), every=2)
+    assert sorted(path.name for path in (tmp_path / "ckpt").iterdir()) == stored
+
+
 def test_a_warning_that_the_job_will_be_ended_brings_one_step_to_storage(
     fake: FakeKeeper, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,7 +13,14 @@ from robust_run.launcher.agent.memory import AgentMemory
 from robust_run.launcher.agent.memory_keeper import brought
 from robust_run.launcher.model.actions import StartAttempt
 from robust_run.launcher.model.job import Placement
-from robust_run.launcher.model.resume_events import MemoryPeer, MemoryPeers, MemoryReady, PartsElsewhere, ResumePoint
+from robust_run.launcher.model.resume_events import (
+    MemoryNeeds,
+    MemoryPeer,
+    MemoryPeers,
+    MemoryStrides,
+    PartsElsewhere,
+    ResumePoint,
+)
 from robust_run.launcher.records.token import keeper_key
 
 
@@ -23,6 +30,7 @@ class Keeper:
     def __init__(self, told: list[Any], ready: Callable[[int], None]) -> None:
         self.told, self.ready = told, ready
         self.can_begin = True
+        self.when_needed: Callable[[int, int, int], None] = lambda *_: None
 
     def begin(self, order: StartAttempt) -> bool:
         self.told.append(("begin", order.attempt))
@@ -30,6 +38,9 @@ class Keeper:
 
     def copy_to(self, order: MemoryPeers) -> None:
         self.told.append(("copy", order.attempt, order.peers[0].name))
+
+    def go_by(self, order: MemoryStrides) -> None:
+        self.told.append(("go by", order.attempt, order.keeps, order.copies))
 
     def attach(self, listen: object) -> None:
         self.told.append("attach")
@@ -46,7 +57,7 @@ class Ground:
 
     def __init__(self, most: int = 2, copies: int = 1) -> None:
         self.told: list[Any] = []
-        self.reported: list[MemoryReady] = []
+        self.reported: list[Any] = []
         self.keepers: list[Keeper] = []
         spec = SimpleNamespace(ckpt_copies=copies, many=SimpleNamespace(most=most))
         node = SimpleNamespace(spec=spec, memory_folder="/keeper", address="10.0.0.1", made_keeper=self._made)
@@ -123,14 +134,33 @@ def test_where_copies_go_is_told_once_the_attempt_has_begun_here(is_early: bool)
     ground = Ground()
     ground.start(0)
     if is_early:
-        ground.memory.copy_to(peers(1))
+        ground.memory.obey(peers(1))
         assert ("copy", 1, "b") not in ground.told
     ground.start(1)
     if not is_early:
-        ground.memory.copy_to(peers(1))
+        ground.memory.obey(peers(1))
     assert ground.told.count(("copy", 1, "b")) == 1
     ground.start(2)
     assert ground.told.count(("copy", 1, "b")) == 1, "it was of another attempt"
+
+
+def test_what_the_keeper_needs_is_reported_and_what_all_go_by_is_told_to_it() -> None:
+    ground = Ground()
+    ground.memory.obey(MemoryStrides(attempt=0, nodes=("a",), keeps=2, copies=4))
+    assert ground.told == [], "there is no keeper yet"
+    ground.start(0)
+    ground.keepers[0].when_needed(0, 2, 8)
+    assert ground.reported == [MemoryNeeds(attempt=0, node="a", keeps=2, copies=8)]
+    ground.memory.obey(MemoryStrides(attempt=0, nodes=("a", "b"), keeps=2, copies=8))
+    assert ground.told[-1] == ("go by", 0, 2, 8)
+
+
+def test_a_node_without_a_keeper_says_how_much_room_one_would_have() -> None:
+    ground = Ground()
+    ground.memory._node.spec.ckpt_memory_bytes = 123 << 20
+    held = ground.memory.held()
+    assert held.generations == ()
+    assert held.room_bytes is not None and 0 < held.room_bytes <= 123 << 20
 
 
 def test_a_standby_of_a_job_on_one_node_has_a_keeper_before_it_has_ranks() -> None:

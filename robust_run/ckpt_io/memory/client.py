@@ -60,6 +60,8 @@ class Skipped(msgspec.Struct, frozen=True, kw_only=True):
     """The step is not kept. Nothing is wrong."""
 
     reason: str
+    is_planned: bool = False
+    """Not every step is kept: one that follows soon is."""
 
 
 class HeldPart:
@@ -125,7 +127,7 @@ class MemoryClient:
                 self._reserve(size_bytes, storage)
             answer = self._ask(Begin(step=step), Place, Skip)
             if isinstance(answer, Skip):
-                return Skipped(reason=answer.reason)
+                return Skipped(reason=answer.reason, is_planned=answer.is_planned)
             view = self._views.get(answer.buffer)
             if view is None:
                 raise self._lost(f"named buffer {answer.buffer}, which it never handed out")

@@ -29,6 +29,8 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     used_bytes: int = 0
     digest: bytes = b""
     created_s: float = 0.0
+    before: int | None = None
+    """The step whose save its rank had asked for before, in the same attempt; None: it is the first, or came from elsewhere."""
 
     @property
     def generation(self) -> Generation:
@@ -90,12 +92,18 @@ def make(holdings: Holdings, rank: int, step: int, *, maker: int, free: Collecti
         free: Buffers that it may write to: those it knows, without those that are being read or hashed.
     """
     chosen = _choose(holdings, rank, step, maker, free)
-    holdings = msgspec.structs.replace(holdings, begun={**holdings.begun, rank: step})
+    before = holdings.begun.get(rank)
+    holdings = passes(holdings, rank, step)
     if isinstance(chosen, str):
         return holdings, chosen
-    part = Part(attempt=holdings.attempt, step=step, world_size=holdings.world_size, maker=maker)
+    part = Part(attempt=holdings.attempt, step=step, world_size=holdings.world_size, maker=maker, before=before)
     holdings = forget(holdings, maker)  # what it began before and did not finish is given up
     return _with_part(holdings, chosen, part), chosen
+
+
+def passes(holdings: Holdings, rank: int, step: int) -> Holdings:
+    """Note that a rank is at a step, whether that is kept or not."""
+    return msgspec.structs.replace(holdings, begun={**holdings.begun, rank: step})
 
 
 def _choose(holdings: Holdings, rank: int, step: int, maker: int, free: Collection[int]) -> int | str:

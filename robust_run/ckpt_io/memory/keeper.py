@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -11,13 +10,13 @@ from robust_run.ckpt_io.memory.budget import rounded
 from robust_run.ckpt_io.memory.flush_process import FlushProcess
 from robust_run.ckpt_io.memory.flushes import Flushes
 from robust_run.ckpt_io.memory.generations import HeldBuffer, Holdings, Part
+from robust_run.ckpt_io.memory.handing_out import HandingOut
 from robust_run.ckpt_io.memory.keeper_copies import CopyThreads, KeeperCopies
 from robust_run.ckpt_io.memory.looks import Looks
 from robust_run.ckpt_io.memory.peers import Peer
 from robust_run.ckpt_io.memory.pool import Pool
 from robust_run.ckpt_io.memory.protocol import (
     SCHEMA,
-    Absent,
     AskFlush,
     Attach,
     Attached,
@@ -32,25 +31,23 @@ from robust_run.ckpt_io.memory.protocol import (
     FlushLast,
     FlushState,
     FromWorker,
-    Held,
     KeeperNote,
     LookInMemory,
     MemoryLook,
+    NeedsStrides,
     Place,
-    Read,
     Refused,
     Reserve,
     Reserved,
     Skip,
 )
 from robust_run.ckpt_io.memory.running import Runs
+from robust_run.ckpt_io.memory.striding import Striding
 from robust_run.ckpt_io.memory.types import BUFFERS
 
 #: How long a save waits for a buffer that is being hashed. Hashing is twice as fast as copying, so this is for moments of a busy
 #: machine; and ranks of other nodes wait for this one in their next collective, where a skip would leave them with other steps.
 BEGIN_S = 0.5
-#: How often one who waits for a part of another node is told that it is on its way.
-COMING_S = 1.0
 _LEAST_BUFFERS = 2
 """While a rank moves to larger buffers and holds parts in smaller ones: one that is whole, one that is written."""
 _MOST_BYTES = 1 << 46
@@ -70,7 +67,7 @@ class Keeper:
     def __init__(
         self,
         ledger: buffers.Ledger,
-        tell: Callable[[MemoryLook | KeeperNote | Flushed], None],
+        tell: Callable[[MemoryLook | KeeperNote | Flushed | NeedsStrides], None],
         run: Runs,
         unix_s: Callable[[], float],
         now_s: Callable[[], float],
@@ -83,17 +80,13 @@ class Keeper:
         self.copies = KeeperCopies(
             self.pool, lambda: self.holdings, self._is_settled, threads, tell, now_s, self._make_room_for_copies
         )
+        self.striding = Striding(tell, now_s)
         self._peers: dict[int, Peer] = {}
         self._needed_bytes: dict[int, int] = {}
         self._reserving: set[int] = set()
         self._hashing: dict[int, Part] = {}
-        self._fetches: list[tuple[Peer, Fetch]] = []
-        """Of parts that are being hashed."""
         self._begins: list[_LateBegin] = []
-        self._awaited: list[tuple[Peer, Fetch]] = []
-        """Of parts that come from other nodes."""
-        self._coming_s = 0.0
-        """When those who wait for them are told next."""
+        self._handing_out = HandingOut(self._find, self._held, self.pool, self.copies.bringing, now_s)
         self._waiting: list[tuple[Peer, int]] = []
         """Ask for buffers of a rank for which some are being reserved: it may have died meanwhile and come back."""
         self._looks = Looks(now_s)
@@ -121,6 +114,7 @@ class Keeper:
             message.resumed_attempt,
         )
         self.copies.begin_attempt(message)
+        self.striding.begin_attempt(message.attempt)
 
     def copy_to(self, message: CopyTo) -> None:
         """Send copies of what ranks save to another node."""
@@ -133,7 +127,7 @@ class Keeper:
     def _brought(self, buffer: HeldBuffer | None) -> None:
         if buffer is not None:
             self.holdings = generations.take_over(self.holdings, buffer)
-        self._answer_awaited()
+        self._handing_out.again_awaited()
 
     def look(self, message: LookInMemory) -> None:
         """Say what is whole, once what was copied so far is hashed."""
@@ -154,10 +148,7 @@ class Keeper:
             self._begin(each.peer, each.step, None)
         waits = [self.answer_looks(), *(each.until_s - now_s for each in self._begins)]
         waits.append(self.copies.sending.answer_due(self.holdings))
-        if self._awaited:
-            if self._coming_s <= now_s:
-                self._answer_awaited()
-            waits.append(max(0.0, self._coming_s - now_s))
+        waits.append(self._handing_out.answer_due())
         return min((each for each in waits if each is not None), default=None)
 
     def answer_looks(self) -> float | None:
@@ -183,23 +174,22 @@ class Keeper:
         elif isinstance(message, Copied):
             self._copied(peer, message)
         elif isinstance(message, Fetch):
-            self._fetch(peer, peer.rank if message.rank < 0 else message.rank, message)
+            self._handing_out.fetch(peer, message)
         elif isinstance(message, AskFlush):
             peer.send(FlushState(is_busy=self.flushes.is_busy))
         elif isinstance(message, Flush):
             self.flushes.want((peer.attempt, message.step), message.run_dir)
             self._advance_flushes()
         else:
-            self._read(peer, peer.rank if message.rank < 0 else message.rank, message)
+            self._handing_out.have_read(peer, message)
 
     def gone(self, peer: Peer) -> None:
         """Note that a worker has hung up, or was hung up on."""
         if self._peers.pop(peer.number, None) is not None and peer.attempt == self.holdings.attempt:
             self.flushes.removals.worker_gone()
         peer.reading.clear()
-        self._fetches = [each for each in self._fetches if each[0] is not peer]
+        self._handing_out.forget(peer)
         self._begins = [each for each in self._begins if each.peer is not peer]
-        self._awaited = [each for each in self._awaited if each[0] is not peer]
         self._waiting = [each for each in self._waiting if each[0] is not peer]
         self.holdings = generations.forget(self.holdings, peer.number)
         self._free(self._superseded())
@@ -301,15 +291,24 @@ class Keeper:
         """Say where a part goes. One that could go where a part is being hashed waits for that; `until_s` None: no longer."""
         if peer.rank is None or not peer.is_open:
             return
+        if not self.striding.wants(step, self.holdings.begun.get(peer.rank)):
+            self.holdings = generations.passes(self.holdings, peer.rank, step)
+            stride = self.striding.keeping.stride
+            peer.send(Skip(reason=f"step {step} is not kept: every {stride}th is", is_planned=True))
+            return
         free = peer.known - self._busy()
         holdings, chosen = generations.make(self.holdings, peer.rank, step, maker=peer.number, free=free)
         if not isinstance(chosen, int) and until_s is not None and peer.known & self._free_soon():
             self._begins.append(_LateBegin(peer, step, until_s))
             return
+        is_verifying = bool(peer.known & self._free_soon()) and not peer.known & (self._pinned() | self.copies.busy)
         self.holdings = holdings
         if isinstance(chosen, int):
+            self.striding.settled(step, is_kept=True)
             peer.send(Place(buffer=chosen))
         else:
+            if is_verifying:
+                self.striding.settled(step, is_kept=False)
             self._skips += 1
             peer.send(Skip(reason=chosen))
 
@@ -340,63 +339,24 @@ class Keeper:
             begins, self._begins = self._begins, []
             for begin in begins:
                 self._begin(begin.peer, begin.step, begin.until_s)
-            waiting, self._fetches = self._fetches, []
-            for peer, fetch in waiting:
-                self._fetch_again(peer, fetch)
+            self._handing_out.again_hashed()
             self._advance_flushes()
             self._free(self._superseded())
-            self.copies.look()
+            self.copies.look(self.striding.copies)
+            self.striding.say(self.copies.sending.pace.own)
 
         self._hashing[buffer] = part
         self._run(lambda: buffers.digest_of(descriptor, part.used_bytes), then, is_long=False)
 
-    def _fetch(self, peer: Peer, rank: int, message: Fetch) -> None:
-        found = generations.find(self.holdings, rank, (message.attempt, message.step))
-        if found is None and (copy := self.copies.desk.adopt(rank, (message.attempt, message.step))) is not None:
+    def _held(self, rank: int, generation: generations.Generation) -> HeldBuffer | None:
+        return generations.find(self.holdings, rank, generation)
+
+    def _find(self, rank: int, generation: generations.Generation) -> HeldBuffer | None:
+        """Return what is held of a rank's part; a copy of it becomes this node's own."""
+        found = self._held(rank, generation)
+        if found is None and (copy := self.copies.desk.adopt(rank, generation)) is not None:
             self.holdings, found = generations.take_over(self.holdings, copy), copy
-        if found is None or found.part is None:
-            self._await(peer, rank, message)
-            return
-        if found.part.state != "whole":
-            self._fetches.append((peer, message))
-            return
-        try:
-            descriptor = buffers.read_only(self.pool.descriptor(found.id))
-        except OSError as error:
-            peer.send(Absent(reason=f"step {message.step} cannot be handed out: {error.strerror or error}"))
-            return
-        peer.reading.add(found.id)
-        part = found.part
-        peer.send(Held(used_bytes=part.used_bytes, digest=part.digest, created_s=part.created_s), [descriptor])
-        os.close(descriptor)
-
-    def _await(self, peer: Peer, rank: int, message: Fetch) -> None:
-        """Tell one who wants what is not here that it comes, or that it does not."""
-        generation = (message.attempt, message.step)
-        if (coming := self.copies.bringing.coming(rank, generation)) is not None:
-            if not self._awaited:
-                self._coming_s = self._now_s() + COMING_S
-            self._awaited.append((peer, message))
-            peer.send(coming)
-        elif why := self.copies.bringing.failure(rank, generation):
-            peer.send(Absent(reason=why, was_due=True))
-        else:
-            peer.send(Absent(reason=f"step {message.step} of attempt {message.attempt} is not held for rank {rank}"))
-
-    def _answer_awaited(self) -> None:
-        awaited, self._awaited = self._awaited, []
-        for peer, fetch in awaited:
-            if peer.is_open:
-                self._fetch_again(peer, fetch)
-
-    def _fetch_again(self, peer: Peer, fetch: Fetch) -> None:
-        if peer.rank is not None:
-            self._fetch(peer, peer.rank if fetch.rank < 0 else fetch.rank, fetch)
-
-    def _read(self, peer: Peer, rank: int, message: Read) -> None:
-        found = generations.find(self.holdings, rank, (message.attempt, message.step))
-        if found is not None:
-            peer.reading.discard(found.id)
+        return found
 
     # --- buffers
 

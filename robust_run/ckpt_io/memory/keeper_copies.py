@@ -48,7 +48,9 @@ class KeeperCopies:
         self._moved_on_s: float | None = None
         """When this node's ranks had saved in this attempt; None: they have not."""
         self.desk = GuestDesk(pool, own, is_settled, make_room)
-        self.sending = Sending(pool, Sender(key, time.sleep), send, tell, now_s)
+        self.sending = Sending(
+            pool, Sender(key, time.sleep), send, tell, now_s, lambda: max(own().begun.values(), default=-1)
+        )
         self.bringing = Bringing(pool, self.desk, key, fetch, tell)
 
     def begin_attempt(self, message: AttemptBegins) -> None:
@@ -72,11 +74,11 @@ class KeeperCopies:
         is_alone = not self.sending.has_peer and not guests.are_sent(self.desk.guests)
         return is_alone or guests.have_come(self.desk.guests) or now_s - self._moved_on_s >= FORGET_S
 
-    def look(self) -> None:
-        """Note that a part of this node has become whole."""
+    def look(self, copies: int = 1) -> None:
+        """Note that a part of this node has become whole. `copies`: the stride that all nodes are told to send by."""
         self.desk.may_forget = self.may_forget()
         self.desk.free_spare()
-        self.sending.pace = msgspec.structs.replace(self.sending.pace, sender=self.desk.sender_stride)
+        self.sending.pace = msgspec.structs.replace(self.sending.pace, sender=self.desk.sender_stride, job=copies)
         self.sending.look(self._own())
         self.desk.stride = self.sending.pace.own
 

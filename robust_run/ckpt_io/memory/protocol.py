@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from robust_run.ckpt_io.memory.pace import Strides
 from robust_run.ckpt_io.memory.types import MemoryGeneration
 
 SCHEMA = 1
@@ -118,6 +119,8 @@ class Skip(_Message, frozen=True, tag="skip", kw_only=True):
     """This step is not kept: no buffer may be used again yet."""
 
     reason: str
+    is_planned: bool = False
+    """Not every step is kept: one that follows soon is."""
 
 
 class Held(_Message, frozen=True, tag="held", kw_only=True):
@@ -207,6 +210,13 @@ class Bring(_Message, frozen=True, tag="bring", kw_only=True):
     sources: tuple[Source, ...]
 
 
+class GoBy(_Message, frozen=True, tag="go_by", kw_only=True):
+    """Which steps all nodes of an attempt keep, and copy: see `pace`."""
+
+    attempt: int
+    strides: Strides
+
+
 class AttemptBegins(_Message, frozen=True, tag="attempt_begins", kw_only=True):
     """Ranks of this node in a new attempt, and where it starts from."""
 
@@ -268,5 +278,12 @@ class KeeperReady(_Message, frozen=True, tag="keeper_ready", kw_only=True):
     """Where keepers of other nodes do; 0: nowhere."""
 
 
-FromAgent = KeeperSetup | AttemptBegins | LookInMemory | CopyTo | Bring | FlushLast
-ToAgent = MemoryLook | KeeperNote | KeeperReady | Flushed
+class NeedsStrides(_Message, frozen=True, tag="needs_strides", kw_only=True):
+    """Which steps this node can keep, and copy: for all nodes to go by."""
+
+    attempt: int
+    strides: Strides
+
+
+FromAgent = KeeperSetup | AttemptBegins | LookInMemory | CopyTo | GoBy | Bring | FlushLast
+ToAgent = MemoryLook | KeeperNote | KeeperReady | Flushed | NeedsStrides

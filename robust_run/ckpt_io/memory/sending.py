@@ -45,7 +45,10 @@ class Sending:
         run: RunsSend,
         tell: Callable[[KeeperNote], None],
         now_s: Callable[[], float],
+        begun: Callable[[], int] = lambda: -1,
     ) -> None:
+        """`begun`: the newest step that a rank of this node has begun to save in this attempt."""
+        self._begun = begun
         self._pool, self._sender, self._run, self._tell, self._now_s = pool, sender, run, tell, now_s
         self.pace = Pace()
         self._to: CopyTo | None = None
@@ -100,14 +103,14 @@ class Sending:
         parts = generations.whole(holdings)
         if not parts or ((generation := _generation(parts)) <= (self._seen or (-1, -1))):
             return
-        before, now_s = self._seen, self._now_s()
-        self._apart_s = now_s - self._seen_s if before is not None else 0.0
+        now_s = self._now_s()
+        self._apart_s = now_s - self._seen_s if self._seen is not None else 0.0
         self._seen, self._seen_s = generation, now_s
-        same = before is not None and before[0] == generation[0]
         if self._failures or self._to is None:
             return
         self._due_s = now_s + max(QUIET_S, 2 * self._apart_s)
-        if pace.begins_stretch(self.pace, before[1] if same and before is not None else None, generation[1]):
+        # Not after the one that was whole before: where the first of a stretch was skipped here, it was not on other nodes.
+        if pace.begins_stretch(self.pace.stride, _before(parts), generation[1]):
             self._send(holdings, parts)
 
     def answer_due(self, holdings: Holdings) -> float | None:
@@ -188,7 +191,8 @@ class Sending:
         self.pace = msgspec.structs.replace(self.pace, receiver=stride)
         seen = self._seen
         if seen is not None and seen[0] == generation[0] and not is_first:
-            self.pace = pace.sent(self.pace, seen[1] - generation[1])
+            # From when it was saved, not from when it was whole: what takes long to hash comes late, too.
+            self.pace = pace.sent(self.pace, max(seen[1], self._begun()) - generation[1])
         if seen is not None and seen != generation:
             self._due_s = self._seen_s + max(QUIET_S, 2 * self._apart_s)
         if took_s > SLOW_S and not self._has_told_slow:
@@ -219,6 +223,11 @@ class Sending:
         """Of the node that is sent to, for people."""
         to = self._to
         return "nobody" if to is None else to.name or f"{to.host}:{to.port}"
+
+
+def _before(parts: tuple[HeldBuffer, ...]) -> int | None:
+    part = parts[0].part
+    return part.before if part is not None else None
 
 
 def _generation(parts: tuple[HeldBuffer, ...]) -> Generation:

@@ -31,6 +31,7 @@ from robust_run.ckpt_io.memory.protocol import (
     FlushLast,
     FromAgent,
     FromWorker,
+    GoBy,
     KeeperNote,
     KeeperReady,
     KeeperSetup,
@@ -109,6 +110,8 @@ class Loop:
                     self._keeper.look(message)
                 elif isinstance(message, CopyTo):
                     self._keeper.copy_to(message)
+                elif isinstance(message, GoBy):
+                    self._keeper.striding.go_by(message)
                 elif isinstance(message, Bring):
                     self._keeper.bring(message)
                 elif isinstance(message, FlushLast):

@@ -35,7 +35,14 @@ from robust_run.launcher.model.events import (
     WarmReady,
 )
 from robust_run.launcher.model.job import Progress, Sights
-from robust_run.launcher.model.resume_events import CheckpointSaved, LookForCheckpoints, MemoryPeers, MemoryReady
+from robust_run.launcher.model.resume_events import (
+    CheckpointSaved,
+    LookForCheckpoints,
+    MemoryNeeds,
+    MemoryPeers,
+    MemoryReady,
+    MemoryStrides,
+)
 
 if TYPE_CHECKING:
     import asyncio
@@ -103,7 +110,7 @@ class Agent:
                     self._loop.attempt_ended()
                 self._node.starter.learn(event)
                 event = self._with_save(event)
-            case CheckpointSaved() | MemoryReady():
+            case CheckpointSaved() | MemoryReady() | MemoryNeeds():
                 self.history = [each for each in self.history if type(each) is not type(event)]
             case WarmReady() if self.newest_attempt <= 0:
                 self._node.restock(0, 0.0)
@@ -157,8 +164,8 @@ class Agent:
                 self.attempt.keep_traces()
             case LookForCheckpoints():
                 self.checkpoints.look(order)
-            case MemoryPeers() if self.memory is not None:
-                self.memory.copy_to(order)
+            case MemoryPeers() | MemoryStrides() if self.memory is not None:
+                self.memory.obey(order)
             case StageCode():
                 self.codes.stage(order.tree)
             case TellFacts() | OpenPlace() | RunChecks() | EndChecks():

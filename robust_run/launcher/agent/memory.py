@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from robust_run.launcher.model.resume_events import MemoryPeers, MemoryReady
+from robust_run.launcher.model.resume_events import MemoryNeeds, MemoryPeers, MemoryReady, MemoryStrides
 
 if TYPE_CHECKING:
     from robust_run.ckpt_io.seen import MemoryHeld
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 class AgentMemory:
     """One agent's. Used from its thread, but for `held`."""
 
-    def __init__(self, node: Node, node_id: str, report: Callable[[MemoryReady], None]) -> None:
+    def __init__(self, node: Node, node_id: str, report: Callable[[MemoryReady | MemoryNeeds], None]) -> None:
         self._node = node
         self._node_id = node_id
         self._report = report
@@ -65,8 +65,12 @@ class AgentMemory:
         elif self._port:
             self._say_ready(self._port)
 
-    def copy_to(self, order: MemoryPeers) -> None:
-        """Have copies sent to the node that is named, once its attempt has begun here."""
+    def obey(self, order: MemoryPeers | MemoryStrides) -> None:
+        """Have copies sent to the node that is named, once its attempt has begun here; or the same steps kept as elsewhere."""
+        if isinstance(order, MemoryStrides):
+            if self._keeper is not None:
+                self._keeper.go_by(order)
+            return
         self._peers = order
         if self._keeper is not None and order.attempt == self._attempt:
             self._keeper.copy_to(order)
@@ -94,6 +98,7 @@ class AgentMemory:
 
     def _made(self) -> MemoryKeeper:
         self._keeper = self._node.made_keeper(self._say_ready)
+        self._keeper.when_needed = self._say_needs
         if self._listen is not None:
             self._keeper.attach(self._listen)
         return self._keeper
@@ -106,6 +111,9 @@ class AgentMemory:
         if self._peers is not None and self._peers.attempt == order.attempt:
             self._keeper.copy_to(self._peers)
         return True
+
+    def _say_needs(self, attempt: int, keeps: int, copies: int) -> None:
+        self._report(MemoryNeeds(attempt=attempt, node=self._node_id, keeps=keeps, copies=copies))
 
     def _say_ready(self, port: int) -> None:
         """Say where other keepers reach ours; 0: nowhere any more."""

@@ -16,6 +16,7 @@ from typing import Protocol
 import msgspec
 
 from robust_run.ckpt_io.memory.frames import FrameRefused, frame, take
+from robust_run.ckpt_io.memory.pace import Strides
 from robust_run.ckpt_io.memory.process import command
 from robust_run.ckpt_io.memory.protocol import (
     SOCKET,
@@ -25,11 +26,13 @@ from robust_run.ckpt_io.memory.protocol import (
     Flushed,
     FlushLast,
     FromAgent,
+    GoBy,
     KeeperNote,
     KeeperReady,
     KeeperSetup,
     LookInMemory,
     MemoryLook,
+    NeedsStrides,
     Source,
     ToAgent,
 )
@@ -37,7 +40,7 @@ from robust_run.ckpt_io.memory.types import generation_of_name
 from robust_run.ckpt_io.seen import MemoryHeld
 from robust_run.errors import RobustRunError
 from robust_run.launcher.model.actions import StartAttempt
-from robust_run.launcher.model.resume_events import MemoryPeers
+from robust_run.launcher.model.resume_events import MemoryPeers, MemoryStrides
 
 #: A keeper that does not say what it holds within this time is not waited for: the attempt starts without. It hashes what was
 #: copied last before it says so (`ckpt_io.memory.keeper.LOOK_S`), and the controller waits for longer (`core.resume.looks`).
@@ -87,6 +90,8 @@ class MemoryKeeper:
         self.pid: int | None = None
         """Of the process that was started last."""
         self._when_flushed: Callable[[Flushed | None], None] = lambda _: None
+        self.when_needed: Callable[[int, int, int], None] = lambda *_: None
+        """Called with an attempt, and the strides at which this node can keep steps, and copy them."""
 
     @property
     def is_running(self) -> bool:
@@ -111,6 +116,10 @@ class MemoryKeeper:
         """Tell it which node gets copies of what it holds."""
         for peer in order.peers[:1]:
             self._send(CopyTo(attempt=order.attempt, host=peer.host, port=peer.port, name=peer.name))
+
+    def go_by(self, order: MemoryStrides) -> None:
+        """Tell it which steps all nodes keep and copy."""
+        self._send(GoBy(attempt=order.attempt, strides=Strides(order.keeps, order.copies)))
 
     def attach(self, listen: Listen) -> None:
         """Read what it says as it comes, from now on; whichever keeper runs."""
@@ -223,6 +232,8 @@ class MemoryKeeper:
             with self._answered:
                 self._look = message
                 self._answered.notify_all()
+        elif isinstance(message, NeedsStrides):
+            self.when_needed(message.attempt, message.strides.keeps, message.strides.copies)
         elif isinstance(message, KeeperReady) and message.port:
             self._ready(message.port)
 

@@ -50,7 +50,7 @@ from robust_run.launcher.model.events import (
     WarmRefused,
 )
 from robust_run.launcher.model.job import Paces, Sights
-from robust_run.launcher.model.resume_events import LookForCheckpoints, MemoryPeers, ResumeChosen
+from robust_run.launcher.model.resume_events import LookForCheckpoints, MemoryPeers, MemoryStrides, ResumeChosen
 from robust_run.launcher.records.incidents import IncidentBook
 from robust_run.launcher.records.journal import Journal
 from robust_run.tracer.nccl.types import CommRate
@@ -359,6 +359,9 @@ class Controller:
             case MemoryPeers(peers=peers):
                 for peer in peers:
                     self._outbox.send(peer.node, msgspec.structs.replace(action, peers=(peer,)))
+            case MemoryStrides(nodes=nodes):
+                for node in nodes:
+                    self._outbox.send(node, action)
             case Finish():
                 self.finish(action)
 

@@ -109,6 +109,7 @@ def _ask_where_to_start(state: JobState) -> list[Action]:
     """
     state.resume, state.found_damaged, state.no_point = None, "", ""
     state.elsewhere, state.memory_peers, state.memory_keeps, state.memory_told = (), {}, {}, {}
+    state.memory_needs, state.memory_strides = {}, (1, 1)
     state.looks_in = ""
     infos = [state.members[each.node].info for each in state.layout]
     state.has_memory = any(info.has_memory for info in infos)

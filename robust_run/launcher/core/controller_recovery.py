@@ -27,6 +27,10 @@ def repeat(state: JobState, node: str) -> list[Action]:
         from robust_run.launcher.core.resume import peers
 
         order += peers.again(state, node)
+    if state.memory_strides != (1, 1):
+        from robust_run.launcher.core.resume import strides
+
+        order += strides.again(state, node)
     return order
 
 

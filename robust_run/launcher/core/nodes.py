@@ -23,7 +23,7 @@ from robust_run.launcher.model.events import (
     NodeReturned,
     RestartAsked,
 )
-from robust_run.launcher.model.resume_events import MemoryGroups, MemoryReady
+from robust_run.launcher.model.resume_events import MemoryGroups, MemoryNeeds, MemoryReady
 
 SIGTERM = 15
 
@@ -50,6 +50,10 @@ def take(policy: CorePolicy, state: JobState, event: Event, now_s: float) -> lis
             return evicted(policy, state, event, now_s)
         case NodeReadmitted():
             return readmitted(policy, state, event, now_s)
+        case MemoryNeeds():
+            from robust_run.launcher.core.resume import strides
+
+            return strides.take(state, event)
         case MemoryReady() | MemoryGroups():
             from robust_run.launcher.core.resume import peers
 

@@ -25,4 +25,5 @@ def reopen(state: JobState, restart: int) -> None:
     state.detected_at_s = state.deadline_at_s = state.hold_until_s = None
     state.trail = Trail()
     state.memory_at, state.memory_peers, state.memory_keeps, state.memory_told = {}, {}, {}, {}
+    state.memory_needs, state.memory_strides = {}, (1, 1)
     state.failed_at_s = state.reached_step = None

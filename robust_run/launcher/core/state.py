@@ -256,6 +256,10 @@ class JobState(msgspec.Struct, kw_only=True, rename={"ladder_state": "climb"}): 
     """The same the other way round."""
     memory_told: dict[str, MemoryAddress] = {}
     """By node: where it was told to send them in this attempt."""
+    memory_needs: dict[str, tuple[int, int]] = {}
+    """By node of the newest attempt: the strides at which it can keep steps, and copy them; absent: every step."""
+    memory_strides: tuple[int, int] = (1, 1)
+    """What its nodes were told to go by."""
     memory_groups: tuple[tuple[int, ...], ...] = ()
     """Places of nodes that share a parallel group, in a world of `memory_shape`."""
     memory_shape: tuple[int, ...] = ()

@@ -13,7 +13,13 @@ from robust_run.launcher.model.check_events import CheckAction, CheckOrder
 from robust_run.launcher.model.code_events import CodeUse, StageCode
 from robust_run.launcher.model.health_events import RuleSpoke
 from robust_run.launcher.model.job import Placement, VerdictDraft
-from robust_run.launcher.model.resume_events import LookForCheckpoints, MemoryPeers, PartsElsewhere, ResumePoint
+from robust_run.launcher.model.resume_events import (
+    LookForCheckpoints,
+    MemoryPeers,
+    MemoryStrides,
+    PartsElsewhere,
+    ResumePoint,
+)
 
 
 class OpenStore(msgspec.Struct, frozen=True, tag="open_store", kw_only=True):
@@ -155,8 +161,8 @@ class Finish(msgspec.Struct, frozen=True, tag="finish", kw_only=True):
 
 _Done = OpenStore | StartAttempt | EndAttempt | Dismiss | WakeAt | Inquire | RecordIncident | StageCode | Say | Finish
 
-Action = _Done | HostEvicted | RuleSpoke | CheckAction | LookForCheckpoints | MemoryPeers
+Action = _Done | HostEvicted | RuleSpoke | CheckAction | LookForCheckpoints | MemoryPeers | MemoryStrides
 
-_OfAttempt = OpenStore | StartAttempt | EndAttempt | LookForCheckpoints | MemoryPeers
+_OfAttempt = OpenStore | StartAttempt | EndAttempt | LookForCheckpoints | MemoryPeers | MemoryStrides
 Order = _OfAttempt | Dismiss | Say | Finish | Collect | KeepTraces | StageCode | CheckOrder
 """What an agent carries out: actions, and questions of the controller."""

@@ -30,6 +30,7 @@ from robust_run.launcher.model.job import (
 from robust_run.launcher.model.resume_events import (
     CheckpointSaved,
     Damage,
+    MemoryNeeds,
     MemoryReady,
     ResumeEvent,
     SavedCheckpoint,
@@ -369,6 +370,7 @@ NodeEvent = (
     | CodeLacking
     | CheckpointSaved
     | MemoryReady
+    | MemoryNeeds
     | HealthEvent
     | ReplayStepped
     | SignalPassedOn

@@ -211,4 +211,24 @@ class MemoryPeers(msgspec.Struct, frozen=True, tag="memory_peers", kw_only=True)
     """An agent is told its own."""
 
 
-ResumeEvent = ResumeChosen | NoResumePoint | CheckpointSaved | MemoryReady | MemoryGroups
+class MemoryNeeds(msgspec.Struct, frozen=True, tag="memory_needs", kw_only=True):
+    """A node keeps every so many steps in memory, and copies every so many, because it is not fast enough for more."""
+
+    attempt: int
+    node: str = ""
+    keeps: int = 1
+    """A power of two, in steps."""
+    copies: int = 1
+    """Likewise."""
+
+
+class MemoryStrides(msgspec.Struct, frozen=True, tag="memory_strides", kw_only=True):
+    """Have nodes of an attempt keep and copy the same steps: those that the slowest of them does."""
+
+    attempt: int
+    nodes: tuple[str, ...]
+    keeps: int
+    copies: int
+
+
+ResumeEvent = ResumeChosen | NoResumePoint | CheckpointSaved | MemoryReady | MemoryGroups | MemoryNeeds

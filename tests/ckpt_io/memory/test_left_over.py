@@ -12,11 +12,12 @@ import msgspec
 from keepers import KeeperGround, load, memory_of, save
 from other_keepers import linked, push, push_of
 
-from robust_run.ckpt_io.memory import guests
+from robust_run.ckpt_io.memory import generations, guests
 from robust_run.ckpt_io.memory.client import MemoryClient
 from robust_run.ckpt_io.memory.copy_words import Push
+from robust_run.ckpt_io.memory.generations import Holdings
 from robust_run.ckpt_io.memory.guests import GUEST_BUFFERS, Guests
-from robust_run.ckpt_io.memory.protocol import Bring, Source
+from robust_run.ckpt_io.memory.protocol import Bring, LookInMemory, MemoryLook, Source
 
 Nodes = Callable[..., KeeperGround]
 Ranks = Callable[..., MemoryClient]
@@ -130,3 +131,52 @@ def test_copies_that_need_the_room_have_it_before_what_ranks_have_left(node: Nod
         assert push(link, PART, large)
     assert keeper.copies() == [(1, 6, (1,))]
     assert load(client, 1, 6) is not None
+
+
+def test_a_look_says_how_much_more_there_is_room_for_and_how_large_parts_are(node: Nodes, rank_of: Ranks) -> None:
+    keeper = node(limit_bytes=10 << 20)
+    keeper.begin_attempt(0, (0,))
+    assert room(keeper) == 10 << 20
+    assert save(rank_of(keeper), 1)
+    (held,) = keeper.generations()
+    assert held.largest_bytes == 1 << 20
+    assert room(keeper) == 7 << 20, "three buffers are taken"
+
+
+def room(keeper: KeeperGround) -> int | None:
+    keeper.tell(LookInMemory(number=1000))
+    while (look := keeper.next_of(MemoryLook)).number != 1000:
+        pass
+    return look.room_bytes
+
+
+# --- what an attempt of another world started from
+
+
+def test_the_generation_of_another_world_that_an_attempt_started_from_is_not_written_over_before_there_is_another() -> (
+    None
+):
+    """Ranks of the same size as before have their old buffers, and save in them."""
+    held = Holdings(attempt=0, world_size=4, ranks=(0, 1))
+    for rank in (0, 1):
+        held = generations.add(held, rank, 100, range(3 * rank, 3 * rank + 3))
+        for step in (2, 3):
+            held = saved(held, rank, step)
+    held = generations.begin_attempt(held, 1, (0, 1), 2, 3, 0)
+    held = saved(saved(held, 0, 4), 0, 5)
+    held, chosen = generations.make(held, 0, 6, maker=0, free=range(6))
+    assert isinstance(chosen, str), "rank 1 has saved nothing yet"
+    assert all(generations.find(held, rank, (0, 3)) for rank in (0, 1))
+    held = saved(held, 1, 4)
+    held, chosen = generations.make(held, 0, 7, maker=0, free=range(6))
+    assert isinstance(chosen, int) and generations.find(held, 0, (0, 3)) is None, "now there is step 4"
+
+
+def saved(held: Holdings, rank: int, step: int) -> Holdings:
+    held, chosen = generations.make(held, rank, step, maker=rank, free=range(6))
+    assert isinstance(chosen, int), chosen
+    noted = generations.copied(held, chosen, rank, step, 10, 1.0)
+    assert noted is not None
+    part = next(each.part for each in noted.buffers if each.id == chosen)
+    assert part is not None
+    return generations.hashed(noted, chosen, part, bytes(16))
