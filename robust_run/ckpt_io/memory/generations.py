@@ -134,9 +134,7 @@ def _is_spare(holdings: Holdings, part: Part, newest: Generation | None) -> bool
     """Whether nothing is lost with a part: the ranks have a newer one in common, or will never have it."""
     if not _counts(part):
         return False
-    if (
-        part.generation == holdings.start
-    ):  # the ranks of another world made it: until there is another, it is all there is
+    if part.generation == holdings.start:  # of another world, perhaps: until there is a newer one, it is all there is
         return newest is not None and part.generation < newest
     return (newest is not None and part.generation < newest) or is_dead(holdings, part)
 
