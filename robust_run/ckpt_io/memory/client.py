@@ -128,6 +128,9 @@ class MemoryClient:
             answer = self._ask(Begin(step=step), Place, Skip)
             if isinstance(answer, Skip):
                 return Skipped(reason=answer.reason, is_planned=answer.is_planned)
+            if answer.is_new:
+                (descriptor,) = self._take_descriptors(1)
+                self._views[answer.buffer] = memoryview(self._mapped(descriptor, mmap.PROT_READ | mmap.PROT_WRITE))
             view = self._views.get(answer.buffer)
             if view is None:
                 raise self._lost(f"named buffer {answer.buffer}, which it never handed out")

@@ -265,7 +265,12 @@ def has_moved_on(holdings: Holdings) -> bool:
 
 
 def superseded(
-    holdings: Holdings, needed_bytes: Mapping[int, int], busy: Collection[int], *, may_forget: bool = True
+    holdings: Holdings,
+    needed_bytes: Mapping[int, int],
+    busy: Collection[int],
+    *,
+    may_forget: bool = True,
+    with_fourth: Collection[int] = (),
 ) -> tuple[int, ...]:
     """Return the buffers to free, with which nothing is lost: too small by now, more than are used, or of ranks that have left.
 
@@ -274,10 +279,15 @@ def superseded(
         needed_bytes: What each rank asked for in this attempt.
         busy: Buffers that are read or written.
         may_forget: Whether other nodes, too, need no parts of ranks that have left.
+        with_fourth: Ranks that use four (`fourth`).
     """
     newest = common(holdings)
     has_own = may_forget and has_moved_on(holdings)
-    used = {id_ for rank, size_bytes in needed_bytes.items() for id_ in large(holdings, rank, size_bytes)}
+    used = {
+        id_
+        for rank, size_bytes in needed_bytes.items()
+        for id_ in large(holdings, rank, size_bytes, BUFFERS + (rank in with_fourth))
+    }
 
     def may_go(each: HeldBuffer) -> bool:
         if each.rank not in holdings.ranks:
@@ -289,10 +299,10 @@ def superseded(
     return tuple(each.id for each in holdings.buffers if each.id not in busy and may_go(each))
 
 
-def large(holdings: Holdings, rank: int, size_bytes: int) -> tuple[int, ...]:
+def large(holdings: Holdings, rank: int, size_bytes: int, most: int = BUFFERS) -> tuple[int, ...]:
     """Return the buffers that a rank writes parts of this size to."""
     mine = [each for each in holdings.buffers if each.rank == rank and each.size_bytes >= size_bytes]
-    return tuple(each.id for each in mine)[:BUFFERS]
+    return tuple(each.id for each in mine)[:most]
 
 
 def left_behind(holdings: Holdings, busy: Collection[int]) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from robust_run.ckpt_io.memory import buffers, generations
 from robust_run.ckpt_io.memory.budget import rounded
 from robust_run.ckpt_io.memory.flush_process import FlushProcess
 from robust_run.ckpt_io.memory.flushes import Flushes
+from robust_run.ckpt_io.memory.fourth import FourthBuffers
 from robust_run.ckpt_io.memory.generations import HeldBuffer, Holdings, Part
 from robust_run.ckpt_io.memory.handing_out import HandingOut
 from robust_run.ckpt_io.memory.keeper_copies import CopyThreads, KeeperCopies
@@ -90,6 +91,7 @@ class Keeper:
         self._waiting: list[tuple[Peer, int]] = []
         """Ask for buffers of a rank for which some are being reserved: it may have died meanwhile and come back."""
         self._looks = Looks(now_s)
+        self._fourth = FourthBuffers(ledger, run, self._take_in)
         self.flushes = Flushes(FlushProcess, tell, run, now_s)
         self._now_s = now_s
         self._skips, self._told_refusal = 0, False
@@ -113,6 +115,7 @@ class Keeper:
             message.resumed_step,
             message.resumed_attempt,
         )
+        self._fourth.begin_attempt(message.attempt)
         self.copies.begin_attempt(message)
         self.striding.begin_attempt(message.attempt)
 
@@ -213,6 +216,8 @@ class Keeper:
         if not 0 < size_bytes <= _MOST_BYTES:
             self._refuse(peer, f"a part of {size_bytes} bytes cannot be; at most {_MOST_BYTES} are kept")
             return
+        if self._needed_bytes.get(rank) != size_bytes:
+            self._fourth.forget(rank)
         self._needed_bytes[rank] = size_bytes
         self._free(self._superseded())
         large = len(generations.large(self.holdings, rank, size_bytes))
@@ -296,7 +301,7 @@ class Keeper:
             stride = self.striding.keeping.stride
             peer.send(Skip(reason=f"step {step} is not kept: every {stride}th is", is_planned=True))
             return
-        free = peer.known - self._busy()
+        free = (peer.known | self._fourth_of(peer.rank)) - self._busy()
         holdings, chosen = generations.make(self.holdings, peer.rank, step, maker=peer.number, free=free)
         if not isinstance(chosen, int) and until_s is not None and peer.known & self._free_soon():
             self._begins.append(_LateBegin(peer, step, until_s))
@@ -305,7 +310,9 @@ class Keeper:
         self.holdings = holdings
         if isinstance(chosen, int):
             self.striding.settled(step, is_kept=True)
-            peer.send(Place(buffer=chosen))
+            new = [] if chosen in peer.known else [self.pool.descriptor(chosen)]
+            peer.known |= {chosen}
+            peer.send(Place(buffer=chosen, is_new=bool(new)), new)
         else:
             if is_verifying:
                 self.striding.settled(step, is_kept=False)
@@ -343,6 +350,7 @@ class Keeper:
             self._advance_flushes()
             self._free(self._superseded())
             self.copies.look(self.striding.copies)
+            self._look_at_copies()
             self.striding.say(self.copies.sending.pace.own)
 
         self._hashing[buffer] = part
@@ -385,8 +393,22 @@ class Keeper:
 
     def _superseded(self) -> tuple[int, ...]:
         return generations.superseded(
-            self.holdings, self._needed_bytes, self._busy(), may_forget=self.copies.may_forget()
+            self.holdings,
+            self._needed_bytes,
+            self._busy(),
+            may_forget=self.copies.may_forget(),
+            with_fourth=self._fourth.ranks,
         )
+
+    def _look_at_copies(self) -> None:
+        """Have a fourth buffer where a copy takes longer than a step; then what was sent stays until more is."""
+        self._fourth.look(self._needed_bytes, self.copies.sending.pace.stride if self.copies.sending.has_peer else 1)
+        self.copies.keeps_originals = self._fourth.ranks >= set(self.holdings.ranks)
+
+    def _fourth_of(self, rank: int) -> set[int]:
+        if rank not in self._fourth.ranks:
+            return set()
+        return set(generations.large(self.holdings, rank, self._needed_bytes.get(rank, 0), BUFFERS + 1))
 
     def _free(self, ids: tuple[int, ...]) -> None:
         gone = set(ids)

@@ -52,12 +52,15 @@ class KeeperCopies:
             pool, Sender(key, time.sleep), send, tell, now_s, lambda: max(own().begun.values(), default=-1)
         )
         self.bringing = Bringing(pool, self.desk, key, fetch, tell)
+        self.keeps_originals = False
+        """Whether what was sent stays until more is: there are buffers enough (`fourth`)."""
 
     def begin_attempt(self, message: AttemptBegins) -> None:
         """Drop what belongs to a past that did not happen, and send nothing until it is said where to."""
         self.desk.begin_attempt(message.attempt, message.resumed_step)
         self.sending.begin_attempt(message.attempt)
         self.bringing.begin_attempt(message.attempt)
+        self.keeps_originals = False
         self._moved_on_s = None
 
     def may_forget(self) -> bool:
@@ -88,8 +91,9 @@ class KeeperCopies:
 
     @property
     def busy(self) -> set[int]:
-        """Buffers that are sent, or that nobody knows yet what for."""
-        return self._pool.lent | self.bringing.pinned
+        """Buffers that are sent or were, or that nobody knows yet what for."""
+        originals = self.sending.pinned(self._own()) if self.keeps_originals else set()
+        return self._pool.lent | self.bringing.pinned | originals
 
 
 def _never(job: Callable[[], Any], then: Callable[[Any], None]) -> None:

@@ -113,6 +113,8 @@ class Place(_Message, frozen=True, tag="place", kw_only=True):
     """Where the part goes."""
 
     buffer: int
+    is_new: bool = False
+    """It is one more than was handed out; its descriptor comes beside this."""
 
 
 class Skip(_Message, frozen=True, tag="skip", kw_only=True):

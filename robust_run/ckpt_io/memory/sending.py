@@ -61,6 +61,8 @@ class Sending:
         """When that was, and how long after the one before."""
         self._kept: Generation | None = None
         """The newest that has been sent."""
+        self._pinned: frozenset[Generation] = frozenset()
+        """What had been sent when the newest sending began, and what that sends."""
         self._due_s: float | None = None
         """When to send the newest, whichever it is."""
         self._failures = 0
@@ -90,6 +92,7 @@ class Sending:
 
     def _stop(self) -> None:
         self._to, self._kept, self._due_s, self._failures, self._has_told = None, None, None, 0, False
+        self._pinned = frozenset()
         if self._is_busy:
             self._sender.cut()
 
@@ -97,6 +100,13 @@ class Sending:
     def has_peer(self) -> bool:
         """Whether a node was named in this attempt to which copies are sent: then another one sends to this one."""
         return self._to is not None
+
+    def pinned(self, holdings: Holdings) -> set[int]:
+        """Return the buffers with the originals of what other nodes may need once the one with the copies is lost.
+
+        What has arrived stays until the next sending begins: then all other nodes have what was sent before, too.
+        """
+        return {each.id for each in holdings.buffers if each.part is not None and each.part.generation in self._pinned}
 
     def look(self, holdings: Holdings) -> None:
         """Note that something has become whole, and send it if it is its turn."""
@@ -133,6 +143,7 @@ class Sending:
         if sent is None:
             return
         self._is_busy, self._due_s, began_s = True, None, self._now_s()
+        self._pinned = frozenset((generation,) if self._kept is None else (self._kept, generation))
         self._sender.begin()
 
         def job() -> int:
