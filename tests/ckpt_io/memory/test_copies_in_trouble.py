@@ -7,6 +7,7 @@ import os
 import random
 import socket
 import threading
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -15,10 +16,10 @@ from keepers import KEY, LIMIT_S, KeeperGround, contents, load, memory_of, save
 from other_keepers import linked, other_keeper, parcel_of, push, push_of, send
 
 from robust_run.ckpt_io.errors import CheckpointError
-from robust_run.ckpt_io.memory.budget import MemoryFacts
+from robust_run.ckpt_io.memory.budget import MemoryFacts, rounded
 from robust_run.ckpt_io.memory.buffers import Ledger
 from robust_run.ckpt_io.memory.client import MemoryClient
-from robust_run.ckpt_io.memory.copy_words import Go, NoRoom, NotHere, Pull, Stale
+from robust_run.ckpt_io.memory.copy_words import Go, Kept, NoRoom, NotHere, Pull, Stale
 from robust_run.ckpt_io.memory.copying import FETCH_AGAIN_S, FETCH_RESTS_S, CopyFailed, Errand, fetch
 from robust_run.ckpt_io.memory.link import Link, LinkLost
 from robust_run.ckpt_io.memory.protocol import AttemptBegins, Bring, Source
@@ -169,6 +170,69 @@ def test_a_peer_that_takes_nothing_does_not_slow_saves(node: Nodes, rank_of: Ran
         saves_go_on(first, rank_of(first), range(1, 21), 20_000_000)
         over.set()
     assert len(memory_of(first.process.pid)) <= 4, "three buffers, and one that is sent"
+
+
+def steps_of(keeper: KeeperGround) -> list[int]:
+    return [step for _, step, _ in keeper.look()]
+
+
+def test_what_was_sent_stays_until_more_is_where_copies_take_longer_than_steps(node: Nodes, rank_of: Ranks) -> None:
+    """Or the loss of the node that has the copies would leave nothing in common with those that sent it theirs."""
+    sent: list[int] = []
+
+    def every_fourth(link: Link) -> None:
+        while True:
+            sent.append(link.receive(LIMIT_S).step)
+            link.send(Kept(stride=4))
+
+    first = node()
+    first.begin_attempt(0, (0,))
+    client = rank_of(first)
+    with other_keeper(every_fourth) as peer:
+        assert save(client, 1)
+        first.tell(peer.order())
+        wait_until(lambda: sent == [1])
+        assert save(client, 2)
+        wait_until(lambda: len(memory_of(first.process.pid)) == 4)
+        for step in range(3, 20):
+            assert save(client, step), step
+            assert steps_of(first)[0] == step
+            wait_until(lambda step=step: step < 4 or step // 4 * 4 in sent)  # type: ignore[misc]
+            before, held = sent[-2:], steps_of(first)
+            if before == sent[-2:]:
+                assert {each for each in before if each >= 4} <= set(held), (step, sent)
+        assert {1, 4, 8, 12, 16} <= set(sent)
+        last = sent[-2]
+        assert load(client, 0, last) == contents(last, 0, 10_000)
+        first.begin_attempt(1, (0,), resumed_step=19)
+        again = rank_of(first, attempt=1)
+        assert save(again, 20, attempt=1)
+        wait_until(lambda: len(memory_of(first.process.pid)) == 3)
+
+
+def test_without_room_for_a_fourth_buffer_saving_goes_on_in_three(node: Nodes, rank_of: Ranks) -> None:
+    sent: list[int] = []
+
+    def every_fourth(link: Link) -> None:
+        while True:
+            sent.append(link.receive(LIMIT_S).step)
+            link.send(Kept(stride=4))
+
+    first = node(limit_bytes=3 * rounded(10_000))
+    first.begin_attempt(0, (0,))
+    with other_keeper(every_fourth) as peer:
+        first.tell(peer.order())
+        saves_go_on(first, rank_of(first), range(1, 20))
+        wait_until(lambda: 16 in sent)
+    wait_until(lambda: len(memory_of(first.process.pid)) == 3)
+    assert first.notes == []
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    give_up_at_s = time.monotonic() + LIMIT_S
+    while not is_so():
+        assert time.monotonic() < give_up_at_s
+        time.sleep(0.01)
 
 
 def test_a_peer_that_is_killed_costs_one_line_and_another_one_takes_its_place(node: Nodes, rank_of: Ranks) -> None:

@@ -38,7 +38,7 @@ def test_what_begins_a_long_stretch_begins_a_shorter_one(steps: list[int], lag: 
 
 @dataclass
 class Node:
-    """A node of a job, step by step: three buffers, and a peer that keeps two copies. Times are in steps."""
+    """A node of a job, step by step: three or four buffers, and a peer that keeps two copies. Times are in steps."""
 
     sends_in: int = 0
     """How long a generation is on its way."""
@@ -50,15 +50,25 @@ class Node:
     """Step, and since when it is whole."""
     copies: list[int] = field(default_factory=list)
     sending: tuple[int, int] | None = None
+    keeps_originals: bool = True
+    """Of what has been and is sent, in a fourth buffer where a copy takes longer than a step."""
+    originals: tuple[int, ...] = ()
 
     def own(self, now: int) -> list[int]:
         """What it holds whole itself, the oldest first."""
         return [step for step, whole_at in self.buffers if whole_at <= now]
 
+    def in_place(self, now: int) -> set[int]:
+        """Of which generations it has parts: what is being hashed is waited for, the newest may not have been copied yet."""
+        return {step for step, _ in self.buffers if step < now}
+
     def there(self, now: int) -> set[int]:
-        """Of which generations its parts can be had while it is there: what is being hashed is waited for then."""
-        in_place = {step for step, _ in self.buffers if step < now}  # the newest may not have been copied yet
-        return {*in_place, *self.copies}
+        """Of which generations its parts can be had while it and its peer are there."""
+        return {*self.in_place(now), *self.copies}
+
+    @property
+    def has_fourth(self) -> bool:
+        return self.keeps_originals and self.pace.stride > 1
 
     def saves(self, step: int) -> None:
         if self.sending is not None and step >= self.sending[1]:
@@ -72,20 +82,27 @@ class Node:
             before = newest[0] - 1 if newest[0] > 1 else None
             if pace.begins_stretch(self.pace.stride, before, newest[0]):
                 self.copies = self.copies[-1:]  # the other buffer is written
+                self.originals = (*self.copies, newest[0])
                 self.sending = (newest[0], step + self.sends_in)
 
     def keeps(self, step: int) -> None:
         """A buffer is free if it is not written, not sent, not being hashed and not the newest."""
         newest = self.own(step)[-1:]
         busy = {*newest, *(() if self.sending is None else (self.sending[0],))}
+        busy.update(self.originals if self.has_fourth else ())
+        most = 4 if self.has_fourth else 3
         free = [each for each in self.buffers if each[1] <= step and each[0] not in busy]
-        if len(self.buffers) == 3 and not free:
+        if len(self.buffers) >= most and not free:
             self.keeping = pace.skipped(self.keeping)
             return
-        if len(self.buffers) == 3:
-            self.buffers.remove(free[0])
+        while len(self.buffers) >= most and free:
+            self.buffers.remove(free.pop(0))
         self.buffers.append((step, step + self.verifies_in))
         self.keeping = pace.kept(self.keeping)
+
+
+#: A node says for so long that it needs a longer stride than it does now (`pace.LOWER_S`).
+LOWER_STEPS = 60
 
 
 class Ring:
@@ -106,7 +123,8 @@ class Ring:
             needs = max(each.keeping.own for each in self.nodes), max(each.pace.own for each in self.nodes)
             self.needed.append(needs)
             if self.told_after is not None and self.step > self.told_after:
-                keeps, copies = self.needed[-1 - self.told_after]
+                known = self.needed[-LOWER_STEPS - self.told_after : len(self.needed) - self.told_after]
+                keeps, copies = max(each for each, _ in known), max(each for _, each in known)
                 for node in self.nodes:
                     node.keeping = msgspec.structs.replace(node.keeping, job=keeps)
                     node.pace = msgspec.structs.replace(node.pace, job=max(keeps, copies))
@@ -114,7 +132,11 @@ class Ring:
 
     def after_the_loss_of(self, lost: int) -> int:
         """The newest step that is whole without a node, its part from its copy; -1: there is none."""
-        others = [node.there(self.step) for at, node in enumerate(self.nodes) if at != lost]
+        others = [  # the copies of the one before it are lost with it
+            node.in_place(self.step) if at == (lost - 1) % len(self.nodes) else node.there(self.step)
+            for at, node in enumerate(self.nodes)
+            if at != lost
+        ]
         return max(set(self.nodes[lost].copies).intersection(*others), default=-1)
 
     def in_place(self) -> int:
@@ -131,6 +153,12 @@ def test_neighbours_alone_do_not_keep_a_slow_node_s_generations_alive() -> None:
     ring = Ring(*(Node() for _ in range(4)), Node(sends_in=12), told_after=None)
     without = [step for step in ring.makes(400) if step > 100 and ring.after_the_loss_of(4) < 0]
     assert len(without) > 150
+
+
+def test_originals_that_are_written_over_leave_nothing_in_common_with_the_copies_of_a_lost_node() -> None:
+    ring = Ring(*(Node(sends_in=6, keeps_originals=False) for _ in range(3)), told_after=0)
+    without = [step for step in ring.makes(400) if step > 100 and ring.after_the_loss_of(0) < 0]
+    assert len(without) > 200
 
 
 def test_a_node_that_keeps_what_it_can_has_nothing_in_common_with_those_that_keep_all() -> None:
