@@ -14,7 +14,10 @@ from collections.abc import Callable, Mapping
 
 from robust_run.ckpt_io.memory import buffers
 from robust_run.ckpt_io.memory.budget import rounded
+from robust_run.ckpt_io.memory.generations import Holdings, large
 from robust_run.ckpt_io.memory.running import Runs
+from robust_run.ckpt_io.memory.sending import Sending
+from robust_run.ckpt_io.memory.types import BUFFERS
 
 
 class FourthBuffers:
@@ -38,9 +41,15 @@ class FourthBuffers:
         self._asked.pop(rank, None)
         self.ranks.discard(rank)
 
-    def look(self, needed_bytes: Mapping[int, int], stride: int) -> None:
+    def of(self, rank: int, holdings: Holdings, needed_bytes: Mapping[int, int]) -> set[int]:
+        """Return all four buffers of a rank; none, where it has three."""
+        if rank not in self.ranks:
+            return set()
+        return set(large(holdings, rank, needed_bytes.get(rank, 0), BUFFERS + 1))
+
+    def look(self, needed_bytes: Mapping[int, int], sending: Sending) -> None:
         """Reserve what is missing, if copies are not sent of every step. `needed_bytes`: by rank, once it has three."""
-        if stride <= 1:
+        if not sending.has_peer or sending.pace.stride <= 1:
             return
         for rank, size_bytes in needed_bytes.items():
             if rank not in self._asked:

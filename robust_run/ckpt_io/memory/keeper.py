@@ -301,7 +301,7 @@ class Keeper:
             stride = self.striding.keeping.stride
             peer.send(Skip(reason=f"step {step} is not kept: every {stride}th is", is_planned=True))
             return
-        free = (peer.known | self._fourth_of(peer.rank)) - self._busy()
+        free = (peer.known | self._fourth.of(peer.rank, self.holdings, self._needed_bytes)) - self._busy()
         holdings, chosen = generations.make(self.holdings, peer.rank, step, maker=peer.number, free=free)
         if not isinstance(chosen, int) and until_s is not None and peer.known & self._free_soon():
             self._begins.append(_LateBegin(peer, step, until_s))
@@ -350,7 +350,8 @@ class Keeper:
             self._advance_flushes()
             self._free(self._superseded())
             self.copies.look(self.striding.copies)
-            self._look_at_copies()
+            self._fourth.look(self._needed_bytes, self.copies.sending)
+            self.copies.keeps_originals = self._fourth.ranks >= set(self.holdings.ranks)
             self.striding.say(self.copies.sending.pace.own)
 
         self._hashing[buffer] = part
@@ -399,16 +400,6 @@ class Keeper:
             may_forget=self.copies.may_forget(),
             with_fourth=self._fourth.ranks,
         )
-
-    def _look_at_copies(self) -> None:
-        """Have a fourth buffer where a copy takes longer than a step; then what was sent stays until more is."""
-        self._fourth.look(self._needed_bytes, self.copies.sending.pace.stride if self.copies.sending.has_peer else 1)
-        self.copies.keeps_originals = self._fourth.ranks >= set(self.holdings.ranks)
-
-    def _fourth_of(self, rank: int) -> set[int]:
-        if rank not in self._fourth.ranks:
-            return set()
-        return set(generations.large(self.holdings, rank, self._needed_bytes.get(rank, 0), BUFFERS + 1))
 
     def _free(self, ids: tuple[int, ...]) -> None:
         gone = set(ids)
