@@ -1,7 +1,7 @@
 """A fourth buffer for each rank of a node, as long as a copy takes longer than a step. In the keeper's thread.
 
-With three, saving goes on in the two that are not sent: by the time a copy has arrived, its original has been written over. If the
-node with the copy is lost then, those that sent to it have nothing of what others have left (`bench/memory_losses.py --mbit`). So
+With three, saving goes on in the two that are not sent: by the time a copy has arrived, its original has been written over. If
+the node with the copy is lost then, those that sent to it have nothing of what others have left (bench/memory_losses.py). So
 what was sent last, and what is being sent, stay until the next one is (`Sending.pinned`), and saving takes turns in two others.
 
 It is memory of the same size again, and worth less than the first three: where there is no room for it nothing is said, and what
