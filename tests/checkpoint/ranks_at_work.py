@@ -135,10 +135,10 @@ def memory_fails_as_the_warning_comes(rank: int) -> Any:
 
     begin = MemoryClient.begin
 
-    def fails(self: MemoryClient, step: int, size_bytes: int) -> Any:
+    def fails(self: MemoryClient, step: int, *more: Any) -> Any:
         if rank == 1 and step >= 2:
             raise MemoryUnavailable("the memory keeper is gone")
-        return begin(self, step, size_bytes)
+        return begin(self, step, *more)
 
     MemoryClient.begin = fails  # type: ignore[method-assign]
     for step in range(1, 5):
