@@ -82,6 +82,8 @@ class Followed:
     """How long the longest of the last steps before the cut took."""
     load: float = 0.0
     """How many processes wanted each core, on the average of a minute."""
+    stride: int = 1
+    """Of so many steps one was copied: the longest stride that a node said it needs, for a copy had taken longer than a step."""
     in_save: bool = False
     """Whether a rank that was killed died before its save returned."""
 
@@ -89,6 +91,11 @@ class Followed:
     def lost(self) -> int:
         """How many steps are made again."""
         return max(0, self.reached - self.began)
+
+    @property
+    def most(self) -> int:
+        """How many may be: from the last that was copied, where a copy fits into a step; else from the one before that."""
+        return MOST_LOST if self.stride == 1 else 2 * self.stride
 
     @property
     def is_calm(self) -> bool:
@@ -123,8 +130,8 @@ def judge(cut: Cut, followed: Followed) -> str:
             return f"{said}, and nobody had a copy"
         at_least, at_most = followed.stored_before, followed.stored_after
         return "" if at_least <= followed.began <= at_most else f"{said}; storage had step {at_least} to {at_most}"
-    if followed.lost > MOST_LOST and followed.is_calm:
-        return f"{said}: {followed.lost} steps are made again, at most {MOST_LOST} may be"
+    if followed.lost > followed.most and followed.is_calm:
+        return f"{said}: {followed.lost} steps are made again, at most {followed.most} may be"
     return ""
 
 

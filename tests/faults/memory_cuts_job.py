@@ -180,10 +180,15 @@ class _Trial:
             stored_after=self._stored(),
             slowest_s=round(self._slowest_s(lost), 2),
             load=round(load, 1),
+            stride=self._stride(lost),
             in_save=in_save,
         )
         self._check_what_was_loaded()
         return followed
+
+    def _stride(self, attempt: int) -> int:
+        said = [each for each in self.job.events("memory_needs") if each["attempt"] == attempt]
+        return max((max(each["keeps"], each["copies"]) for each in said), default=1)
 
     def bring_back(self) -> None:
         """Have hosts that lost their power stand by."""
