@@ -2,7 +2,7 @@
 
     python bench/memory_losses.py --losses 5
     python bench/memory_losses.py --losses 3 --every 400 --mb 64
-    python bench/memory_losses.py --losses 3 --mb 16 --mbit 100     # a copy takes longer than a step
+    python bench/memory_losses.py --losses 3 --mb 16 --mbit 100 --every 400   # a copy takes longer than a step
 
 The same program on the same launcher, twice: `robust_run.checkpoint.save` after each step with --every, once as it is (memory at
 every step, a copy on another node, storage every so many steps in the background), once with `--ckpt-memory off` (storage every
