@@ -140,8 +140,13 @@ class Flushes:
             self._begin(chosen, holdings, descriptors, then)
 
     def _is_awaited(self, holdings: Holdings) -> bool:
-        """Whether nodes that have something in memory may wait for this one, which has nothing, until it says so."""
+        """Whether nodes that have something in memory may wait for this one, which has nothing, until it says so.
+
+        Not where this node leaves and the others go on: nobody would remove what it says.
+        """
         assert self._last is not None
+        if not self._last.is_job_over:
+            return False
         has_others = 0 < len(holdings.ranks) < holdings.world_size
         return has_others and bool(self.storage) and self._now_s() < self._last.until_s
 

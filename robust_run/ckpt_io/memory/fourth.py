@@ -5,7 +5,8 @@ the node with the copy is lost then, those that sent to it have nothing of what 
 what was sent last, and what is being sent, stay until the next one is (`Sending.pinned`), and saving takes turns in two others.
 
 It is memory of the same size again, and worth less than the first three: where there is no room for it nothing is said, and what
-was sent may be written over. A copy that is as fast as steps needs none: its original is one of the two newest.
+was sent may be written over. It is not given back before the attempt ends, for its rank has it mapped. A copy that is as fast as
+steps needs none: its original is one of the two newest.
 """
 
 from __future__ import annotations

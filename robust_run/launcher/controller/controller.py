@@ -300,7 +300,7 @@ class Controller:
         return self._staging
 
     def _note(self, event: Event) -> None:
-        """Have people told; nothing of this decides anything."""
+        """Have people told, and begin what begins with a first step; nothing of this decides anything."""
         if isinstance(event, ResumeChosen):
             self.book.resume_chosen(event, self._later)
         elif isinstance(event, FirstStep):

@@ -232,8 +232,10 @@ def test_at_the_end_other_nodes_are_told_that_there_is_nothing_in_memory(ground:
     ground.answers(FlushDone())
     assert ground.said == [Flushed(number=7, text="")]
     ground.want_last(limit_s=0.0, number=8)
-    assert len(ground.started) == 1, "it was given up"
-    assert ground.said[1:] == [Flushed(number=8, text="")]
+    ground.flushes.want_last(FlushLast(number=9, limit_s=30.0, is_job_over=False))
+    ground.advance()
+    assert len(ground.started) == 1, "it was given up; and who leaves while others go on tells them nothing"
+    assert ground.said[1:] == [Flushed(number=8, text=""), Flushed(number=9, text="")]
 
 
 def test_who_asks_again_gets_an_answer_soon(ground: Ground) -> None:

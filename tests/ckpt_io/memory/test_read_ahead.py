@@ -50,6 +50,7 @@ def test_a_mapping_that_is_closed_meanwhile_ends_it() -> None:
     memory = mmap.mmap(-1, STEP_BYTES)
     memory.close()
     populate(memory, STEP_BYTES)
+    assert memory.closed, "and nothing was raised"
 
 
 def test_a_mapping_is_read_while_its_pages_are_mapped() -> None:
