@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from keepers import KeeperGround
+
 
 class Ranks:
     """The process that forks them."""
@@ -33,3 +35,10 @@ class Ranks:
         answers = self.do(scenario, ranks, **env)
         assert all(answer and "value" in answer for answer in answers), (answers, self.said.read_text()[-3000:])
         return [answer["value"] for answer in answers]
+
+
+def in_attempt(keeper: KeeperGround, attempt: int, resumed_step: int | None = None, ranks: int = 2) -> dict[str, str]:
+    """The environment of its ranks."""
+    keeper.begin_attempt(attempt, tuple(range(ranks)), resumed_step)
+    env = {"ROBUST_CKPT_MEMORY": keeper.folder, "TORCHELASTIC_RESTART_COUNT": str(attempt), "ROBUST_JOB": "job"}
+    return env if resumed_step is None else {**env, "ROBUST_RESUME": f"rrck+memory://0/{resumed_step}"}

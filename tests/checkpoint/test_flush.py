@@ -22,13 +22,6 @@ from robust_run.ckpt_io.memory.protocol import AttemptBegins, Flushed, FlushLast
 pytestmark = pytest.mark.timeout(600)
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
-    found = Ranks(tmp_path_factory.mktemp("ranks"))
-    with found.process:
-        yield found
-
-
 def ground(folder: Path, limit_bytes: int | None = None) -> KeeperGround:
     folder.mkdir(mode=0o700)
     return KeeperGround(str(folder), limit_bytes).ready()

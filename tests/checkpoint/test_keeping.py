@@ -16,13 +16,6 @@ from robust_run.ckpt_io.memory.protocol import Flushed, FlushLast
 pytestmark = pytest.mark.timeout(600)
 
 
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
-    found = Ranks(tmp_path_factory.mktemp("ranks"))
-    with found.process:
-        yield found
-
-
 @pytest.fixture
 def keeper(tmp_path: Path) -> Iterator[KeeperGround]:
     (tmp_path / "memory").mkdir(mode=0o700)

@@ -4,40 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from keepers import LIMIT_S, KeeperGround
-from made_ranks import Ranks
+from made_ranks import Ranks, in_attempt
 
 from robust_run.ckpt_io.memory.types import generation_uuid
 from robust_run.ckpt_io.notes import read_damage
 
 pytestmark = pytest.mark.timeout(600)
-
-
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
-    found = Ranks(tmp_path_factory.mktemp("ranks"))
-    with found.process:  # closes its stdin, upon which it ends
-        yield found
-
-
-@pytest.fixture
-def keeper(tmp_path: Path) -> Iterator[KeeperGround]:
-    folder = tmp_path / "memory"
-    folder.mkdir(mode=0o700)
-    ground = KeeperGround(str(folder)).ready()
-    yield ground
-    ground.end()
-
-
-def in_attempt(keeper: KeeperGround, attempt: int, resumed_step: int | None = None, ranks: int = 2) -> dict[str, str]:
-    """The environment of its ranks."""
-    keeper.begin_attempt(attempt, tuple(range(ranks)), resumed_step)
-    env = {"ROBUST_CKPT_MEMORY": keeper.folder, "TORCHELASTIC_RESTART_COUNT": str(attempt), "ROBUST_JOB": "job"}
-    return env if resumed_step is None else {**env, "ROBUST_RESUME": f"rrck+memory://0/{resumed_step}"}
 
 
 @pytest.mark.parametrize("sharded", ["", "_sharded"])

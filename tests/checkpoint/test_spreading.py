@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,22 +12,6 @@ from robust_run.checkpoint.settings import Generation, generation_of
 from robust_run.ckpt_io.memory.types import generation_address, generation_name, generation_of_name, saved_by_of_name
 
 pytestmark = pytest.mark.timeout(600)
-
-
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
-    found = Ranks(tmp_path_factory.mktemp("ranks"))
-    with found.process:  # closes its stdin, upon which it ends
-        yield found
-
-
-@pytest.fixture
-def keeper(tmp_path: Path) -> Iterator[KeeperGround]:
-    folder = tmp_path / "memory"
-    folder.mkdir(mode=0o700)
-    ground = KeeperGround(str(folder)).ready()
-    yield ground
-    ground.end()
 
 
 def environment(keeper: KeeperGround, attempt: int, **more: str) -> dict[str, str]:
