@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 import click
 
+from robust_run.json_output import document
 from robust_run.launcher.operator.commands.job_commands import about_a_run, show_lines
-
-if TYPE_CHECKING:
-    from robust_run.launcher.operator.views.explaining import ToldIncident
 
 
 @click.command()
@@ -34,14 +31,8 @@ def explain(incident: int, as_json: bool, **which: str) -> int:
         count = explaining.count
         there = f"there are {count}" if count else "nothing has gone wrong"
         raise UserError(f"there is no incident {incident} in this run: {there}; robust events tells them")
-    show_lines([_encoded(found)] if as_json else found.lines())
+    show_lines([document(found)] if as_json else found.lines())
     return 0
-
-
-def _encoded(found: ToldIncident) -> str:
-    import msgspec
-
-    return msgspec.json.encode(found).decode()
 
 
 COMMANDS = (explain,)
