@@ -61,6 +61,8 @@ def check(context: click.Context, /, run: str, nodes: tuple[str, ...], everyone:
     fleet = _fleet(context, run, nodes) if nodes or everyone else _here(os.environ, wish.folder)
     if typed["only_list"]:
         return _list(fleet, wish, as_json=typed["as_json"])
+    if not (nodes or everyone):
+        _warn_if_busy()
     return _run(fleet, wish, os.environ, typed["history"], as_json=typed["as_json"])
 
 
@@ -100,6 +102,15 @@ def _fleet(context: click.Context, run: str, nodes: Sequence[str]) -> CheckFleet
     if finder is None:
         raise UserError("checks of a job's nodes cannot be started from here yet; type robust check on the node itself")
     return finder.find(run, nodes)
+
+
+def _warn_if_busy() -> None:
+    import os
+
+    from robust_run.health.checks.busy import busy_words
+
+    if words := busy_words(os.getloadavg()[0], os.cpu_count() or 1):
+        _say(words)
 
 
 def _say(line: str) -> None:
