@@ -42,8 +42,8 @@ class Cast:
 
     def svg(self) -> str:
         """Return it as a picture that moves."""
-        rows = [(at_s, part) for at_s, line in self.lines for part in _folded(line)]
-        moments_s = _shortened([at_s for at_s, _ in rows])
+        rows = [(at_s, part, _colour(line)) for at_s, line in self.lines for part in _folded(line)]
+        moments_s = _shortened([at_s for at_s, _, _ in rows])
         whole_s = (moments_s[-1] if moments_s else 0.0) + END_S
         width, height = COLUMNS * CHARACTER_PX + 2 * MARGIN_PX, ROWS * LINE_PX + 2 * MARGIN_PX
         first_px = MARGIN_PX + ROWS * LINE_PX
@@ -53,8 +53,8 @@ class Cast:
             for number, at_s in enumerate(moments_s)
         ]
         texts = [
-            f'<text x="{MARGIN_PX}" y="{first_px + (number + 1) * LINE_PX - 4:.0f}" fill="{_colour(line)}">{escape(line)}</text>'
-            for number, (_, line) in enumerate(rows)
+            f'<text x="{MARGIN_PX}" y="{first_px + (number + 1) * LINE_PX - 4:.0f}" fill="{colour}">{escape(part)}</text>'
+            for number, (_, part, colour) in enumerate(rows)
         ]
         return "\n".join(
             [
@@ -62,7 +62,8 @@ class Cast:
                 "<title>A training loses one worker to SIGKILL and another to SIGSTOP, and goes on</title>",
                 "<style>text{font:12px ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;white-space:pre}",
                 f"#lines{{animation:up {whole_s:.1f}s step-end infinite}}",
-                f"@keyframes up{{{''.join(steps)}100%{{transform:translateY({-len(rows) * LINE_PX}px)}}}}</style>",
+                f"@keyframes up{{{''.join(steps)}100%{{transform:translateY({-len(rows) * LINE_PX}px)}}}}",
+                "@media(prefers-reduced-motion:reduce){#lines{animation:none}}</style>",
                 f'<clipPath id="screen"><rect x="0" y="{MARGIN_PX}" width="{width:.0f}" height="{ROWS * LINE_PX}"/></clipPath>',
                 f'<rect width="{width:.0f}" height="{height}" rx="8" fill="#0d1117"/>',
                 f'<g clip-path="url(#screen)"><g id="lines" transform="translate(0 {-len(rows) * LINE_PX})">',

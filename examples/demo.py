@@ -86,7 +86,7 @@ def say(line: str) -> None:
 
 def show(line: str) -> None:
     """Print a line, and record it."""
-    RECORDING.add(line)
+    RECORDING.add(line.replace(f"{os.getcwd()}/", ""))
     print(line, flush=True)
 
 
