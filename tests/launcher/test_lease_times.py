@@ -11,6 +11,7 @@ from robust_run.launcher.model.lease_times import (
     GUARD_AFTER_S,
     LeaseTimes,
     adapted,
+    following_ttl_s,
     leader_ttl_s,
     lease_times,
     longest_hold_s,
@@ -44,3 +45,19 @@ def test_who_founds_beside_a_run_it_knows_nothing_of_waits_for_the_longest_lease
 ) -> None:
     many = ManyNodes(fewest=1, most=2, host="a", port=1, lease_s=base_s)
     assert longest_hold_s(many) >= adapted(base_s, late_s).hold_s
+
+
+def test_a_leader_that_follows_one_which_did_not_last_has_longer_up_to_a_limit() -> None:
+    """On a starved machine each leader was held up for longer than its lease, and they only followed each other."""
+    ttls_s = [1.0]
+    for _ in range(5):
+        ttls_s.append(following_ttl_s(1.0, ttls_s[-1], renewals=2))
+    assert ttls_s == [1.0, 2.0, 4.0, 4.0, 4.0, 4.0]
+
+
+def test_a_leader_that_lasted_is_followed_by_one_with_the_usual_lease() -> None:
+    assert following_ttl_s(1.0, 4.0, renewals=30) == 1.0
+
+
+def test_a_longer_lease_that_was_asked_for_is_never_shortened() -> None:
+    assert following_ttl_s(10.0, 1.0, renewals=0) == 10.0

@@ -49,6 +49,11 @@ LONGEST_LEASE_S = 15.0
 LEADER_TTL_S = 1.0
 #: and as much of the lease of agents, which is longer where machines are busy.
 LEADER_TTL_PART = 1 / 3
+#: A leader that was lost before it had renewed its lease so often (three times in each) was held up by its machine, or struck
+#: at once:
+FLEETING_RENEWALS = 30
+#: then its successor's lease is so many times as long, up to this. Where no leader lasts, as on a starved machine, nobody trains.
+LONGER_TTL_FACTOR, LONGEST_LEADER_TTL_S = 2.0, 4.0
 
 
 @dataclass(frozen=True)
@@ -113,3 +118,10 @@ def longest_hold_s(many: ManyNodes) -> float:
 def leader_ttl_s(lease_s: float) -> float:
     """Return for how long a leader is elected where agents have this lease."""
     return max(LEADER_TTL_S, lease_s * LEADER_TTL_PART)
+
+
+def following_ttl_s(usual_s: float, before_s: float, renewals: int) -> float:
+    """Return the lease of a leader that follows one which was lost, whose lease was `before_s`, after so many renewals."""
+    if renewals >= FLEETING_RENEWALS:
+        return usual_s
+    return max(usual_s, min(LONGER_TTL_FACTOR * before_s, LONGEST_LEADER_TTL_S))

@@ -79,6 +79,22 @@ def test_of_three_one_leads_and_when_it_stops_renewing_one_other_follows(tmp_pat
     bounded(main())
 
 
+def test_a_leader_that_was_lost_at_once_is_followed_by_one_with_a_longer_lease_and_who_looks_knows_it(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        first = await elected(tmp_path, ttl_s=1.0)
+        second = await elected(tmp_path, "b", ttl_s=1.0)
+        assert (first.ttl_s, second.ttl_s) == (1.0, 2.0)
+        assert not first.is_valid(CLOCK.monotonic_s())
+        standing = await coordinator(tmp_path).standing()
+        assert standing is not None and standing.ttl_s == 2.0
+        await second.resign()
+        assert (await elected(tmp_path, "c", ttl_s=1.0)).ttl_s == 1.0, "who resigns was not held up"
+
+    bounded(main())
+
+
 def test_who_resigns_is_followed_by_the_next_term(tmp_path: Path) -> None:
     async def main() -> None:
         first = await elected(tmp_path)

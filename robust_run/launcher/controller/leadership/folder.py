@@ -42,6 +42,7 @@ from robust_run.launcher.controller.leadership.types import (
     RunStanding,
     SavedState,
 )
+from robust_run.launcher.model.lease_times import following_ttl_s
 
 _DATA_S = 20.0
 """How long reading or writing state may take before it counts as hanging."""
@@ -89,7 +90,9 @@ class FolderCoordinator:
         sign = f"{term} {(beat or b'').hex()}"
         if claim is None:
             return RunStanding(run_id="", sign=sign)
-        return RunStanding(run_id=claim.record.run_id, over=claim.over, leader=claim.record, sign=sign)
+        return RunStanding(
+            run_id=claim.record.run_id, over=claim.over, leader=claim.record, sign=sign, ttl_s=claim.ttl_s
+        )
 
     async def load(self) -> SavedState | None:
         """See Coordinator."""
@@ -133,6 +136,8 @@ class FolderCoordinator:
         silent_s = suspicion.silent_s(sign, asked_at_s, now_s)
         if sign.term and not sign.resigned and silent_s < max(ttl_s, claim.ttl_s if claim else 0.0):
             return None
+        if claim is not None and not sign.resigned:
+            ttl_s = following_ttl_s(ttl_s, claim.ttl_s, sign.renewals)
         record = LeaderRecord(term=sign.term + 1, address=me.address, host=me.host, run_id=me.run_id)
         data = msgspec.json.encode(Claim(record=record, ttl_s=ttl_s))
         if not await self._files.create(term_name(record.term), data, ttl_s):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from contextlib import suppress
 
 import msgspec
 
@@ -120,10 +121,19 @@ class LeaderSign(msgspec.Struct, frozen=True):
     @property
     def resigned(self) -> bool:
         """Whether the leader said that it has stopped."""
-        try:
-            return self.beat is not None and msgspec.json.decode(self.beat, type=LeaderHeartbeat).resigned
-        except msgspec.MsgspecError:
-            return False
+        return self._heartbeat.resigned
+
+    @property
+    def renewals(self) -> int:
+        """How often it has renewed its lease."""
+        return self._heartbeat.count
+
+    @property
+    def _heartbeat(self) -> LeaderHeartbeat:
+        with suppress(msgspec.MsgspecError):
+            if self.beat is not None:
+                return msgspec.json.decode(self.beat, type=LeaderHeartbeat)
+        return LeaderHeartbeat(count=0)
 
 
 class LeaderSuspicion:

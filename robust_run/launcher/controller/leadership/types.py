@@ -72,6 +72,8 @@ class RunStanding(msgspec.Struct, frozen=True, kw_only=True):
     """Who led last, as far as that is on record."""
     sign: str | None = None
     """What changes as long as a leader lives. None: the place vouches for it, its lease is not over."""
+    ttl_s: float = 0.0
+    """How long its lease is, where that is on record."""
 
 
 class SavedState(msgspec.Struct, frozen=True, kw_only=True):

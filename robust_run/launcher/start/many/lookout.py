@@ -44,7 +44,9 @@ class Lookout:
         self._identity = identity_of(spec)
         self._moves = many.controller_standby > 0
         self._runs = open_runs(spec, clock) if self._moves else None
-        self._patience_s = TURNS * leader_ttl_s(lease_times(many).lease_s)
+        self._usual_ttl_s = leader_ttl_s(lease_times(many).lease_s)
+        self._leader_ttl_s = 0.0
+        """Of who led last, as far as that is on record."""
         self._place = many.coordinator or register_of(spec.log_dir or "")
         self._marks = self._read_marks()
         self._sign: tuple[str, str] | None = None
@@ -56,6 +58,10 @@ class Lookout:
         """None: not known yet."""
         self._doubted: dict[str, tuple[tuple[str, str] | None, float]] = {}
         """HOST:PORT of leaders on record that let nobody in: the sign of life then, and until when they are left alone."""
+
+    @property
+    def _patience_s(self) -> float:
+        return TURNS * max(self._usual_ttl_s, self._leader_ttl_s)
 
     @property
     def remembered(self) -> tuple[str, ...]:
@@ -144,6 +150,7 @@ class Lookout:
         sign = (newest.run_id, standing.sign or "")
         if standing.sign is None or sign != self._sign:
             self._sign, self._sign_since_s = sign, now_s
+        self._leader_ttl_s = standing.ttl_s
         leader = standing.leader
         where = leader.address if leader is not None and not standing.over else ""
         if leader is not None and leader.host != self._host and is_loopback(where.rpartition(":")[0].strip("[]")):
