@@ -164,9 +164,11 @@ def _late(fault: Fault, place: Ground) -> tuple[tuple[Host, ...], Callable[[], N
 
 def _full(fault: Fault, place: Ground) -> tuple[tuple[Host, ...], Callable[[], None]]:
     filler = place.disk / "filler"
-    free = shutil.disk_usage(place.disk).free
     with filler.open("wb") as file:
-        os.posix_fallocate(file.fileno(), 0, max(1, free - FREE_BYTES))
+        while (free := shutil.disk_usage(place.disk).free) > FREE_BYTES:
+            with suppress(OSError):  # the job has written meanwhile
+                at = os.fstat(file.fileno()).st_size
+                os.posix_fallocate(file.fileno(), at, free - FREE_BYTES)
     return (place.cluster[fault.host],), filler.unlink
 
 
