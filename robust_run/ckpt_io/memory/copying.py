@@ -4,7 +4,8 @@ Training has the network first: after each chunk that is sent for a copy there i
 
 A fetch that breaks off is tried again: a cable, a switch or a machine that stood still may be back in seconds, and what would be
 given up is the step that the whole job starts from. Nothing is tried again where that cannot help: the keeper says that it does
-not hold the part, there is no room here, nobody listens there any more (its keeper has ended), or nobody waits for it.
+not hold the part, there is no room here, nobody listens there any more (its keeper has ended), it has other TLS options, or
+nobody waits for it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from robust_run.ckpt_io.memory import buffers
 from robust_run.ckpt_io.memory.budget import rounded
 from robust_run.ckpt_io.memory.copy_words import Go, Kept, Later, NoRoom, NotHere, Parcel, Pull, Push, Stale
 from robust_run.ckpt_io.memory.filling import Filling
-from robust_run.ckpt_io.memory.link import Link, LinkLost, LinkRefused, dial
+from robust_run.ckpt_io.memory.link import Credentials, Link, LinkLost, LinkRefused, dial
 from robust_run.ckpt_io.memory.protocol import CopyTo, Source
 
 DIAL_S = 10.0
@@ -57,9 +58,9 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
 class Sender:
     """One node's. `send` is for one thread; `cut` for any."""
 
-    def __init__(self, key: bytes, rest: Callable[[float], None]) -> None:
+    def __init__(self, ours: Credentials, rest: Callable[[float], None]) -> None:
         """`rest` gets for how many seconds."""
-        self._key, self._rest_s = key, rest
+        self._ours, self._rest_s = ours, rest
         self._link: Link | None = None
         self._at = ("", 0)
         self._lock = threading.Lock()
@@ -100,10 +101,10 @@ class Sender:
 
     def _connected(self, to: CopyTo) -> Link:
         link = self._link
-        if link is not None and self._at == (to.host, to.port):
+        if link is not None and self._at == (to.host, to.port) and not link.is_worn:
             return link
         self._hang_up()
-        link = dial(to.host, to.port, self._key, DIAL_S)
+        link = dial(to.host, to.port, self._ours, DIAL_S)
         with self._lock:
             self._link, self._at = link, (to.host, to.port)
             if self._is_cut:
@@ -159,7 +160,9 @@ class Brought(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
 
 
-def fetch(errand: Errand, key: bytes, ledger: buffers.Ledger, now_s: Callable[[], float] = time.monotonic) -> Brought:
+def fetch(
+    errand: Errand, ours: Credentials, ledger: buffers.Ledger, now_s: Callable[[], float] = time.monotonic
+) -> Brought:
     """Fetch a part; again where it breaks off, as `FETCH_RESTS_S` and `FETCH_AGAIN_S` say.
 
     Raises:
@@ -169,7 +172,7 @@ def fetch(errand: Errand, key: bytes, ledger: buffers.Ledger, now_s: Callable[[]
     errand.until_s = now_s() + errand.source.within_s if errand.source.within_s else None
     for tries, rest_s in enumerate((*FETCH_RESTS_S, None), 1):
         try:
-            return _fetch_once(errand, key, ledger)
+            return _fetch_once(errand, ours, ledger)
         except _BrokeOff as error:
             broke_at_s = now_s() if broke_at_s is None else broke_at_s
             is_late = rest_s is None or now_s() + rest_s > min(broke_at_s + FETCH_AGAIN_S, errand.until_s or inf)
@@ -187,11 +190,11 @@ class _BrokeOff(Exception):  # noqa: N818 - never leaves this module
         self.may_pass = not isinstance(cause, LinkRefused)
 
 
-def _fetch_once(errand: Errand, key: bytes, ledger: buffers.Ledger) -> Brought:
+def _fetch_once(errand: Errand, ours: Credentials, ledger: buffers.Ledger) -> Brought:
     source = errand.source
     errand.done_bytes = 0
     try:
-        link = dial(source.host, source.port, key, DIAL_S)
+        link = dial(source.host, source.port, ours, DIAL_S)
     except LinkLost as error:
         raise _BrokeOff(f"{_name(source)} cannot be reached", error) from error
     try:

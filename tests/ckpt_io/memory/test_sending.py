@@ -13,6 +13,7 @@ from robust_run.ckpt_io.memory.budget import MemoryFacts
 from robust_run.ckpt_io.memory.buffers import Ledger, reserve
 from robust_run.ckpt_io.memory.copying import CopyFailed, Outgoing, Sender
 from robust_run.ckpt_io.memory.generations import Holdings
+from robust_run.ckpt_io.memory.link import Credentials
 from robust_run.ckpt_io.memory.pool import Pool
 from robust_run.ckpt_io.memory.protocol import CopyTo, KeeperNote
 from robust_run.ckpt_io.memory.sending import QUIET_S, RETRIES_S, SLOW_S, Sending
@@ -24,7 +25,7 @@ class Network(Sender):
     """Sends nothing, and answers what the test says."""
 
     def __init__(self) -> None:
-        super().__init__(b"", lambda _: None)
+        super().__init__(Credentials(), lambda _: None)
         self.sent: list[tuple[str, int]] = []
         self.fails: CopyFailed | None = None
         self.was_cut = False
