@@ -26,7 +26,7 @@ class OtherKeeper:
     def __init__(self, serve: Callable[[Link], None], ours: Credentials) -> None:
         self._listening = place.listen_at("127.0.0.1")
         self.port: int = self._listening.getsockname()[1]
-        self._links: list[Link] = []
+        self.links: list[Link] = []
         self._is_over = False
         self._serve = serve
         self._server = CopyServer(self._listening, ours, self._attend)
@@ -38,9 +38,14 @@ class OtherKeeper:
             self._server.turn()
 
     def _attend(self, link: Link, _: int) -> None:
-        self._links.append(link)
+        self.links.append(link)
         with contextlib.suppress(LinkLost):
             self._serve(link)
+
+    @property
+    def unproven(self) -> int:
+        """How many have not proved anything."""
+        return len(self._server._unproven)
 
     def source(self, rank: int = 0) -> Source:
         return Source(rank, "127.0.0.1", self.port, "node-x")
@@ -52,7 +57,7 @@ class OtherKeeper:
         self._is_over = True
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), LIMIT_S):
             self._thread.join(LIMIT_S)
-        for link in self._links:
+        for link in self.links:
             link.cut()
         self._server.close()
 

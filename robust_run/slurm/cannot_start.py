@@ -12,8 +12,8 @@ import socket
 import time
 from collections.abc import Sequence
 
-from robust_run.errors import RobustRunError
 from robust_run import tls
+from robust_run.errors import RobustRunError
 from robust_run.launcher.control.client import dial
 from robust_run.launcher.control.errors import JoinRefusal
 from robust_run.launcher.control.messages import Hello

@@ -69,7 +69,7 @@ class Encrypts(Protocol):
     """Both ends of TLS: see `link_tls`."""
 
     def call(self, connection: socket.socket) -> tuple[socket.socket, bytes]:
-        """Agree on it, as the one who calls; return what takes the socket's place, and what names the channel. Raises LinkLost."""
+        """Agree on it, as the one who calls; return what takes the socket's place, and the channel's name. Raises LinkLost."""
         ...
 
     def agreeing(self) -> contextlib.AbstractContextManager[None]:

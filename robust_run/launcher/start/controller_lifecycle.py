@@ -6,9 +6,9 @@ import asyncio
 import os
 import socket
 
+from robust_run import tls
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError
-from robust_run import tls
 from robust_run.launcher.control.server import ControlServer
 from robust_run.launcher.control.sockets import raise_file_limit
 from robust_run.launcher.controller.alone import AloneWatch

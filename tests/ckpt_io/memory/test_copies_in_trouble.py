@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import msgspec
 import pytest
-from keepers import KEY, LIMIT_S, KeeperGround, contents, load, memory_of, save
+from keepers import LIMIT_S, KeeperGround, contents, load, memory_of, save
 from other_keepers import OURS, linked, other_keeper, parcel_of, push, push_of, send
 
 from robust_run.ckpt_io.errors import CheckpointError

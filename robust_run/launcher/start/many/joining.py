@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import msgspec
 
+from robust_run import tls
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError, UserError
-from robust_run import tls
 from robust_run.launcher.control.client import Connection, dial
 from robust_run.launcher.control.errors import JoinRefusal, NotController, WrongToken
 from robust_run.launcher.control.greeting import digest

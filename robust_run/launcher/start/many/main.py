@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from robust_run import tls
 from robust_run.clock import Clock, SystemClock
 from robust_run.errors import PlatformError, RobustRunError
 from robust_run.launcher.agent.agent import Agent
 from robust_run.launcher.agent.loop import live
 from robust_run.launcher.agent.node import Node
 from robust_run.launcher.agent.workers.process_tree import become_subreaper
-from robust_run import tls
 from robust_run.launcher.control.client import Connection
 from robust_run.launcher.controller.leadership.leaders import where_led
 from robust_run.launcher.controller.leadership.types import JobFinished
