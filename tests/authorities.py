@@ -38,3 +38,11 @@ class Authority:
         signer = ("-CA", self.ca, "-CAkey", self.ca_key, "-CAcreateserial", "-days", "2")
         openssl("x509", "-req", "-in", request, *signer, "-out", cert)
         return cert, key, self.ca
+
+
+def node_options(folder: Path) -> tuple[str, ...]:
+    """Make a CA and a certificate of it; return the options for a node."""
+    need_openssl()
+    names = ("--tls-cert", "--tls-key", "--tls-ca")
+    files = Authority(folder, "job").signed("node")
+    return tuple(word for pair in zip(names, files, strict=True) for word in pair)
