@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from authorities import node_options
 from clusters import PATIENCE_S, PORT, TRAIN, ClusterJob, start_all, write
 from host_process import HostProcess
 from hosts import Cluster, Host, need_hosts
