@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from robust_run.ckpt_io.memory import buffers
 from robust_run.ckpt_io.memory.budget import rounded
 from robust_run.ckpt_io.memory.copy_words import Go, Kept, Later, NoRoom, NotHere, Parcel, Pull, Push, Stale
 from robust_run.ckpt_io.memory.filling import Filling
-from robust_run.ckpt_io.memory.link import Credentials, Link, LinkLost, LinkRefused, dial
+from robust_run.ckpt_io.memory.link import Credentials, Link, LinkLost, LinkRefused, dial, shut
 from robust_run.ckpt_io.memory.protocol import CopyTo, Source
 
 DIAL_S = 10.0
@@ -39,8 +40,10 @@ FETCH_AGAIN_S = 45.0
 class CopyFailed(Exception):  # noqa: N818 - never leaves this package
     """A part could not be sent or fetched: why, as a clause for people."""
 
-    def __init__(self, reason: str, *, is_usual: bool = False, may_pass: bool = True) -> None:
+    def __init__(self, reason: str, *, is_usual: bool = False, is_soon: bool = False, may_pass: bool = True) -> None:
         super().__init__(reason)
+        self.is_soon = is_soon
+        """The other one is not ready yet: it is worth a word to ask again soon."""
         self.is_usual = is_usual
         """Nothing is wrong: the other one is not ready, or no longer wants it."""
         self.may_pass = may_pass
@@ -62,6 +65,7 @@ class Sender:
         """`rest` gets for how many seconds."""
         self._ours, self._rest_s = ours, rest
         self._link: Link | None = None
+        self._dialing: socket.socket | None = None
         self._at = ("", 0)
         self._lock = threading.Lock()
         self._is_cut = False
@@ -92,7 +96,8 @@ class Sender:
             return answer.stride
         assert not isinstance(answer, Go), "it was answered"
         is_full = isinstance(answer, NoRoom)
-        raise CopyFailed(answer.reason, is_usual=not is_full, may_pass=not is_full)
+        is_soon = isinstance(answer, Later)
+        raise CopyFailed(answer.reason, is_usual=not is_full, is_soon=is_soon, may_pass=not is_full)
 
     def _rest(self, took_s: float) -> None:
         if self._is_cut:
@@ -104,12 +109,19 @@ class Sender:
         if link is not None and self._at == (to.host, to.port) and not link.is_worn:
             return link
         self._hang_up()
-        link = dial(to.host, to.port, self._ours, DIAL_S)
+        link = dial(to.host, to.port, self._ours, DIAL_S, self._dials)
         with self._lock:
-            self._link, self._at = link, (to.host, to.port)
+            self._link, self._dialing, self._at = link, None, (to.host, to.port)
             if self._is_cut:
                 link.cut()
         return link
+
+    def _dials(self, connection: socket.socket) -> None:
+        """Have what is waited on be cut, too: one that has lost its power does not answer for long. Raises LinkLost."""
+        with self._lock:
+            self._dialing = connection
+            if self._is_cut:
+                raise LinkLost("nobody waits for it any more")
 
     def begin(self) -> None:
         """Let the next `send` run: those before it have been cut."""
@@ -122,10 +134,12 @@ class Sender:
             self._is_cut = True
             if self._link is not None:
                 self._link.cut()
+            if self._dialing is not None:
+                shut(self._dialing)
 
     def _hang_up(self) -> None:
         with self._lock:
-            link, self._link = self._link, None
+            link, self._link, self._dialing = self._link, None, None
         if link is not None:
             link.close()
 

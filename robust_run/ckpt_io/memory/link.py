@@ -68,8 +68,11 @@ class _HungUp(LinkLost):
 class Encrypts(Protocol):
     """Both ends of TLS: see `link_tls`."""
 
-    def call(self, connection: socket.socket) -> tuple[socket.socket, bytes]:
-        """Agree on it, as the one who calls; return what takes the socket's place, and the channel's name. Raises LinkLost."""
+    def call(self, connection: socket.socket, made: Callable[[socket.socket], None]) -> tuple[socket.socket, bytes]:
+        """Agree on it, as the one who calls; return what takes the socket's place, and the channel's name. Raises LinkLost.
+
+        `made` gets that before it is waited on.
+        """
         ...
 
     def agreeing(self) -> contextlib.AbstractContextManager[None]:
@@ -232,12 +235,8 @@ class Link:
         return hmac.digest(self._key, direction + counter.to_bytes(8, "big") + body, "sha256")
 
     def cut(self) -> None:
-        """End it for both sides, from any thread: whoever waits on it is told.
-
-        TLS is left alone: a socket of it that is told to shut down takes what another thread sends then unencrypted.
-        """
-        with contextlib.suppress(OSError):
-            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+        """End it for both sides, from any thread: whoever waits on it is told."""
+        shut(self._socket)
 
     def close(self) -> None:
         """Hang up."""
@@ -278,22 +277,53 @@ def exactly(connection: socket.socket, size_bytes: int) -> bytes:
     return bytes(came)
 
 
-def dial(host: str, port: int, to_show: Credentials, wait_s: float) -> Link:
-    """Return a proven connection to another keeper. Raises LinkLost."""
+def dial(
+    host: str, port: int, to_show: Credentials, wait_s: float, made: Callable[[socket.socket], None] = lambda _: None
+) -> Link:
+    """Return a proven connection to another keeper. `made` gets each socket before it is waited on: see `shut`. Raises LinkLost."""
     if to_show.trouble:
         raise LinkRefused(to_show.trouble)
     with _told():
-        connection = socket.create_connection((host, port), wait_s)
+        connection = _connected(host, port, wait_s, made)
     try:
         with _told():
             set_up(connection)
         if to_show.tls is None:
             return greet(connection, to_show.key)
-        connection, channel = to_show.tls.call(connection)
+        connection, channel = to_show.tls.call(connection, made)
         return greet(connection, to_show.key, channel, to_show.tls.agreeing)
     except BaseException:
         connection.close()
         raise
+
+
+def _connected(host: str, port: int, wait_s: float, made: Callable[[socket.socket], None]) -> socket.socket:
+    """Return a connection to one of the host's addresses. Raises OSError."""
+    failure = OSError("it has no address")
+    for family, kind, protocol, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        connection = socket.socket(family, kind, protocol)
+        try:
+            connection.settimeout(wait_s)
+            made(connection)
+            connection.connect(address)
+        except OSError as error:
+            connection.close()
+            failure = error
+        except BaseException:
+            connection.close()
+            raise
+        else:
+            return connection
+    raise failure
+
+
+def shut(connection: socket.socket) -> None:
+    """End a connection for both sides, from any thread: whoever waits on it is told, also for it to be made.
+
+    TLS is left alone: a socket of it that is told to shut down takes what another thread sends then unencrypted.
+    """
+    with contextlib.suppress(OSError):
+        socket.socket.shutdown(connection, socket.SHUT_RDWR)
 
 
 def set_up(connection: socket.socket) -> None:

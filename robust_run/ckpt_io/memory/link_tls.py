@@ -10,7 +10,7 @@ import contextlib
 import selectors
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from robust_run import tls
 from robust_run.ckpt_io.memory.link import LinkLost, LinkRefused
@@ -34,15 +34,21 @@ class LinkTls:
         assert called is not None and calls is not None, "there is a certificate"
         self._called, self._calls = called, calls
 
-    def call(self, connection: socket.socket) -> tuple[ssl.SSLSocket, bytes]:
-        """Agree on TLS, as the one who calls; return the socket of it, and what names the channel. Raises LinkLost."""
+    def call(self, connection: socket.socket, made: Callable[[socket.socket], None]) -> tuple[ssl.SSLSocket, bytes]:
+        """Agree on TLS, as the one who calls; return the socket of it, and what names the channel. Raises LinkLost.
+
+        `made` gets that socket before it is waited on.
+        """
         with self.agreeing():
-            wire = self._calls.wrap_socket(connection)
+            wire = self._calls.wrap_socket(connection, do_handshake_on_connect=False)
         try:
-            return wire, _channel_of(wire)
-        except OSError as error:
+            made(wire)
+            with self.agreeing():
+                wire.do_handshake()
+                return wire, _channel_of(wire)
+        except BaseException:
             wire.close()
-            raise LinkLost(str(error)) from error
+            raise
 
     @contextlib.contextmanager
     def agreeing(self) -> Iterator[None]:

@@ -16,12 +16,14 @@ from authorities import Authority, need_openssl
 from keepers import KEY, LIMIT_S, KeeperGround, contents, load, save
 from other_keepers import OURS, linked, other_keeper, parcel_of, push_of, send
 
-from robust_run.ckpt_io.memory import copy_server, link
+from robust_run.ckpt_io.memory import copy_server, copying
+from robust_run.ckpt_io.memory import link as link_module
 from robust_run.ckpt_io.memory.client import MemoryClient
 from robust_run.ckpt_io.memory.copy_words import Go, Kept, Pull, Push
+from robust_run.ckpt_io.memory.copying import CopyFailed, Sender
 from robust_run.ckpt_io.memory.link import Credentials, Link, LinkLost, LinkRefused, dial
 from robust_run.ckpt_io.memory.link_tls import LinkTls
-from robust_run.ckpt_io.memory.protocol import Bring, Source, TlsFiles
+from robust_run.ckpt_io.memory.protocol import Bring, CopyTo, Source, TlsFiles
 from robust_run.errors import UserError
 
 Nodes = Callable[..., KeeperGround]
@@ -254,6 +256,31 @@ def test_another_thread_cuts_what_is_being_sent_and_nothing_leaves_unencrypted(o
         assert SECRET[:24] not in relay.passed
 
 
+@pytest.mark.parametrize("is_encrypted", [True, False])
+def test_a_call_that_is_not_answered_is_cut_by_another_thread(ours: TlsFiles, is_encrypted: bool) -> None:
+    sender = Sender(with_tls(ours) if is_encrypted else OURS, lambda _: None)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        order = CopyTo(attempt=0, host="127.0.0.1", port=listening.getsockname()[1])
+        ended: list[Exception] = []
+
+        def sends() -> None:
+            try:
+                sender.send(order, ())
+            except CopyFailed as error:
+                ended.append(error)
+
+        thread = threading.Thread(target=sends)
+        thread.start()
+        connection, _ = listening.accept()
+        with connection:
+            sender.cut()
+            thread.join(copying.DIAL_S / 2)
+            assert not thread.is_alive(), "it does not wait until it is given up"
+    assert len(ended) == 1 and isinstance(ended[0], CopyFailed) and ended[0].is_usual
+    with pytest.raises(CopyFailed, match="nobody waits for it"):
+        sender.send(order, ())
+
+
 def assert_set(event: threading.Event) -> None:
     assert event.wait(LIMIT_S)
 
@@ -275,7 +302,7 @@ def test_a_link_that_has_encrypted_much_makes_room_for_another(ours: TlsFiles, m
     with other_keeper(gives(SECRET), with_tls(ours)) as other, linked(other, with_tls(ours)) as one:
         pushes(one, SECRET)
         assert not one.is_worn
-        monkeypatch.setattr(link, "FRESH_KEYS_BYTES", len(SECRET) - 1)
+        monkeypatch.setattr(link_module, "FRESH_KEYS_BYTES", len(SECRET) - 1)
         assert one.is_worn
 
 
