@@ -280,7 +280,10 @@ def exactly(connection: socket.socket, size_bytes: int) -> bytes:
 def dial(
     host: str, port: int, to_show: Credentials, wait_s: float, made: Callable[[socket.socket], None] = lambda _: None
 ) -> Link:
-    """Return a proven connection to another keeper. `made` gets each socket before it is waited on: see `shut`. Raises LinkLost."""
+    """Return a proven connection to another keeper. Raises LinkLost.
+
+    `made` gets each socket before it is waited on: see `shut`.
+    """
     if to_show.trouble:
         raise LinkRefused(to_show.trouble)
     with _told():

@@ -257,7 +257,10 @@ def test_another_thread_cuts_what_is_being_sent_and_nothing_leaves_unencrypted(o
 
 
 @pytest.mark.parametrize("is_encrypted", [True, False])
-def test_a_call_that_is_not_answered_is_cut_by_another_thread(ours: TlsFiles, is_encrypted: bool) -> None:
+def test_a_call_that_is_not_answered_is_cut_by_another_thread(
+    ours: TlsFiles, is_encrypted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copying, "DIAL_S", 10 * LIMIT_S)
     sender = Sender(with_tls(ours) if is_encrypted else OURS, lambda _: None)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         order = CopyTo(attempt=0, host="127.0.0.1", port=listening.getsockname()[1])
@@ -274,7 +277,7 @@ def test_a_call_that_is_not_answered_is_cut_by_another_thread(ours: TlsFiles, is
         connection, _ = listening.accept()
         with connection:
             sender.cut()
-            thread.join(copying.DIAL_S / 2)
+            thread.join(LIMIT_S)
             assert not thread.is_alive(), "it does not wait until it is given up"
     assert len(ended) == 1 and isinstance(ended[0], CopyFailed) and ended[0].is_usual
     with pytest.raises(CopyFailed, match="nobody waits for it"):
