@@ -103,16 +103,18 @@ class Relay:
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listening.getsockname()[1]
         self._threads: list[threading.Thread] = []
+        self._sockets: list[socket.socket] = []
         self._begin(self._accept)
 
     def _begin(self, run: Callable[[], None]) -> None:
-        self._threads.append(threading.Thread(target=run))
+        self._threads.append(threading.Thread(target=run, daemon=True))
         self._threads[-1].start()
 
     def _accept(self) -> None:
         with self._listening:
             one, _ = self._listening.accept()
         other = socket.create_connection(("127.0.0.1", self._to), LIMIT_S)
+        self._sockets += [one, other]
         for a, b in ((one, other), (other, one)):
             self._begin(lambda a=a, b=b: self._pass_on(a, b))  # type: ignore[misc]
 
@@ -125,8 +127,10 @@ class Relay:
             b.shutdown(socket.SHUT_WR)
 
     def join(self) -> None:
-        for each in self._threads:
-            each.join(LIMIT_S)
+        for thread in self._threads:
+            thread.join(LIMIT_S)
+        for each in self._sockets:
+            each.close()
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
