@@ -126,8 +126,9 @@ def prune(
         ValueError: The numbers are none.
     """
     found = list_checkpoints(root, also, stores=stores)
-    removals = plan_removals(found, keep=keep, keep_every=keep_every, grace_s=grace_s, now_s=now_s())
-    removals += plan_meetings(_meetings(root, stores), grace_s=max(grace_s, MEETING_S), now_s=now_s())
+    meetings, at_s = _meetings(root, stores), now_s()
+    removals = plan_removals(found, keep=keep, keep_every=keep_every, grace_s=grace_s, now_s=at_s)
+    removals += plan_meetings(meetings, grace_s=max(grace_s, MEETING_S), now_s=at_s)
     by_name = {checkpoint.name: checkpoint for checkpoint in found}
     roots = _roots(root, also)
     for removal in () if dry_run else removals:

@@ -1,19 +1,20 @@
 """What nodes of a job that is over have told each other in a root of checkpoints, where nobody has cleared it away.
 
-At the end of a job each node says in a hidden folder of the root which steps it has (`checkpoint.flush.choosing`); the node of rank
-0 removes it. If that one dies just then, it stays: some hundred bytes that nobody reads again.
+At the end of a job each node says in a hidden folder of the root which steps it has (`checkpoint.flush.choosing`); the node of
+rank 0 removes it. If that one dies just then, it stays: some hundred bytes that nobody reads again.
 
 **How it is known that nobody uses one:** by its age, that of the newest file in it. A meeting takes 10 minutes at most, and who
 stood still for longer is waited for by nobody. **What looks the same:** the meeting of a job that ends just now, also of another
 job with the same root; folders of others, so what has anything in it that is not ours is left alone, and so are links.
-**Clocks:** of nodes and of storage differ, so a job goes by what storage itself noted last in that root, which is never later than
-its clock: an age comes out too small.
+**Clocks** of nodes and of storage differ, so a job goes by what storage itself noted last in that root, which is no later than
+its clock: an age comes out too small. Files may say a time that is yet to come; so not later than this node's clock, either.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 
 from robust_run.ckpt_io import address
@@ -54,16 +55,18 @@ def remove_meeting(root: str, name: str, stores: StoreOpener) -> None:
     remove_if_empty(address.join(root, name), stores)
 
 
-def remove_old_meetings(root: str, grace_s: float, stores: StoreOpener) -> list[str]:
-    """Remove those that have been over for so long, by the clock of storage itself; return their names. Raises StoreError."""
+def remove_old_meetings(
+    root: str, grace_s: float, stores: StoreOpener, now_s: Callable[[], float] = time.time
+) -> list[str]:
+    """Remove those that have been over for so long, by this clock and that of storage; return their names. Raises StoreError."""
     with closing(stores(root)) as store:
         try:
             entries = store.list()
         except NotFound:
             return []
         found = find_meetings(store, entries)
-    storage_now_s = _newest_s(entries)
-    old = plan_meetings(found, grace_s=grace_s, now_s=storage_now_s) if storage_now_s is not None else []
+    noted_s = _newest_s(entries)
+    old = plan_meetings(found, grace_s=grace_s, now_s=min(noted_s, now_s())) if noted_s is not None else []
     for each in old:
         remove_meeting(root, each.name, stores)
     return [each.name for each in old]
