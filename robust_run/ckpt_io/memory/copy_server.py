@@ -120,7 +120,7 @@ class CopyServer:
             one = _Unproven(connection, time.monotonic() + PROOF_S, is_agreeing=self._tls is not None)
             if not one.is_agreeing:
                 _ask(one)
-        except OSError:
+        except (OSError, ValueError):
             connection.close()
             return
         self._unproven[connection] = one
@@ -140,7 +140,7 @@ class CopyServer:
                     self._judge(one)
         except (BlockingIOError, InterruptedError):
             return
-        except OSError as error:
+        except (OSError, ValueError) as error:
             if self._tls is None or not self._tls.waits(error):
                 self._drop(one)
 

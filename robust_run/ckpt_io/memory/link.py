@@ -87,7 +87,7 @@ class Encrypts(Protocol):
         """Go on with what has come; return what names the channel, or the event to wait for. Raises OSError."""
         ...
 
-    def waits(self, error: OSError) -> bool:
+    def waits(self, error: Exception) -> bool:
         """Whether this only says that more has to come."""
         ...
 

@@ -77,7 +77,7 @@ class LinkTls:
             return selectors.EVENT_WRITE
         return _channel_of(connection)
 
-    def waits(self, error: OSError) -> bool:
+    def waits(self, error: Exception) -> bool:
         """Whether this only says that more has to come."""
         return isinstance(error, ssl.SSLWantReadError | ssl.SSLWantWriteError)
 
