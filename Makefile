@@ -101,6 +101,7 @@ bench: $(STAMP)
 	$(BIN)/python bench/memory_ckpt.py --steps 40 --no-dlrover
 	$(BIN)/python bench/memory_losses.py
 	$(BIN)/python bench/memory_resume.py
+	$(BIN)/python bench/memory_link.py
 	$(BIN)/python bench/striping.py
 	$(BIN)/python bench/fuse.py
 	$(BIN)/python bench/image_start.py

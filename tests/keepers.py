@@ -25,6 +25,7 @@ from robust_run.ckpt_io.memory.protocol import (
     KeeperSetup,
     LookInMemory,
     MemoryLook,
+    TlsFiles,
     ToAgent,
 )
 from robust_run.ckpt_io.memory.types import MemoryGeneration
@@ -40,7 +41,9 @@ _Kind = TypeVar("_Kind")
 class KeeperGround:
     """The agent's end of a keeper."""
 
-    def __init__(self, folder: str, limit_bytes: int | None = None, key: bytes = b"") -> None:
+    def __init__(
+        self, folder: str, limit_bytes: int | None = None, key: bytes = b"", tls: TlsFiles | None = None
+    ) -> None:
         """`key`: it copies to and from others."""
         self.folder = folder
         self.port = 0
@@ -52,7 +55,8 @@ class KeeperGround:
         self.notes: list[str] = []
         self._came = bytearray()
         self._looks = 0
-        self.tell(KeeperSetup(folder=folder, limit_bytes=limit_bytes, address="127.0.0.1" if key else "", key=key))
+        address = "127.0.0.1" if key else ""
+        self.tell(KeeperSetup(folder=folder, limit_bytes=limit_bytes, address=address, key=key, tls=tls))
 
     def tell(self, message: msgspec.Struct) -> None:
         self.socket.sendall(frame(message))

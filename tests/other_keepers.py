@@ -13,21 +13,23 @@ from keepers import KEY, LIMIT_S, KeeperGround
 from robust_run.ckpt_io.memory import place
 from robust_run.ckpt_io.memory.copy_server import CopyServer
 from robust_run.ckpt_io.memory.copy_words import Go, Kept, Later, Parcel, Push
-from robust_run.ckpt_io.memory.link import Link, LinkLost, dial
+from robust_run.ckpt_io.memory.link import Credentials, Link, LinkLost, dial
 from robust_run.ckpt_io.memory.protocol import CopyTo, Source
 from robust_run.store.digests import digest
+
+OURS = Credentials(KEY)
 
 
 class OtherKeeper:
     """Called by keepers under test; does what it is told with each connection."""
 
-    def __init__(self, serve: Callable[[Link], None]) -> None:
+    def __init__(self, serve: Callable[[Link], None], ours: Credentials) -> None:
         self._listening = place.listen_at("127.0.0.1")
         self.port: int = self._listening.getsockname()[1]
-        self._links: list[Link] = []
+        self.links: list[Link] = []
         self._is_over = False
         self._serve = serve
-        self._server = CopyServer(self._listening, KEY, self._attend)
+        self._server = CopyServer(self._listening, ours, self._attend)
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
@@ -36,9 +38,14 @@ class OtherKeeper:
             self._server.turn()
 
     def _attend(self, link: Link, _: int) -> None:
-        self._links.append(link)
+        self.links.append(link)
         with contextlib.suppress(LinkLost):
             self._serve(link)
+
+    @property
+    def unproven(self) -> int:
+        """How many have not proved anything."""
+        return len(self._server._unproven)
 
     def source(self, rank: int = 0) -> Source:
         return Source(rank, "127.0.0.1", self.port, "node-x")
@@ -50,14 +57,14 @@ class OtherKeeper:
         self._is_over = True
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), LIMIT_S):
             self._thread.join(LIMIT_S)
-        for link in self._links:
+        for link in self.links:
             link.cut()
         self._server.close()
 
 
 @contextlib.contextmanager
-def other_keeper(serve: Callable[[Link], None]) -> Iterator[OtherKeeper]:
-    one = OtherKeeper(serve)
+def other_keeper(serve: Callable[[Link], None], ours: Credentials = OURS) -> Iterator[OtherKeeper]:
+    one = OtherKeeper(serve, ours)
     try:
         yield one
     finally:
@@ -65,9 +72,9 @@ def other_keeper(serve: Callable[[Link], None]) -> Iterator[OtherKeeper]:
 
 
 @contextlib.contextmanager
-def linked(to: KeeperGround, key: bytes = KEY) -> Iterator[Link]:
+def linked(to: KeeperGround | OtherKeeper, ours: Credentials = OURS) -> Iterator[Link]:
     """Call a keeper as another keeper does."""
-    link = dial("127.0.0.1", to.port, key, LIMIT_S)
+    link = dial("127.0.0.1", to.port, ours, LIMIT_S)
     try:
         yield link
     finally:

@@ -28,11 +28,11 @@ _OURS_TO_KEEP = ("lightning.", "pytorch_lightning.")
 class RobustCheckpoint(Callback):  # type: ignore[misc]
     """Keeps the module, optimizers, schedulers, loops, Lightning's own callbacks and random number generators.
 
-    `folder`, `every`: as of `robust_run.checkpoint.save`.
+    `folder`, `every`, `keep`: as of `robust_run.checkpoint.save`.
     """
 
-    def __init__(self, *, folder: str | None = None, every: int | str | None = None) -> None:
-        self._folder, self._every = folder, every
+    def __init__(self, *, folder: str | None = None, every: int | str | None = None, keep: int | None = None) -> None:
+        self._folder, self._every, self._keep = folder, every, keep
         self._last_step = 0
         self._random: dict[str, Any] | None = None
 
@@ -86,7 +86,7 @@ class RobustCheckpoint(Callback):  # type: ignore[misc]
             "callbacks": {each.state_key: each.state_dict() for each in _kept(trainer)},
             "is_whole_epoch": bool(trainer.is_last_batch),
         }
-        checkpoint.save(state, step=self._last_step, folder=self._folder, every=every)
+        checkpoint.save(state, step=self._last_step, folder=self._folder, every=every, keep=self._keep)
 
     def _objects(self, trainer: Any, module: Any) -> dict[str, Any]:
         return {

@@ -30,12 +30,12 @@ _STATE, _INDEX, _WEIGHTS = "trainer_state.json", "model.safetensors.index.json",
 class RobustCallback(TrainerCallback):  # type: ignore[misc]
     """Keeps model, optimizer, scheduler, the Trainer's own state and random number generators, at every optimizer step.
 
-    `folder`, `every`: as of `robust_run.checkpoint.save`. One process or several (DDP): what FSDP and DeepSpeed have
+    `folder`, `every`, `keep`: as of `robust_run.checkpoint.save`. One process or several (DDP): what FSDP and DeepSpeed have
     is not in the reach of a callback, and is refused.
     """
 
-    def __init__(self, *, folder: str | None = None, every: int | str | None = None) -> None:
-        self._folder, self._every = folder, every
+    def __init__(self, *, folder: str | None = None, every: int | str | None = None, keep: int | None = None) -> None:
+        self._folder, self._every, self._keep = folder, every, keep
         self._point: tempfile.TemporaryDirectory[str] | None = None
         self._is_asked = False
         self._names: list[str] | None = None
@@ -119,7 +119,7 @@ class RobustCallback(TrainerCallback):  # type: ignore[misc]
 
     def _save(self, state: Any, kwargs: dict[str, Any], every: int | str | None) -> None:
         kept = {**_objects(kwargs), "trainer": json.dumps(dataclasses.asdict(state))}
-        checkpoint.save(kept, step=state.global_step, folder=self._folder, every=every)
+        checkpoint.save(kept, step=state.global_step, folder=self._folder, every=every, keep=self._keep)
 
 
 def _objects(kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -114,7 +114,8 @@ def prune(
 
 
 def _removal_line(removal: CheckpointRemoval, dry_run: bool) -> str:
-    what = f"{removal.name}/{removal.leftover.path}" if removal.leftover is not None else removal.name
+    path = removal.leftover.path if removal.leftover is not None else ""
+    what = f"{removal.name}/{path}" if path else removal.name
     return f"robust: {'would remove' if dry_run else 'removed'} {what}: {removal.reason}"
 
 

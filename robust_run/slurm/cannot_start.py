@@ -12,8 +12,8 @@ import socket
 import time
 from collections.abc import Sequence
 
+from robust_run import tls
 from robust_run.errors import RobustRunError
-from robust_run.launcher.control import tls
 from robust_run.launcher.control.client import dial
 from robust_run.launcher.control.errors import JoinRefusal
 from robust_run.launcher.control.messages import Hello
@@ -30,7 +30,7 @@ def tell(
     many: ManyNodes, ports: Sequence[int], token: str, node: str, reason: str, *, longest_s: float = LONGEST_S
 ) -> bool:
     """Tell the controller that this node will not come; return whether it has heard it. Blocks at most so long."""
-    context = tls.agent_context(many.tls_cert, many.tls_key, many.tls_ca) if many.tls_cert or many.tls_ca else None
+    context = tls.client_context(many.tls_cert, many.tls_key, many.tls_ca) if many.tls_cert or many.tls_ca else None
     info = NodeInfo(id=os.urandom(8).hex(), name=node, nproc=1, version=__version__)
     said = " ".join(reason.split())[:MOST_REASON]
     hello = Hello(node=info, job=many.job, nnodes=f"{many.fewest}:{many.most}", cannot_start=said)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fake_frameworks
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -303,6 +304,8 @@ SCENARIOS: dict[str, Callable[[int], Any]] = {
     "save_ten": save_ten,
     "go_on": go_on,
     "save_ten_without_load": save_ten_without_load,
+    "trainer_ten": fake_frameworks.trainer_ten,
+    "lightning_ten": fake_frameworks.lightning_ten,
     "save_much": save_much,
     "load_much": load_much,
     "dcp_first_half": dcp_first_half(is_sharded=False, how="async"),

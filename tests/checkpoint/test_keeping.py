@@ -56,6 +56,12 @@ def test_ranks_that_write_keep_so_many_and_what_they_began_from(ranks: Ranks, tm
     assert steps_in(tmp_path) == [20, 30]
 
 
+@pytest.mark.parametrize("program", ["trainer_ten", "lightning_ten"])
+def test_callbacks_of_frameworks_keep_as_many_as_they_are_told(ranks: Ranks, tmp_path: Path, program: str) -> None:
+    ranks.values(program, 1, ROBUST_CKPT_DIR=str(tmp_path))
+    assert steps_in(tmp_path) == [9, 10]
+
+
 def test_what_was_saved_without_it_or_by_the_program_itself_stays(ranks: Ranks, tmp_path: Path) -> None:
     ranks.values("save_ten", ROBUST_CKPT_DIR=str(tmp_path))
     shutil.copytree(tmp_path / "step-10", tmp_path / "best")

@@ -30,6 +30,7 @@ BELOW_ALL = {
     "atomic_file",
     "terminal",
     "secret_file",
+    "tls",
     "robust_run",
 }
 

@@ -8,7 +8,7 @@ import msgspec
 
 from robust_run.checkpoint.flush import parts
 from robust_run.checkpoint.flush.exchange import Exchange
-from robust_run.ckpt_io import address, catalog
+from robust_run.ckpt_io import address, catalog, meetings
 from robust_run.ckpt_io.errors import CheckpointError
 from robust_run.ckpt_io.finding import read_manifest
 from robust_run.ckpt_io.memory.flush_words import FlushOrder, Generation, flush_uuid
@@ -109,9 +109,13 @@ def _is_stored(order: FlushOrder, folder: str, generation: Generation) -> bool:
 
 
 def clear_up(order: FlushOrder, folder: str) -> None:
-    """Remove what is left of earlier writes that were cut off, as far as that is possible."""
-    for each in order.failed if 0 in order.ranks else ():
+    """Remove what is left of earlier writes that were cut off, and of jobs whose end was, as far as that is possible."""
+    if 0 not in order.ranks:
+        return
+    for each in order.failed:
         abandon(plan_of(order.run_id, folder, each))
+    with suppress(RobustRunError):
+        meetings.remove_old_meetings(address.normal(folder), catalog.GRACE_S, open_store)
 
 
 def forget_meeting(order: FlushOrder, folder: str) -> None:
@@ -123,7 +127,7 @@ def forget_meeting(order: FlushOrder, folder: str) -> None:
 
 def meeting_folder(order: FlushOrder) -> str:
     """Return where nodes of a job that is over say what they have; hidden among the checkpoints of a folder."""
-    return f".robust-run-{flush_uuid(order.run_id, order.attempt, -1)}"
+    return meetings.folder_of(flush_uuid(order.run_id, order.attempt, -1))
 
 
 def plan_of(run_id: str, folder: str, generation: Generation) -> SavePlan:

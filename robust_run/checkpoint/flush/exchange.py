@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 import msgspec
 
 from robust_run.ckpt_io.errors import CheckpointError
+from robust_run.ckpt_io.meetings import KINDS
 from robust_run.store.errors import NotFound, StoreError
 from robust_run.store.types import Store
 
 SIGN_S = 5.0
 _FIRST_LOOK_S, _LOOK_S, _LINGER_S = 0.05, 1.0, 3.0
 _MOST_BYTES = 1 << 30
-_KINDS = ("offer", "said", "done", "sign", "failed")
 _Kind = TypeVar("_Kind", bound=msgspec.Struct)
 
 
@@ -55,7 +55,7 @@ class Exchange:
 
     def begin(self) -> None:
         """Remove what this node told the last time that the same was tried. Raises StoreError."""
-        for kind in () if self.is_alone else _KINDS:
+        for kind in () if self.is_alone else KINDS:
             self._store.remove(self._path(kind))
 
     def tell(self, kind: str, content: Any) -> None:
@@ -129,7 +129,7 @@ class Exchange:
             names = [entry.name for entry in self._store.list(self._folder)]
         except NotFound:
             return []
-        return [name for name in names if name.partition("-")[0] in _KINDS]
+        return [name for name in names if name.partition("-")[0] in KINDS]
 
     @property
     def _name(self) -> str:

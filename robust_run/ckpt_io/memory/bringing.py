@@ -13,6 +13,7 @@ from robust_run.ckpt_io.memory.copy_words import Pull
 from robust_run.ckpt_io.memory.copying import Brought, CopyFailed, Errand, fetch
 from robust_run.ckpt_io.memory.generations import Generation, HeldBuffer, Holdings, Part
 from robust_run.ckpt_io.memory.guest_desk import GuestDesk
+from robust_run.ckpt_io.memory.link import Credentials
 from robust_run.ckpt_io.memory.pool import Pool
 from robust_run.ckpt_io.memory.protocol import Bring, Coming, KeeperNote, Source
 
@@ -32,9 +33,9 @@ class Bringing:
     """One node's."""
 
     def __init__(
-        self, pool: Pool, desk: GuestDesk, key: bytes, run: RunsFetch, tell: Callable[[KeeperNote], None]
+        self, pool: Pool, desk: GuestDesk, ours: Credentials, run: RunsFetch, tell: Callable[[KeeperNote], None]
     ) -> None:
-        self._pool, self._desk, self._key, self._run, self._tell = pool, desk, key, run, tell
+        self._pool, self._desk, self._ours, self._run, self._tell = pool, desk, ours, run, tell
         self._attempt, self._has_begun = -1, False
         self._errands: dict[tuple[int, Generation], Errand] = {}
         """On their way."""
@@ -59,7 +60,7 @@ class Bringing:
 
     def _fetch(self, source: Source, generation: Generation, came: Callable[[HeldBuffer | None], None]) -> None:
         name = (source.rank, generation)
-        if not source.host or len(self._key) == 0:
+        if not source.host or not self._ours.key:
             self._failures[name] = f"step {generation[1]} of rank {source.rank} is not held here any more"
             return
         errand = Errand(source, Pull(rank=source.rank, attempt=generation[0], step=generation[1]))
@@ -83,7 +84,7 @@ class Bringing:
             came(None)
 
         ledger: buffers.Ledger = self._pool.ledger
-        self._run(lambda: fetch(errand, self._key, ledger), then)
+        self._run(lambda: fetch(errand, self._ours, ledger), then)
 
     def begin_attempt(self, attempt: int) -> None:
         """Let go of what was brought for attempts before; what was for this one has its ranks now."""

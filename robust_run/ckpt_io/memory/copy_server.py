@@ -2,6 +2,9 @@
 
 One who has not proved it yet costs a socket and 48 bytes. There are few such at a time; where one more comes, the oldest goes:
 the proof takes no longer than a round trip, so one of ours is through before many strangers can push it out.
+
+With TLS, which comes first, it costs a handshake as well, and a round trip or two more: they take half of this one thread's
+time at most, however many call.
 """
 
 from __future__ import annotations
@@ -15,19 +18,24 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, TypeVar
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
 from robust_run.ckpt_io.memory import buffers
 from robust_run.ckpt_io.memory.copy_words import Go, Kept, Later, NoRoom, NotHere, Pull, Push, Stale
 from robust_run.ckpt_io.memory.guest_desk import GuestDesk, Room
 from robust_run.ckpt_io.memory.guests import Needed
-from robust_run.ckpt_io.memory.link import NONCE_BYTES, PROOF_BYTES, Link, LinkLost, proof, set_up
+from robust_run.ckpt_io.memory.link import NONCE_BYTES, PROOF_BYTES, Credentials, Link, LinkLost, proof, set_up
 
 MOST_UNPROVEN = 8
+#: With TLS: it takes three times as many round trips.
+MOST_AGREEING = 24
 PROOF_S = 5.0
 #: Connections that are proven: one sends to us, and after a loss each rank of the job might fetch a part.
 MOST_PROVEN = 256
 _AGAIN_S = 0.2
+#: After a step of a TLS handshake, so long as that took, this at most: a machine that stood still meanwhile did not work.
+_MOST_REST_S = 0.01
 _Result = TypeVar("_Result")
 
 
@@ -39,20 +47,25 @@ class Calls(Protocol):
         ...
 
 
-class _Unproven(NamedTuple):
+@dataclass
+class _Unproven:
     connection: socket.socket
-    nonce: bytes
-    came: bytearray
     until_s: float
+    is_agreeing: bool
+    """On TLS."""
+    has_spoken: bool = False
+    channel: bytes = b""
+    nonce: bytes = b""
+    came: bytearray = field(default_factory=bytearray)
 
 
 class CopyServer:
     """Lets keepers in. `run` is for a thread of its own."""
 
-    def __init__(self, listening: socket.socket, key: bytes, serve: Callable[[Link, int], None]) -> None:
+    def __init__(self, listening: socket.socket, ours: Credentials, serve: Callable[[Link, int], None]) -> None:
         """`serve` is called in a thread for each proven connection, with its number."""
         listening.setblocking(False)
-        self._listening, self._key, self._serve = listening, key, serve
+        self._listening, self._key, self._tls, self._serve = listening, ours.key, ours.tls, serve
         self._selector = selectors.DefaultSelector()
         self._selector.register(listening, selectors.EVENT_READ)
         self._unproven: dict[socket.socket, _Unproven] = {}
@@ -82,6 +95,8 @@ class CopyServer:
                 self._hear(found)
         now_s = time.monotonic()
         for late in [each for each in self._unproven.values() if each.until_s <= now_s]:
+            if late.is_agreeing and not late.has_spoken and self._tls is not None:
+                self._tls.refuse(late.connection)
             self._drop(late)
 
     def _accept(self) -> None:
@@ -92,7 +107,7 @@ class CopyServer:
         except OSError:  # no descriptors left
             time.sleep(_AGAIN_S)
             return
-        if len(self._unproven) >= MOST_UNPROVEN:
+        if len(self._unproven) >= (MOST_UNPROVEN if self._tls is None else MOST_AGREEING):
             oldest = next(iter(self._unproven.values()))
             self._hear(oldest)  # it may have proved it meanwhile
             if oldest.connection in self._unproven:
@@ -100,46 +115,70 @@ class CopyServer:
         try:
             connection.setblocking(False)
             set_up(connection)
-            nonce = secrets.token_bytes(NONCE_BYTES)
-            connection.send(nonce)
-        except OSError:
+            if self._tls is not None:
+                connection = self._tls.answer(connection)
+            one = _Unproven(connection, time.monotonic() + PROOF_S, is_agreeing=self._tls is not None)
+            if not one.is_agreeing:
+                _ask(one)
+        except (OSError, ValueError):
             connection.close()
             return
-        self._unproven[connection] = _Unproven(connection, nonce, bytearray(), time.monotonic() + PROOF_S)
+        self._unproven[connection] = one
         self._selector.register(connection, selectors.EVENT_READ)
 
     def _hear(self, one: _Unproven) -> None:
         try:
-            content = one.connection.recv(NONCE_BYTES + PROOF_BYTES - len(one.came))
+            if one.is_agreeing:
+                self._agree(one)
+            while not one.is_agreeing and one.connection in self._unproven:
+                content = one.connection.recv(NONCE_BYTES + PROOF_BYTES - len(one.came))
+                if not content:
+                    self._drop(one)
+                    return
+                one.came.extend(content)
+                if len(one.came) == NONCE_BYTES + PROOF_BYTES:
+                    self._judge(one)
         except (BlockingIOError, InterruptedError):
             return
-        except OSError:
-            content = b""
-        one.came.extend(content)
-        if not content:
-            self._drop(one)
-        elif len(one.came) == NONCE_BYTES + PROOF_BYTES:
-            self._judge(one)
+        except (OSError, ValueError) as error:
+            if self._tls is None or not self._tls.waits(error):
+                self._drop(one)
+
+    def _agree(self, one: _Unproven) -> None:
+        """Go on agreeing on TLS with one that has said something. Raises OSError."""
+        assert self._tls is not None, "it is agreed on"
+        one.has_spoken, began_s = True, time.monotonic()
+        try:
+            found = self._tls.go_on(one.connection)
+        finally:
+            time.sleep(min(time.monotonic() - began_s, _MOST_REST_S))
+        if isinstance(found, int):
+            self._selector.modify(one.connection, found)
+            return
+        one.channel, one.is_agreeing = found, False
+        self._selector.modify(one.connection, selectors.EVENT_READ)
+        _ask(one)
 
     def _judge(self, one: _Unproven) -> None:
+        """Let in who knows the key; others go. Raises OSError."""
         theirs, said = bytes(one.came[:NONCE_BYTES]), bytes(one.came[NONCE_BYTES:])
         with self._lock:
             is_welcome = self._proven < MOST_PROVEN
-        if not hmac.compare_digest(said, proof(self._key, b"client", one.nonce, theirs)) or not is_welcome:
+        if not hmac.compare_digest(said, self._proof(b"client", one, theirs)) or not is_welcome:
             self._drop(one)
             return
-        try:
-            one.connection.send(proof(self._key, b"server", one.nonce, theirs))
-        except OSError:
-            self._drop(one)
-            return
+        one.connection.send(self._proof(b"server", one, theirs))
         self._selector.unregister(one.connection)
         del self._unproven[one.connection]
-        link = Link(one.connection, proof(self._key, b"session", one.nonce, theirs), is_client=False)
+        session_key = self._proof(b"session", one, theirs)
+        link = Link(one.connection, session_key, is_client=False, is_encrypted=bool(one.channel))
         with self._lock:
             self._proven += 1
         number, self._next_number = self._next_number, self._next_number + 1
         threading.Thread(target=self._attend, args=(link, number), daemon=True).start()
+
+    def _proof(self, label: bytes, one: _Unproven, theirs: bytes) -> bytes:
+        return proof(self._key, label, one.nonce, theirs, one.channel)
 
     def _attend(self, link: Link, number: int) -> None:
         try:
@@ -153,6 +192,12 @@ class CopyServer:
         del self._unproven[one.connection]
         self._selector.unregister(one.connection)
         one.connection.close()
+
+
+def _ask(one: _Unproven) -> None:
+    """Have it show that it knows the key. Raises OSError."""
+    one.nonce = secrets.token_bytes(NONCE_BYTES)
+    one.connection.send(one.nonce)
 
 
 class Host:

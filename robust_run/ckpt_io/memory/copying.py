@@ -4,13 +4,15 @@ Training has the network first: after each chunk that is sent for a copy there i
 
 A fetch that breaks off is tried again: a cable, a switch or a machine that stood still may be back in seconds, and what would be
 given up is the step that the whole job starts from. Nothing is tried again where that cannot help: the keeper says that it does
-not hold the part, there is no room here, nobody listens there any more (its keeper has ended), or nobody waits for it.
+not hold the part, there is no room here, nobody listens there any more (its keeper has ended), it has other TLS options, or
+nobody waits for it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -23,7 +25,7 @@ from robust_run.ckpt_io.memory import buffers
 from robust_run.ckpt_io.memory.budget import rounded
 from robust_run.ckpt_io.memory.copy_words import Go, Kept, Later, NoRoom, NotHere, Parcel, Pull, Push, Stale
 from robust_run.ckpt_io.memory.filling import Filling
-from robust_run.ckpt_io.memory.link import Link, LinkLost, LinkRefused, dial
+from robust_run.ckpt_io.memory.link import Credentials, Link, LinkLost, LinkRefused, dial, shut
 from robust_run.ckpt_io.memory.protocol import CopyTo, Source
 
 DIAL_S = 10.0
@@ -38,8 +40,10 @@ FETCH_AGAIN_S = 45.0
 class CopyFailed(Exception):  # noqa: N818 - never leaves this package
     """A part could not be sent or fetched: why, as a clause for people."""
 
-    def __init__(self, reason: str, *, is_usual: bool = False, may_pass: bool = True) -> None:
+    def __init__(self, reason: str, *, is_usual: bool = False, is_soon: bool = False, may_pass: bool = True) -> None:
         super().__init__(reason)
+        self.is_soon = is_soon
+        """The other one is not ready yet: it is worth a word to ask again soon."""
         self.is_usual = is_usual
         """Nothing is wrong: the other one is not ready, or no longer wants it."""
         self.may_pass = may_pass
@@ -57,10 +61,11 @@ class Outgoing(msgspec.Struct, frozen=True, kw_only=True):
 class Sender:
     """One node's. `send` is for one thread; `cut` for any."""
 
-    def __init__(self, key: bytes, rest: Callable[[float], None]) -> None:
+    def __init__(self, ours: Credentials, rest: Callable[[float], None]) -> None:
         """`rest` gets for how many seconds."""
-        self._key, self._rest_s = key, rest
+        self._ours, self._rest_s = ours, rest
         self._link: Link | None = None
+        self._dialing: socket.socket | None = None
         self._at = ("", 0)
         self._lock = threading.Lock()
         self._is_cut = False
@@ -91,7 +96,8 @@ class Sender:
             return answer.stride
         assert not isinstance(answer, Go), "it was answered"
         is_full = isinstance(answer, NoRoom)
-        raise CopyFailed(answer.reason, is_usual=not is_full, may_pass=not is_full)
+        is_soon = isinstance(answer, Later)
+        raise CopyFailed(answer.reason, is_usual=not is_full, is_soon=is_soon, may_pass=not is_full)
 
     def _rest(self, took_s: float) -> None:
         if self._is_cut:
@@ -100,15 +106,22 @@ class Sender:
 
     def _connected(self, to: CopyTo) -> Link:
         link = self._link
-        if link is not None and self._at == (to.host, to.port):
+        if link is not None and self._at == (to.host, to.port) and not link.is_worn:
             return link
         self._hang_up()
-        link = dial(to.host, to.port, self._key, DIAL_S)
+        link = dial(to.host, to.port, self._ours, DIAL_S, self._dials)
         with self._lock:
-            self._link, self._at = link, (to.host, to.port)
+            self._link, self._dialing, self._at = link, None, (to.host, to.port)
             if self._is_cut:
                 link.cut()
         return link
+
+    def _dials(self, connection: socket.socket) -> None:
+        """Have what is waited on be cut, too: one that has lost its power does not answer for long. Raises LinkLost."""
+        with self._lock:
+            self._dialing = connection
+            if self._is_cut:
+                raise LinkLost("nobody waits for it any more")
 
     def begin(self) -> None:
         """Let the next `send` run: those before it have been cut."""
@@ -121,10 +134,12 @@ class Sender:
             self._is_cut = True
             if self._link is not None:
                 self._link.cut()
+            if self._dialing is not None:
+                shut(self._dialing)
 
     def _hang_up(self) -> None:
         with self._lock:
-            link, self._link = self._link, None
+            link, self._link, self._dialing = self._link, None, None
         if link is not None:
             link.close()
 
@@ -159,7 +174,9 @@ class Brought(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
 
 
-def fetch(errand: Errand, key: bytes, ledger: buffers.Ledger, now_s: Callable[[], float] = time.monotonic) -> Brought:
+def fetch(
+    errand: Errand, ours: Credentials, ledger: buffers.Ledger, now_s: Callable[[], float] = time.monotonic
+) -> Brought:
     """Fetch a part; again where it breaks off, as `FETCH_RESTS_S` and `FETCH_AGAIN_S` say.
 
     Raises:
@@ -169,7 +186,7 @@ def fetch(errand: Errand, key: bytes, ledger: buffers.Ledger, now_s: Callable[[]
     errand.until_s = now_s() + errand.source.within_s if errand.source.within_s else None
     for tries, rest_s in enumerate((*FETCH_RESTS_S, None), 1):
         try:
-            return _fetch_once(errand, key, ledger)
+            return _fetch_once(errand, ours, ledger)
         except _BrokeOff as error:
             broke_at_s = now_s() if broke_at_s is None else broke_at_s
             is_late = rest_s is None or now_s() + rest_s > min(broke_at_s + FETCH_AGAIN_S, errand.until_s or inf)
@@ -187,11 +204,11 @@ class _BrokeOff(Exception):  # noqa: N818 - never leaves this module
         self.may_pass = not isinstance(cause, LinkRefused)
 
 
-def _fetch_once(errand: Errand, key: bytes, ledger: buffers.Ledger) -> Brought:
+def _fetch_once(errand: Errand, ours: Credentials, ledger: buffers.Ledger) -> Brought:
     source = errand.source
     errand.done_bytes = 0
     try:
-        link = dial(source.host, source.port, key, DIAL_S)
+        link = dial(source.host, source.port, ours, DIAL_S)
     except LinkLost as error:
         raise _BrokeOff(f"{_name(source)} cannot be reached", error) from error
     try:

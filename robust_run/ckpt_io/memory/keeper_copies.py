@@ -13,6 +13,7 @@ from robust_run.ckpt_io.memory.bringing import Bringing, RunsFetch
 from robust_run.ckpt_io.memory.copying import Sender
 from robust_run.ckpt_io.memory.generations import Holdings
 from robust_run.ckpt_io.memory.guest_desk import GuestDesk
+from robust_run.ckpt_io.memory.link import Credentials
 from robust_run.ckpt_io.memory.pool import Pool
 from robust_run.ckpt_io.memory.protocol import AttemptBegins, KeeperNote
 from robust_run.ckpt_io.memory.sending import RunsSend, Sending
@@ -23,9 +24,9 @@ FORGET_S = 300.0
 
 
 class CopyThreads(NamedTuple):
-    """What runs what waits for the network, and the key that keepers prove to each other."""
+    """What runs what waits for the network, and what keepers show to each other."""
 
-    key: bytes
+    ours: Credentials
     send: RunsSend
     fetch: RunsFetch
 
@@ -43,15 +44,15 @@ class KeeperCopies:
         now_s: Callable[[], float],
         make_room: Callable[[], bool] = lambda: False,
     ) -> None:
-        key, send, fetch = threads if threads is not None else CopyThreads(b"", _never, _never)
+        ours, send, fetch = threads if threads is not None else CopyThreads(Credentials(), _never, _never)
         self._own, self._pool, self._now_s = own, pool, now_s
         self._moved_on_s: float | None = None
         """When this node's ranks had saved in this attempt; None: they have not."""
         self.desk = GuestDesk(pool, own, is_settled, make_room)
         self.sending = Sending(
-            pool, Sender(key, time.sleep), send, tell, now_s, lambda: max(own().begun.values(), default=-1)
+            pool, Sender(ours, time.sleep), send, tell, now_s, lambda: max(own().begun.values(), default=-1)
         )
-        self.bringing = Bringing(pool, self.desk, key, fetch, tell)
+        self.bringing = Bringing(pool, self.desk, ours, fetch, tell)
         self.keeps_originals = False
         """Whether what was sent stays until more is: there are buffers enough (`fourth`)."""
 

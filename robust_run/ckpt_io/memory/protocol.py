@@ -160,6 +160,14 @@ FromKeeper = Attached | Reserved | Refused | Place | Skip | Held | Absent | Comi
 # --- the agent to the keeper, and back
 
 
+class TlsFiles(msgspec.Struct, frozen=True, kw_only=True):
+    """What connections of the job are encrypted with: paths of files in PEM form; empty where there is none."""
+
+    cert: str = ""
+    key: str = ""
+    ca: str = ""
+
+
 class KeeperSetup(_Message, frozen=True, tag="keeper_setup", kw_only=True):
     """The first message of the agent: where workers find the keeper, and how much it may use."""
 
@@ -172,6 +180,8 @@ class KeeperSetup(_Message, frozen=True, tag="keeper_setup", kw_only=True):
     """To listen on for keepers of other nodes; empty: nothing is copied between nodes."""
     key: bytes = b""
     """What keepers of the job prove to each other: 32 bytes. Secret."""
+    tls: TlsFiles | None = None
+    """None: what goes between keepers is not encrypted."""
     job: str = ""
     """What names the job, the same on all its nodes."""
 

@@ -21,6 +21,9 @@ from robust_run.ckpt_io.memory.protocol import CopyTo, KeeperNote
 
 #: After a failure, and after each that follows.
 RETRIES_S = (2.0, 5.0, 10.0, 20.0, 40.0, 60.0)
+#: Where the other node is not ready yet, and said so: that costs a word, and until it is, the loss of a node costs what storage
+#: lacks.
+SOON_S = (0.1, 0.2, 0.5, 1.0)
 #: A generation that takes longer to send is worth a line.
 SLOW_S = 60.0
 #: Where no generation has come for so long, and twice as long as between the two before, the newest is sent, whichever it is.
@@ -65,8 +68,8 @@ class Sending:
         """What had been sent when the newest sending began, and what that sends."""
         self._due_s: float | None = None
         """When to send the newest, whichever it is."""
-        self._failures = 0
-        """In a row."""
+        self._failures = self._laters = 0
+        """In a row: those, and how often the other node was not ready yet."""
         self._has_told = self._has_told_slow = False
 
     def begin_attempt(self, attempt: int) -> None:
@@ -91,7 +94,8 @@ class Sending:
             self._to, self._due_s = order, self._now_s()
 
     def _stop(self) -> None:
-        self._to, self._kept, self._due_s, self._failures, self._has_told = None, None, None, 0, False
+        self._to, self._kept, self._due_s, self._has_told = None, None, None, False
+        self._failures = self._laters = 0
         self._pinned = frozenset()
         if self._is_busy:
             self._sender.cut()
@@ -198,7 +202,7 @@ class Sending:
 
     def _succeeded(self, generation: Generation, stride: int, took_s: float) -> None:
         is_first = self._kept is None  # it had buffers reserved over there
-        self._kept, self._failures, self._has_told = generation, 0, False
+        self._kept, self._failures, self._laters, self._has_told = generation, 0, 0, False
         self.pace = msgspec.structs.replace(self.pace, receiver=stride)
         seen = self._seen
         if seen is not None and seen[0] == generation[0] and not is_first:
@@ -216,6 +220,10 @@ class Sending:
             self._say(f"copying a step to {self._name} takes {took_s:.0f} s: {every}; training does not wait for it")
 
     def _failed(self, error: Exception) -> None:
+        if isinstance(error, CopyFailed) and error.is_soon:
+            self._due_s = self._now_s() + SOON_S[min(self._laters, len(SOON_S) - 1)]
+            self._failures, self._laters = 0, self._laters + 1  # it answers
+            return
         is_usual = isinstance(error, CopyFailed) and error.is_usual
         may_pass = isinstance(error, CopyFailed) and error.may_pass and not self._failures
         if not is_usual and not may_pass and not self._has_told:

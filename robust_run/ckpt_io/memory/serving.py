@@ -21,7 +21,7 @@ from robust_run.ckpt_io.memory.copy_server import CopyServer, Host
 from robust_run.ckpt_io.memory.frames import FrameRefused
 from robust_run.ckpt_io.memory.keeper import Keeper
 from robust_run.ckpt_io.memory.keeper_copies import CopyThreads
-from robust_run.ckpt_io.memory.link import KEY_BYTES
+from robust_run.ckpt_io.memory.link import KEY_BYTES, Credentials
 from robust_run.ckpt_io.memory.peers import Peer
 from robust_run.ckpt_io.memory.protocol import (
     SCHEMA,
@@ -125,19 +125,22 @@ class Loop:
         self._listening = place.listen(setup.folder)
         self._folder = setup.folder
         ledger = Ledger(node_memory.read, setup.limit_bytes)
-        threads = CopyThreads(setup.key, partial(self._submit, self._sends), partial(self._submit, self._fetches))
+        ours = _credentials(setup)
+        threads = CopyThreads(ours, partial(self._submit, self._sends), partial(self._submit, self._fetches))
         self._keeper = Keeper(ledger, self._agent.send, self._run, time.time, time.monotonic, threads)
         self._keeper.flushes.job = setup.job
         self._accept_on(True)
-        self._agent.send(KeeperReady(port=self._listen_to_keepers(setup)))
+        self._agent.send(KeeperReady(port=self._listen_to_keepers(setup, ours)))
 
-    def _listen_to_keepers(self, setup: KeeperSetup) -> int:
+    def _listen_to_keepers(self, setup: KeeperSetup, ours: Credentials) -> int:
         """Let keepers of other nodes in from now on; return the port that they call at, 0: they cannot."""
         if not setup.address or self._keeper is None:
             return 0
         try:
             if len(setup.key) != KEY_BYTES:
                 raise OSError(f"the key has {len(setup.key)} bytes in place of {KEY_BYTES}")
+            if ours.trouble:
+                raise OSError(ours.trouble)
             listening = place.listen_at(setup.address)
         except OSError as error:
             why = error.strerror or error
@@ -146,7 +149,7 @@ class Loop:
             )
             return 0
         host = Host(self._keeper.copies.desk, self._keeper.pool.ledger, self._call)
-        server = CopyServer(listening, setup.key, host.serve)
+        server = CopyServer(listening, ours, host.serve)
         threading.Thread(target=server.run, daemon=True).start()
         return int(listening.getsockname()[1])
 
@@ -266,3 +269,16 @@ class Loop:
         with contextlib.suppress(queue.Empty):
             while True:
                 self._done.get_nowait()()
+
+
+def _credentials(setup: KeeperSetup) -> Credentials:
+    """Return what this keeper shows to others; one whose certificate cannot be used neither calls nor is called."""
+    if setup.tls is None or not setup.key:
+        return Credentials(setup.key)
+    from robust_run.ckpt_io.memory.link_tls import LinkTls  # ssl is for those who use it
+    from robust_run.errors import UserError
+
+    try:
+        return Credentials(setup.key, LinkTls(setup.tls))
+    except UserError as error:
+        return Credentials(setup.key, trouble=str(error))

@@ -22,9 +22,19 @@ class Leftover:
     target: int
     """0: in the root; else, in the further root of that number, from 1."""
     path: str
-    """Within the folder of the checkpoint's name there."""
+    """Within the folder of the checkpoint's name there; empty: that folder itself, which is none of a checkpoint."""
     modified_s: float | None
     """When something of it was last written, in seconds since the epoch; None: the store does not say."""
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """What nodes of a job that was over have told each other, where nobody has removed it."""
+
+    name: str
+    """Of its folder in the root."""
+    modified_s: float | None
+    """As of a leftover."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +121,19 @@ def plan_removals(
                     CheckpointRemoval(checkpoint.name, f"no manifest names it, and it is {age_s:.0f} s old", leftover)
                 )
     return removals
+
+
+def plan_meetings(found: Sequence[Meeting], *, grace_s: float, now_s: float) -> list[CheckpointRemoval]:
+    """Return which may go: those in which nothing was written for `grace_s`, which is longer than the end of a job takes."""
+    return [
+        CheckpointRemoval(
+            each.name,
+            f"nodes of a job met in it at the job's end, {now_s - each.modified_s:.0f} s ago",
+            Leftover(0, "", each.modified_s),
+        )
+        for each in found
+        if each.modified_s is not None and now_s - each.modified_s > grace_s
+    ]
 
 
 def _age(checkpoint: RootEntry) -> Age:

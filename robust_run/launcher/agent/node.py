@@ -151,14 +151,17 @@ class Node:
 
     def made_keeper(self, ready: Callable[[int], None]) -> MemoryKeeper:
         """Return the handle on this node's keeper, which is started with its first attempt. `ready`: see there."""
-        from robust_run.ckpt_io.memory.protocol import KeeperSetup
+        from robust_run.ckpt_io.memory.protocol import KeeperSetup, TlsFiles
         from robust_run.launcher.agent.memory_keeper import MemoryKeeper
 
+        many = self.spec.many
+        tls = TlsFiles(cert=many.tls_cert, key=many.tls_key, ca=many.tls_ca) if many is not None else TlsFiles()
         setup = KeeperSetup(
             folder=self.memory_folder,
             limit_bytes=self.spec.ckpt_memory_bytes,
             address=self.address if self.memory_key else "",
             key=self.memory_key,
+            tls=tls if tls.cert or tls.ca else None,
             job=self.spec.run_id,
         )
         return MemoryKeeper(self._start_helper, self.env, setup, self.say, ready)

@@ -6,9 +6,9 @@ import asyncio
 import os
 import socket
 
+from robust_run import tls
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError
-from robust_run.launcher.control import tls
 from robust_run.launcher.control.server import ControlServer
 from robust_run.launcher.control.sockets import raise_file_limit
 from robust_run.launcher.controller.alone import AloneWatch
@@ -152,7 +152,7 @@ class ControllerProcess:
     async def _serve(self, controller: Controller, service: Service, hold: LeadershipHold, term: int) -> None:
         most_unproven = min(MOST_STRANGERS, raise_file_limit() // 4)  # the agents need the rest
         many = self._many
-        context = tls.controller_context(many.tls_cert, many.tls_key, many.tls_ca) if many.tls_cert else None
+        context = tls.server_context(many.tls_cert, many.tls_key, many.tls_ca) if many.tls_cert else None
         token = self._config.token.encode()
         server = ControlServer(token, service, self._clock, ssl_context=context, most_unproven=most_unproven)
         server.beat_term = term

@@ -9,6 +9,7 @@ import pytest
 from keepers import KEY, KeeperGround, worker
 
 from robust_run.ckpt_io.memory.client import MemoryClient
+from robust_run.ckpt_io.memory.protocol import TlsFiles
 
 StartsNodes = Callable[..., KeeperGround]
 
@@ -18,10 +19,10 @@ def node(tmp_path: Path) -> Iterator[StartsNodes]:
     """Starts the keeper of a node that copies to and from others."""
     started: list[KeeperGround] = []
 
-    def begin(limit_bytes: int | None = 1 << 30, key: bytes = KEY) -> KeeperGround:
+    def begin(limit_bytes: int | None = 1 << 30, key: bytes = KEY, tls: TlsFiles | None = None) -> KeeperGround:
         folder = tmp_path / f"keeper-{len(started)}"
         folder.mkdir(mode=0o700)
-        started.append(KeeperGround(str(folder), limit_bytes, key))
+        started.append(KeeperGround(str(folder), limit_bytes, key, tls))
         return started[-1].ready()
 
     yield begin

@@ -38,6 +38,20 @@ def test_what_is_saved_is_copied_and_the_newest_two_stay(node: Nodes, rank_of: R
     assert first.notes == second.notes == []
 
 
+def test_a_node_whose_ranks_have_no_buffers_yet_gets_what_there_is_once_they_have(node: Nodes, rank_of: Ranks) -> None:
+    """Nothing more is saved meanwhile: a step may take long, and the other node may be lost in it."""
+    first, second = node(), node()
+    first.begin_attempt(0, (0,), world=2)
+    second.begin_attempt(0, (1,), world=2)
+    assert save(rank_of(first, 0, 2), 1, world=2)
+    assert first.look() == [(0, 1, (0,))]
+    first.copy_to(second)
+    assert second.copies() == []
+    assert rank_of(second, 1, 2).begin(1, 10_000)
+    second.copies_until(lambda held: held == [(0, 1, (0,))])
+    assert first.notes == second.notes == []
+
+
 def test_a_rank_starts_from_its_copy_on_the_node_that_kept_it(node: Nodes, rank_of: Ranks) -> None:
     first, second = pair(node)
     client = rank_of(first)

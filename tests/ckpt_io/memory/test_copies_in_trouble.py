@@ -13,8 +13,8 @@ from collections.abc import Callable
 import msgspec
 import pytest
 from jobs import wait_for
-from keepers import KEY, LIMIT_S, KeeperGround, contents, load, memory_of, save
-from other_keepers import linked, other_keeper, parcel_of, push, push_of, send
+from keepers import LIMIT_S, KeeperGround, contents, load, memory_of, save
+from other_keepers import OURS, linked, other_keeper, parcel_of, push, push_of, send
 
 from robust_run.ckpt_io.errors import CheckpointError
 from robust_run.ckpt_io.memory.budget import MemoryFacts, rounded
@@ -22,7 +22,7 @@ from robust_run.ckpt_io.memory.buffers import Ledger
 from robust_run.ckpt_io.memory.client import MemoryClient
 from robust_run.ckpt_io.memory.copy_words import Go, Kept, NoRoom, NotHere, Pull, Stale
 from robust_run.ckpt_io.memory.copying import FETCH_AGAIN_S, FETCH_RESTS_S, CopyFailed, Errand, fetch
-from robust_run.ckpt_io.memory.link import Link, LinkLost
+from robust_run.ckpt_io.memory.link import Credentials, Link, LinkLost
 from robust_run.ckpt_io.memory.protocol import AttemptBegins, Bring, Source
 
 Nodes = Callable[..., KeeperGround]
@@ -49,7 +49,7 @@ def test_one_with_another_key_gets_nothing_and_gives_nothing(node: Nodes, rank_o
     saves_go_on(first, client, range(1, 6))
     assert "no copies of checkpoints in memory on node-1: it hung up" in first.noted("node-1")
     assert second.copies() == [] and not memory_of(second.process.pid)
-    with pytest.raises(LinkLost), linked(first, b"y" * 32):
+    with pytest.raises(LinkLost), linked(first, Credentials(b"y" * 32)):
         pass
     saves_go_on(first, client, range(6, 10))
     assert len(first.notes) == 1, "it is said once"
@@ -341,7 +341,7 @@ def test_a_try_that_comes_too_late_is_not_made() -> None:
     with other_keeper(hang_up) as source:
         errand.source = source.source()
         with pytest.raises(CopyFailed, match=r"it hung up \(2 times\)"):
-            fetch(errand, KEY, Ledger(MemoryFacts, 1 << 30), lambda: float(next(clock)))
+            fetch(errand, OURS, Ledger(MemoryFacts, 1 << 30), lambda: float(next(clock)))
     assert len(tries) == 2
 
 
@@ -355,7 +355,7 @@ def test_what_nobody_waits_for_is_not_tried_again() -> None:
     with other_keeper(hang_up) as source:
         errand.source = source.source()
         with pytest.raises(CopyFailed, match=r"it hung up$"):
-            fetch(errand, KEY, Ledger(MemoryFacts, 1 << 30))
+            fetch(errand, OURS, Ledger(MemoryFacts, 1 << 30))
 
 
 def test_a_rank_waits_for_a_part_that_comes_slowly(node: Nodes, rank_of: Ranks) -> None:

@@ -13,9 +13,10 @@ from robust_run.ckpt_io.memory.budget import MemoryFacts
 from robust_run.ckpt_io.memory.buffers import Ledger, reserve
 from robust_run.ckpt_io.memory.copying import CopyFailed, Outgoing, Sender
 from robust_run.ckpt_io.memory.generations import Holdings
+from robust_run.ckpt_io.memory.link import Credentials
 from robust_run.ckpt_io.memory.pool import Pool
 from robust_run.ckpt_io.memory.protocol import CopyTo, KeeperNote
-from robust_run.ckpt_io.memory.sending import QUIET_S, RETRIES_S, SLOW_S, Sending
+from robust_run.ckpt_io.memory.sending import QUIET_S, RETRIES_S, SLOW_S, SOON_S, Sending
 
 PEER = CopyTo(attempt=0, host="10.0.0.2", port=7, name="node-1")
 
@@ -24,7 +25,7 @@ class Network(Sender):
     """Sends nothing, and answers what the test says."""
 
     def __init__(self) -> None:
-        super().__init__(b"", lambda _: None)
+        super().__init__(Credentials(), lambda _: None)
         self.sent: list[tuple[str, int]] = []
         self.fails: CopyFailed | None = None
         self.was_cut = False
@@ -209,6 +210,72 @@ def test_a_peer_that_is_not_ready_yet_is_no_news(ground: Ground) -> None:
     ground.save(2)
     ground.finish()
     assert ground.network.sent == [("node-1", 2)] and ground.notes == []
+
+
+NOT_READY = "its own ranks have no buffers yet"
+
+
+def test_a_peer_that_is_not_ready_is_asked_again_soon_and_not_for_ever_that_often(ground: Ground) -> None:
+    begin(ground)
+    ground.network.fails = CopyFailed(NOT_READY, is_usual=True, is_soon=True)
+    ground.save(1)
+    ground.finish()
+    for pause_s in (*SOON_S, *[SOON_S[-1]] * 20):
+        ground.wait(pause_s - 0.01)
+        assert ground.jobs == []
+        ground.wait(0.011)
+        assert len(ground.jobs) == 1
+        ground.finish()
+    ground.network.fails = None
+    ground.wait(SOON_S[-1])
+    ground.finish()
+    assert ground.network.sent == [("node-1", 1)] and ground.notes == []
+
+
+def test_what_is_saved_meanwhile_is_offered_at_once_to_a_peer_that_is_not_ready(ground: Ground) -> None:
+    begin(ground)
+    ground.network.fails = CopyFailed(NOT_READY, is_usual=True, is_soon=True)
+    ground.save(1)
+    ground.finish()
+    ground.network.fails = None
+    ground.save(2)
+    ground.finish()
+    assert ground.network.sent == [("node-1", 2)]
+
+
+def test_to_be_not_ready_is_no_failure_and_a_failure_is_tried_as_late_as_ever(ground: Ground) -> None:
+    begin(ground)
+    ground.save(1)
+    later, broken = CopyFailed(NOT_READY, is_usual=True, is_soon=True), CopyFailed("it hung up")
+    for error, pause_s in ((later, SOON_S[0]), (broken, RETRIES_S[0]), (broken, RETRIES_S[1]), (later, SOON_S[1])):
+        ground.network.fails = error
+        ground.finish()
+        ground.wait(pause_s - 0.01)
+        assert ground.jobs == []
+        ground.wait(0.011)
+        assert len(ground.jobs) == 1, (error, pause_s)
+
+
+@pytest.mark.parametrize("is_ready", [True, False])
+def test_another_peer_in_the_same_attempt_is_asked_at_once_however_the_one_before_failed(
+    ground: Ground, is_ready: bool
+) -> None:
+    begin(ground)
+    ground.network.fails = CopyFailed("it hung up")
+    ground.save(1)
+    ground.finish()
+    for pause_s in RETRIES_S[:3]:
+        ground.wait(pause_s)
+        ground.finish()
+    ground.network.fails = None if is_ready else CopyFailed(NOT_READY, is_usual=True, is_soon=True)
+    ground.sending.copy_to(CopyTo(attempt=0, host="10.0.0.3", port=7, name="node-2"), 0)
+    ground.wait(0.0)
+    ground.finish()
+    ground.network.fails = None
+    if not is_ready:
+        ground.wait(SOON_S[0] + 0.001)
+        ground.finish()
+    assert ground.network.sent == [("node-2", 1)]
 
 
 def test_a_new_attempt_gives_up_what_is_being_sent_and_waits_to_be_told_where_to(ground: Ground) -> None:

@@ -5,51 +5,24 @@ from __future__ import annotations
 import os
 import shutil
 import ssl
-import subprocess
 from pathlib import Path
 
 import pytest
+from authorities import Authority, need_openssl, openssl
 from controllers import TOKEN, hello_of, run, serving, until
 
 from robust_run.errors import UserError
 from robust_run.launcher.control.client import dial
 from robust_run.launcher.control.errors import NotController, WrongToken
 from robust_run.launcher.control.messages import ControlNotice, FromController, Heartbeat, HeartbeatReply
-from robust_run.launcher.control.tls import agent_context, controller_context
+from robust_run.tls import client_context, server_context
 
 VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
 
 
-def openssl(*arguments: str) -> None:
-    subprocess.run(["openssl", *arguments], check=True, capture_output=True, timeout=60)
-
-
-class Authority:
-    """A CA and what it signed, as files."""
-
-    def __init__(self, folder: Path, name: str) -> None:
-        self.folder = folder
-        self.name = name
-        self.ca = str(folder / f"{name}-ca.pem")
-        self.ca_key = str(folder / f"{name}-ca.key")
-        new = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
-        openssl("req", "-x509", *new, "-subj", f"/CN={name} CA", "-keyout", self.ca_key, "-out", self.ca)
-
-    def signed(self, name: str) -> tuple[str, str, str]:
-        """Return certificate, key and CA for a node, whose name is not where it will be reached."""
-        base = self.folder / f"{self.name}-{name}"
-        cert, key, request = (str(base.with_suffix(end)) for end in (".pem", ".key", ".csr"))
-        new = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-        openssl("req", *new, "-subj", f"/CN={name}", "-keyout", key, "-out", request)
-        signer = ("-CA", self.ca, "-CAkey", self.ca_key, "-CAcreateserial", "-days", "2")
-        openssl("x509", "-req", "-in", request, *signer, "-out", cert)
-        return cert, key, self.ca
-
-
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    if shutil.which("openssl") is None:
-        pytest.skip("needs the openssl command")
+    need_openssl()
     return Authority(tmp_path_factory.mktemp("ours"), "ours")
 
 
@@ -71,8 +44,8 @@ def test_agents_with_the_files_of_the_job_get_in(
     cert, key, ca = node[0], node[1], node[2] if with_ca else ""
 
     async def main() -> None:
-        async with serving(ssl_context=controller_context(cert, key, ca)) as port:
-            context = agent_context(cert, key, ca)
+        async with serving(ssl_context=server_context(cert, key, ca)) as port:
+            context = client_context(cert, key, ca)
             assert context is not None
             context.maximum_version = version
             connection = await port.dial(ssl_context=context)
@@ -93,12 +66,12 @@ def test_agents_with_the_files_of_the_job_get_in(
 def test_an_agent_without_a_certificate_is_told_what_is_missing(
     node: tuple[str, str, str], version: ssl.TLSVersion
 ) -> None:
-    context = agent_context("", "", node[2])
+    context = client_context("", "", node[2])
     assert context is not None
     context.maximum_version = version
 
     async def main() -> None:
-        async with serving(ssl_context=controller_context(*node)) as port:
+        async with serving(ssl_context=server_context(*node)) as port:
             # whether its TLS library says why, or just closes, depends on versions of Python and of the protocol
             with pytest.raises((NotController, ConnectionResetError), match="--tls-cert and --tls-key of"):
                 await port.dial(ssl_context=context)
@@ -111,9 +84,9 @@ def test_an_agent_without_a_certificate_is_told_what_is_missing(
 
 def test_an_agent_of_another_ca_does_not_get_in(node: tuple[str, str, str], stranger: tuple[str, str, str]) -> None:
     async def main() -> None:
-        async with serving(ssl_context=controller_context(*node)) as port:
+        async with serving(ssl_context=server_context(*node)) as port:
             with pytest.raises((NotController, ConnectionResetError), match="--tls-cert and --tls-key of"):
-                await port.dial(ssl_context=agent_context(stranger[0], stranger[1], node[2]))
+                await port.dial(ssl_context=client_context(stranger[0], stranger[1], node[2]))
             assert port.handler.hellos == []
 
     run(main())
@@ -121,9 +94,9 @@ def test_an_agent_of_another_ca_does_not_get_in(node: tuple[str, str, str], stra
 
 def test_a_controller_of_another_ca_is_not_trusted(node: tuple[str, str, str], stranger: tuple[str, str, str]) -> None:
     async def main() -> None:
-        async with serving(ssl_context=controller_context(stranger[0], stranger[1], node[2])) as port:
+        async with serving(ssl_context=server_context(stranger[0], stranger[1], node[2])) as port:
             with pytest.raises(NotController, match="is not of this job's CA"):
-                await port.dial(ssl_context=agent_context(*node))
+                await port.dial(ssl_context=client_context(*node))
             assert port.handler.hellos == []
 
     run(main())
@@ -131,31 +104,31 @@ def test_a_controller_of_another_ca_is_not_trusted(node: tuple[str, str, str], s
 
 def test_a_wrong_token_does_not_get_in_by_a_right_certificate(node: tuple[str, str, str]) -> None:
     async def main() -> None:
-        async with serving(ssl_context=controller_context(*node)) as port:
+        async with serving(ssl_context=server_context(*node)) as port:
             with pytest.raises(WrongToken):
-                await port.dial(token=b"guess", ssl_context=agent_context(*node))
+                await port.dial(token=b"guess", ssl_context=client_context(*node))
 
     run(main())
 
 
 def test_one_side_with_tls_and_one_without_is_said_in_words(node: tuple[str, str, str]) -> None:
     async def main() -> None:
-        async with serving(ssl_context=controller_context(*node)) as port:
+        async with serving(ssl_context=server_context(*node)) as port:
             with pytest.raises((NotController, ConnectionResetError), match="--tls-cert"):
                 await port.dial()
         async with serving() as port:
             with pytest.raises(NotController, match="does not answer in TLS"):
-                await port.dial(ssl_context=agent_context(*node))
+                await port.dial(ssl_context=client_context(*node))
 
     run(main())
 
 
 def test_a_stranger_that_never_finishes_tls_is_thrown_out_and_keeps_nobody_out(node: tuple[str, str, str]) -> None:
     async def main() -> None:
-        context = controller_context(*node)
+        context = server_context(*node)
         async with serving(ssl_context=context, most_unproven=4) as port:
             strangers = [await port.raw() for _ in range(12)]
-            connection = await port.dial(ssl_context=agent_context(*node))
+            connection = await port.dial(ssl_context=client_context(*node))
             assert port.server.unproven <= 4
             connection.close()
             for _, writer in strangers:
@@ -170,12 +143,12 @@ def test_a_stranger_that_never_finishes_tls_is_thrown_out_and_keeps_nobody_out(n
 
 
 def test_without_files_there_is_no_tls() -> None:
-    assert controller_context("", "", "") is None
-    assert agent_context("", "", "") is None
+    assert server_context("", "", "") is None
+    assert client_context("", "", "") is None
 
 
 def test_tls_older_than_1_2_is_not_spoken(node: tuple[str, str, str]) -> None:
-    for context in (controller_context(*node), agent_context(*node)):
+    for context in (server_context(*node), client_context(*node)):
         assert context is not None
         assert context.minimum_version == ssl.TLSVersion.TLSv1_2
 
@@ -200,13 +173,13 @@ def test_files_that_cannot_be_used_are_named(
         (("", key, ""), "--tls-key without --tls-cert"),
     ]
     for files, text_of_error in cases:
-        for make in (controller_context, agent_context):
+        for make in (server_context, client_context):
             with pytest.raises(UserError) as error:
                 make(*files)
             assert text_of_error in str(error.value)
             assert "\n" not in str(error.value)
     with pytest.raises(UserError, match="--tls-ca without --tls-cert: the controller needs a certificate"):
-        controller_context("", "", ca)
+        server_context("", "", ca)
 
 
 def test_a_file_that_this_user_may_not_read_is_named(node: tuple[str, str, str], tmp_path: Path) -> None:
@@ -216,14 +189,14 @@ def test_a_file_that_this_user_may_not_read_is_named(node: tuple[str, str, str],
     if os.access(key, os.R_OK):
         pytest.skip("this user may read everything")
     with pytest.raises(UserError, match="cannot be read: Permission denied"):
-        agent_context(node[0], str(key), node[2])
+        client_context(node[0], str(key), node[2])
 
 
 def test_who_dials_by_a_name_that_is_not_in_the_certificate_gets_in(node: tuple[str, str, str]) -> None:
     async def main() -> None:
-        async with serving(ssl_context=controller_context(*node)) as port:
+        async with serving(ssl_context=server_context(*node)) as port:
             connection = await dial(
-                "localhost", port.number, TOKEN, hello_of("n0"), ssl_context=agent_context(*node), timeout_s=30.0
+                "localhost", port.number, TOKEN, hello_of("n0"), ssl_context=client_context(*node), timeout_s=30.0
             )
             assert len(port.server.peers) == 1
             connection.close()

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from authorities import node_options
 from clusters import PATIENCE_S, PORT, TRAIN, ClusterJob, start_all, write
 from host_process import HostProcess
 from hosts import Cluster, Host, need_hosts
@@ -311,25 +310,8 @@ def test_a_thousand_connections_that_say_nothing_keep_no_agent_out(three: Cluste
     job.assert_nothing_left()
 
 
-def certificates(folder: Path) -> tuple[str, ...]:
-    """Make a CA and a certificate of it; return the options for a node."""
-    if shutil.which("openssl") is None:
-        pytest.skip("needs the openssl command")
-
-    def openssl(*arguments: str) -> None:
-        subprocess.run(["openssl", *arguments], check=True, capture_output=True, timeout=60, cwd=folder)
-
-    new = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-    openssl("req", "-x509", *new, "-days", "2", "-subj", "/CN=ca", "-keyout", "ca.key", "-out", "ca.pem")
-    openssl("req", *new, "-subj", "/CN=node", "-keyout", "node.key", "-out", "node.csr")
-    signer = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-days", "2")
-    openssl("x509", "-req", "-in", "node.csr", *signer, "-out", "node.pem")
-    files = {"--tls-cert": "node.pem", "--tls-key": "node.key", "--tls-ca": "ca.pem"}
-    return tuple(word for name, file in files.items() for word in (name, str(folder / file)))
-
-
 def test_with_tls_only_nodes_with_a_certificate_get_in(three: Cluster, tmp_path: Path) -> None:
-    files = certificates(tmp_path)
+    files = node_options(tmp_path)
     job = start(three, tmp_path, *files)
     at = job.argv.index("--tls-cert")
     bare = [sys.executable, "-m", "robust_run", *job.argv[:at], *job.argv[at + 6 : -1]]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from authorities import node_options
 from clusters import PATIENT, STEPS, ClusterJob, start_all, write
 from hosts import Cluster, Host, need_hosts
 from jobs import wait_for
@@ -61,7 +62,7 @@ def evict(job: ClusterJob, host: Host, name: str) -> None:
     host.run([sys.executable, "-c", "from robust_run.robust_cli import main; main()", *words], env=job.env)
 
 
-def begin(cluster: Cluster | list[Host], tmp_path: Path, nodes: int, *more: str) -> ClusterJob:
+def begin(cluster: Cluster | list[Host], tmp_path: Path, nodes: int, *more: str, has_copies: bool = True) -> ClusterJob:
     """Start the training on some of the hosts; the others stand by. Return when it keeps copies and has made some steps."""
     options = ["--nnodes", str(nodes), "--standby", str(len(cluster) - nodes), "--restart-grace", "0.3", *PATIENT]
     job = start_all(
@@ -70,7 +71,7 @@ def begin(cluster: Cluster | list[Host], tmp_path: Path, nodes: int, *more: str)
         tmp_path=tmp_path,
         options=[*options, "--ckpt-dir", str(tmp_path / "ckpt"), *more],
     )
-    if not more:
+    if has_copies:
         wait_for(lambda: len(copied_to(job)) == nodes, f"all to be told where to send copies:\n{job.said()}", 60.0)
     job.wait_for_steps(0, nodes, count=made(job) + 20)
     return job
@@ -132,6 +133,28 @@ def test_a_rank_that_dies_and_then_a_node_that_loses_its_power_cost_a_step_each(
         job.kill_everything()
 
 
+#: Which certificate a port shows.
+ASK = "import ssl, sys; print(ssl.get_server_certificate((sys.argv[1], int(sys.argv[2]))))"
+
+
+@pytest.mark.parametrize("hosts", [3], indirect=True)
+def test_with_certificates_the_copy_that_saves_a_node_went_over_tls(hosts: Cluster, tmp_path: Path) -> None:
+    files = node_options(tmp_path)
+    job = begin(hosts, tmp_path, 2, *files)
+    try:
+        for ready in job.events("memory_ready"):
+            shown = hosts[0].run([sys.executable, "-c", ASK, ready["host"], str(ready["port"])]).stdout
+            assert shown.strip() == Path(files[1]).read_text().strip(), "keepers speak TLS"
+        victim = next(host for host in hosts[1:] if host.name in job.layout(0))
+        victim.power_off()
+        job.wait_for_steps(1, 2, count=5)
+        reached, event = made(job), chosen(job, 1)
+        assert (event["source"], event["step"] >= reached - 1) == ("peer", True), (reached, event, job.said())
+        finish(job, 2)
+    finally:
+        job.kill_everything()
+
+
 @pytest.mark.parametrize("hosts", [2], indirect=True)
 def test_with_one_node_a_standby_has_the_copy_and_goes_on_with_it(hosts: Cluster, tmp_path: Path) -> None:
     job = begin(hosts, tmp_path, 1)
@@ -148,7 +171,7 @@ def test_with_one_node_a_standby_has_the_copy_and_goes_on_with_it(hosts: Cluster
 
 @pytest.mark.parametrize("hosts", [3], indirect=True)
 def test_without_copies_a_node_that_is_evicted_gives_its_own_part_away(hosts: Cluster, tmp_path: Path) -> None:
-    job = begin(hosts, tmp_path, 2, "--ckpt-copies", "0")
+    job = begin(hosts, tmp_path, 2, "--ckpt-copies", "0", has_copies=False)
     try:
         assert copied_to(job) == {}
         victim = next(host.name for host in hosts[1:] if host.name in job.layout(0))

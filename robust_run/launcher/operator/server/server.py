@@ -228,6 +228,6 @@ def _tls(http: HttpPlace) -> ssl.SSLContext | None:
     """Return what the port speaks, None for plain HTTP. Nobody is asked for a certificate: the token lets in."""
     if not http.tls_cert:
         return None
-    from robust_run.launcher.control.tls import controller_context
+    from robust_run.tls import server_context
 
-    return controller_context(http.tls_cert, http.tls_key, "")
+    return server_context(http.tls_cert, http.tls_key, "")

@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import msgspec
 
+from robust_run import tls
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError, UserError
-from robust_run.launcher.control import tls
 from robust_run.launcher.control.client import Connection, dial
 from robust_run.launcher.control.errors import JoinRefusal, NotController, WrongToken
 from robust_run.launcher.control.greeting import digest
@@ -90,7 +90,7 @@ class Joining:
         """Run that was there before, and whose controller this node has started."""
         self._lookout = None if resumed is not None else Lookout(spec, many, marks, socket.gethostname(), clock, say)
         self._context = (
-            tls.agent_context(many.tls_cert, many.tls_key, many.tls_ca) if many.tls_cert or many.tls_ca else None
+            tls.client_context(many.tls_cert, many.tls_key, many.tls_ca) if many.tls_cert or many.tls_ca else None
         )
 
     @property

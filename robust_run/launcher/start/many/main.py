@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from robust_run import tls
 from robust_run.clock import Clock, SystemClock
 from robust_run.errors import PlatformError, RobustRunError
 from robust_run.launcher.agent.agent import Agent
 from robust_run.launcher.agent.loop import live
 from robust_run.launcher.agent.node import Node
 from robust_run.launcher.agent.workers.process_tree import become_subreaper
-from robust_run.launcher.control import tls
 from robust_run.launcher.control.client import Connection
 from robust_run.launcher.controller.leadership.leaders import where_led
 from robust_run.launcher.controller.leadership.types import JobFinished
@@ -54,7 +54,7 @@ def launch_many(
     # Under Slurm all nodes are started anew and derive the job's token from what the new step is called.
     token = _token(many, env, resumed if spec.slurm is None else None)
     if many.tls_cert or many.tls_ca:
-        tls.agent_context(many.tls_cert, many.tls_key, many.tls_ca)  # mistakes are said before anything is started
+        tls.client_context(many.tls_cert, many.tls_key, many.tls_ca)  # mistakes are said before anything is started
     cell = Cell()
     guard = os.getpid()
     mask = hold_signals(spec.end_signals)

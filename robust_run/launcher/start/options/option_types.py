@@ -266,9 +266,9 @@ NODE_OPTIONS: tuple[OptionDescription, ...] = (
         OptionLook(kind="flag"),
     ),
     describe(
-        NODES, "tls-cert", "FILE", "Certificate of the controller (PEM); with --tls-key, all connections use TLS."
+        NODES, "tls-cert", "FILE", "Certificate of this node (PEM); with --tls-key, all connections of ours use TLS."
     ),
     describe(NODES, "tls-key", "FILE", "Its private key (PEM)."),
-    describe(NODES, "tls-ca", "FILE", "Certificates that the controller's must be signed by (PEM)."),
+    describe(NODES, "tls-ca", "FILE", "Certificates that those of other nodes must be signed by (PEM)."),
 )
 """Rows of the table for jobs of several nodes, which torchrun does not have. Here, since a module more is time of each start."""

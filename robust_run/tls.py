@@ -1,10 +1,12 @@
-"""TLS for the connections between agents and controller, from `--tls-cert`, `--tls-key` and `--tls-ca`.
+"""TLS contexts for connections between nodes, from `--tls-cert`, `--tls-key` and `--tls-ca`: those of agents to the controller,
+and those of keepers of checkpoints to each other.
 
-With a CA both sides verify each other's chain: the controller lets nobody in whose certificate is not of that CA, and an
-agent talks to no controller without one. Host names are not checked: certificates of clusters rarely carry the address
-an agent dials, and any node of the job may be its controller. What binds a connection to the job is the token, whose
-proofs cover the TLS channel (see `handshake`); so a node that holds a certificate of the same CA cannot stand between two
-others. For the same reason a certificate without a CA is of use: it encrypts, and the proofs find whoever stands between.
+With a CA both sides verify each other's chain: whoever is called lets nobody in whose certificate is not of that CA, and who
+calls talks to nobody without one. Host names are not checked: certificates of clusters rarely carry the address that is
+dialed, and any node of the job may be its controller. What binds a connection to the job is its secret, whose proofs cover
+the TLS channel (`launcher.control.handshake`, `ckpt_io.memory.link`); so a node that holds a certificate of the same CA cannot
+stand between two others. For the same reason a certificate without a CA is of use: it encrypts, and the proofs find whoever
+stands between.
 """
 
 from __future__ import annotations
@@ -14,8 +16,8 @@ import ssl
 from robust_run.errors import UserError
 
 
-def controller_context(cert: str, key: str, ca: str) -> ssl.SSLContext | None:
-    """Return what the controller's port needs, None for no TLS. Paths; empty where not given.
+def server_context(cert: str, key: str, ca: str) -> ssl.SSLContext | None:
+    """Return what a port needs that is called, None for no TLS. Paths; empty where not given.
 
     Raises UserError for files that cannot be used, and for a CA or a key without a certificate.
     """
@@ -26,12 +28,12 @@ def controller_context(cert: str, key: str, ca: str) -> ssl.SSLContext | None:
         raise UserError(f"{given} without --tls-cert: the controller needs a certificate; give --tls-cert")
     context = _context(ssl.PROTOCOL_TLS_SERVER, cert, key, ca)
     context.verify_mode = ssl.CERT_REQUIRED if ca else ssl.CERT_NONE
-    context.num_tickets = 0  # agents connect once: nothing is gained by resuming a session
+    context.num_tickets = 0  # each connects once: nothing is gained by resuming a session
     return context
 
 
-def agent_context(cert: str, key: str, ca: str) -> ssl.SSLContext | None:
-    """Return what an agent dials with, None for no TLS. Paths; empty where not given.
+def client_context(cert: str, key: str, ca: str) -> ssl.SSLContext | None:
+    """Return what others are dialed with, None for no TLS. Paths; empty where not given.
 
     Raises UserError for files that cannot be used, and for a key without a certificate.
     """
