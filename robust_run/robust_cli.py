@@ -36,6 +36,8 @@ LATE_GROUPS = {
     "report": ("robust_run.launcher.operator.commands.report_commands", "report"),
     "outliers": ("robust_run.health.commands.outliers", "outliers"),
     "slurm": ("robust_run.slurm.commands", "slurm"),
+    "docs": ("robust_run.guide", "docs"),
+    "dashboard": ("robust_run.guide", "dashboard"),
 }
 #: How `robust --help` lists them.
 SECTIONS = {
@@ -43,7 +45,7 @@ SECTIONS = {
     "What went wrong?": ("incident", "explain", "why", "stacks", "timeline", "outliers"),
     "Steer a job": ("restart", "stop", "update", "code", "evict", "readmit", "check"),
     "What jobs need": ("ckpt", "env", "image", "slurm", "warm"),
-    "More": ("completion", "help"),
+    "More": ("docs", "dashboard", "completion", "help"),
 }
 EXAMPLES = (
     ("robust status", "the newest job below robust-runs/; name another by its folder or id"),

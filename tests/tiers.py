@@ -48,6 +48,7 @@ FOLDERS = {
     "health/checks/test_programs.py": "torch",
     "examples/": "job",
     "gpu/": "job",
+    "packaging/": "job",
     "docs/test_commands.py": "job",
     "test_public_api.py": "torch",
 }
