@@ -1,4 +1,4 @@
-"""The guide that is installed with robust-run: pages, dashboard, alert rules, manifests. Commands `robust docs` and `robust dashboard`.
+"""The guide that is installed with robust-run (pages, dashboard, alert rules, manifests): `robust docs`, `robust dashboard`.
 
 A wheel has them in `robust_run/guide_files`; a checkout, and what is installed from one in place, in `docs` beside the package.
 """
@@ -117,7 +117,7 @@ def _list(place: str) -> None:
 
 def _search(place: str, word: str) -> int:
     count, at = 0, ("", "")
-    for count, (name, heading, line) in enumerate(hits(place, word), 1):  # noqa: B007 - counted to its end
+    for count, (name, heading, line) in enumerate(hits(place, word), 1):
         if count > _MOST_HITS:
             click.echo(f"... and more; robust docs PAGE | grep {word!r} shows those of a page", err=True)
             break
