@@ -1,4 +1,4 @@
-"""The guide at hand: `robust docs` lists, prints and searches its pages, `robust dashboard` writes what Grafana and Prometheus take."""
+"""The guide at hand: `robust docs` lists, prints and searches, `robust dashboard` writes what Grafana and Prometheus take."""
 
 from __future__ import annotations
 
