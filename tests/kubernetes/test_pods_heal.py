@@ -62,7 +62,7 @@ def test_a_worker_that_is_killed_is_replaced_and_the_pods_stay(kind: str, cluste
     assert {name: job.pod_of(host) for name, host in hosts.items()} == before, "no pod was made anew"
     assert job.layout(1) == world
     assert set(job.finish(TORCH_S).values()) == {0}
-    assert len(job.events("attempt_started")) == 2
+    assert not job.layout(2), "once was enough"
 
 
 def test_master_and_workers_have_the_ranks_that_the_operator_gave_them(cluster: Cluster, tmp_path: Path) -> None:
