@@ -19,6 +19,8 @@ ROOT = Path(__file__).resolve().parent
 #: Files above docs/ that become pages.
 ABOVE = ("BENCHMARKS.md", "CHANGELOG.md", "CONTRIBUTING.md", "ARCHITECTURE.md")
 API = "api"
+#: Names of a module that are defined elsewhere, and whose place in it is a package's of the same name.
+ELSEWHERE = {"robust_run": ("robust_run.health.metrics.reporting.report",)}
 _COMMENT = re.compile(r"<!--.*?-->\n?", re.DOTALL)
 _FENCE = re.compile(r"^```(\w+) .*$", re.MULTILINE)
 #: Links out of docs/, to pages that are here and to files that are not.
@@ -54,7 +56,8 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     for name in ABOVE:
         files.append(File.generated(config, name, content=(ROOT / name).read_text(encoding="utf-8")))
     for name in modules(config.docs_dir):
-        files.append(File.generated(config, f"{API}/{name}.md", content=f"# {name}\n\n::: {name}\n"))
+        more = "".join(f"\n::: {each}\n    options: {{show_root_heading: true}}\n" for each in ELSEWHERE.get(name, ()))
+        files.append(File.generated(config, f"{API}/{name}.md", content=f"# {name}\n\n::: {name}\n{more}"))
     return files
 
 
