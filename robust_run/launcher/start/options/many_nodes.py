@@ -146,7 +146,8 @@ def _nothing_for_one_node(options: Options) -> tuple[str, ...]:
     names = [
         f"--{each.name}" for each in OPTIONS if each.group == NODES and getattr(options, each.field) != each.default
     ]
-    asked = [name for name in names if name != "--standby"]  # `auto` may well mean none
+    # `auto` may well mean none; a name may be the environment's of a whole cluster
+    asked = [name for name in names if name not in ("--standby", "--node-name")]
     return (f"{', '.join(asked)}: nothing to do, the job has one node",) if asked else ()
 
 
