@@ -1,4 +1,4 @@
-"""The guide as a site: it builds strictly, so that every link and anchor leads somewhere, and is read and searched from a disk."""
+"""The guide as a site: it builds strictly, so that links and anchors lead somewhere, and is read and searched from a disk."""
 
 from __future__ import annotations
 
