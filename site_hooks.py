@@ -55,6 +55,8 @@ def on_files(files: Files, *, config: MkDocsConfig) -> Files:
     """Add the pages that are not in docs/."""
     for name in ABOVE:
         files.append(File.generated(config, name, content=(ROOT / name).read_text(encoding="utf-8")))
+    worker = (ROOT / "site_worker.js").read_text(encoding="utf-8")
+    files.append(File.generated(config, "assets/iframe-worker.js", content=worker))
     for name in modules(config.docs_dir):
         more = "".join(f"\n::: {each}\n    options: {{show_root_heading: true}}\n" for each in ELSEWHERE.get(name, ()))
         files.append(File.generated(config, f"{API}/{name}.md", content=f"# {name}\n\n::: {name}\n{more}"))

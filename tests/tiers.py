@@ -50,6 +50,7 @@ FOLDERS = {
     "gpu/": "job",
     "packaging/": "job",
     "docs/test_commands.py": "job",
+    "docs/test_site.py": "job",
     "test_public_api.py": "torch",
 }
 """Marks of all tests in a folder or file: what they start they start in programs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -10,6 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from browser import opened
+from page_ground import need_chromium
 from shown_commands import DOCS, pages
 
 ROOT = DOCS.parent
@@ -54,3 +57,28 @@ def test_it_is_searched_without_a_network(site: Path) -> None:
         fetched = re.findall(r'<(?:script|img|link)[^>]+(?:src|href)="([^"]+)"', page.read_text())
         away = [each for each in fetched if each.startswith(("http:", "https:", "//"))]
         assert not away, f"{page.name}: {away}"
+
+
+TYPE_IT = """(() => {
+    const field = document.querySelector(".md-search__input");
+    field.focus();
+    field.value = "controller standby";
+    field.dispatchEvent(new Event("input", {bubbles: true}));
+    field.dispatchEvent(new KeyboardEvent("keyup", {bubbles: true}));
+    return [...document.querySelectorAll(".md-search-result__link")].map(link => link.pathname).join();
+})()"""
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("page", ["index.html", "api/robust_run.html"])
+def test_a_browser_that_opens_it_from_a_disk_finds_words(page: str, site: Path) -> None:
+    need_chromium()
+
+    async def found() -> str:
+        async with opened((site / page).as_uri()) as tab:
+            await tab.wait_for("document.readyState === 'complete'")
+            places = str(await tab.wait_for(TYPE_IT))
+            assert tab.errors == []
+            return places
+
+    assert "/many-nodes.html" in asyncio.run(found())
