@@ -5,15 +5,19 @@ A pod that is lost is made anew by the cluster and takes its place; one that is 
 
 from __future__ import annotations
 
+import json
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from clusters import ALL_REDUCE, TRAIN, write
+from clusters import ALL_REDUCE, TOKEN, TRAIN, write
 from hosts import Cluster, Host, need_hosts
 from pod_operators import elastic_pytorchjob, indexed_job, jobset, pytorchjob, trainjob
 from pods import Pod, PodJob, end_worker, pod_job, publish
+
+from robust_run.launcher.records.token import metrics_token
 
 #: All pods import torch at once, on a machine that is busy.
 TORCH_S = 300.0
@@ -36,10 +40,10 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield cluster
 
 
-def started(cluster: Cluster, tmp_path: Path, pods: list[Pod], text: str) -> PodJob:
+def started(cluster: Cluster, tmp_path: Path, pods: list[Pod], text: str, **env: str) -> PodJob:
     job = pod_job(cluster, tmp_path, pods, write(tmp_path, text))
     for host in list(cluster)[: len(pods)]:
-        job.join(host)
+        job.join(host, env=env)
     return job
 
 
@@ -135,6 +139,32 @@ def test_a_job_that_is_deleted_ends_once_and_as_a_whole(cluster: Cluster, tmp_pa
     assert set(job.wait_ended(TORCH_S).values()) == {128 + signal.SIGTERM}
     assert not job.layout(1), "no pod was taken for one that leaves a job that goes on"
     assert not job.incidents()
+
+
+def test_a_drain_of_the_pod_with_the_controller_ends_the_job_and_pods_that_are_made_anew_begin_again(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    job = started(cluster, tmp_path, pytorchjob(1), TRAIN)
+    job.wait_for_steps(0, 2, timeout_s=TORCH_S)
+    job.delete(cluster[0])
+    assert set(job.wait_ended(TORCH_S).values()) == {128 + signal.SIGTERM}, "which operators take for worth another try"
+    (job.steps_dir / "done").touch()
+    # Names of runs are made up anew where a test does not give them.
+    again = [job.join(host, env={"ROBUST_RUN_ID": f"{job.run_id}-2"}) for host in list(cluster)[:2]]
+    assert [each.finish(TORCH_S) for each in again] == [0, 0]
+
+
+def test_prometheus_finds_a_job_and_reads_it_from_another_machine(cluster: Cluster, tmp_path: Path) -> None:
+    job = started(cluster, tmp_path, pytorchjob(1), TRAIN, ROBUST_PROMETHEUS_DIR=str(tmp_path / "targets"))
+    job.wait_for_steps(0, 2, timeout_s=TORCH_S)
+    (file,) = (tmp_path / "targets").glob("*.json")
+    ((only),) = json.loads(file.read_text())
+    assert only["targets"] == [f"{cluster[0].address}:8080"]
+    ask = "import sys, urllib.request as u; print(u.urlopen(u.Request(sys.argv[1], headers={'Authorization': sys.argv[2]})).read())"
+    argv = [sys.executable, "-c", ask, f"http://{only['targets'][0]}/metrics", f"Bearer {metrics_token(TOKEN)}"]
+    assert "robust_run_running" in cluster[2].run(argv).stdout
+    assert set(job.finish(TORCH_S).values()) == {0}
+    assert not list((tmp_path / "targets").iterdir())
 
 
 def test_a_pod_that_is_drained_leaves_in_good_order(cluster: Cluster, tmp_path: Path) -> None:
