@@ -30,7 +30,7 @@ _MODULES = re.compile(r"^\| \*\*`([\w.]+)`\*\* \|", re.MULTILINE)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Make the menu: each section of the first page, in its order, then the API."""
+    """Make the menu: each section of the first page, in its order; pages in folders; the API."""
     text = (Path(config.docs_dir) / "README.md").read_text(encoding="utf-8")
     first, *parts = re.split(r"^## ", text, flags=re.MULTILINE)
     sections = [("Now", first), *((part.partition("\n")[0].strip(), part) for part in parts)]
@@ -41,9 +41,20 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
         listed |= set(found)
         if found:
             menu.append({name: list(found)})
+    for folder, found in _in_folders(Path(config.docs_dir)).items():
+        if rest := [each for each in found if each not in listed]:
+            menu.append({folder.capitalize(): rest})
     above = [each for each in ABOVE if each not in listed]
     config.nav = [*menu, {"Python API": [f"{API}/{name}.md" for name in modules(config.docs_dir)]}, {"Project": above}]
     return config
+
+
+def _in_folders(docs: Path) -> dict[str, list[str]]:
+    """Return the pages in folders of docs/, which a page there lists and the first page need not."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(docs.glob("*/*.md")):
+        found.setdefault(path.parent.name, []).append(path.relative_to(docs).as_posix())
+    return found
 
 
 def modules(docs_dir: str) -> list[str]:

@@ -24,6 +24,12 @@ TORCH_S = 300.0
 
 pytestmark = pytest.mark.timeout(900)
 
+ASK = """
+import sys, urllib.request
+request = urllib.request.Request(sys.argv[1], headers={"Authorization": sys.argv[2]})
+print(urllib.request.urlopen(request).read().decode())
+"""
+
 KINDS: dict[str, Callable[[], list[Pod]]] = {
     "PyTorchJob": lambda: pytorchjob(2),
     "elastic PyTorchJob": lambda: elastic_pytorchjob(2, 2, 2),
@@ -160,8 +166,7 @@ def test_prometheus_finds_a_job_and_reads_it_from_another_machine(cluster: Clust
     (file,) = (tmp_path / "targets").glob("*.json")
     ((only),) = json.loads(file.read_text())
     assert only["targets"] == [f"{cluster[0].address}:8080"]
-    ask = "import sys, urllib.request as u; print(u.urlopen(u.Request(sys.argv[1], headers={'Authorization': sys.argv[2]})).read())"
-    argv = [sys.executable, "-c", ask, f"http://{only['targets'][0]}/metrics", f"Bearer {metrics_token(TOKEN)}"]
+    argv = [sys.executable, "-c", ASK, f"http://{only['targets'][0]}/metrics", f"Bearer {metrics_token(TOKEN)}"]
     assert "robust_run_running" in cluster[2].run(argv).stdout
     assert set(job.finish(TORCH_S).values()) == {0}
     assert not list((tmp_path / "targets").iterdir())
