@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from simulated_agents import Plan, id_of
+from fleet_agent import Plan, id_of
 
 from robust_run.launcher.controller.config import ControllerConfig
 from robust_run.launcher.model.job import JobSpec, ManyNodes, OutputStreams, Std

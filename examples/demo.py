@@ -25,11 +25,16 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from cast import Cast
+
 SCRIPT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "train_gpt.py")
 STEPS = 60
 CHECKPOINT_EVERY = 10
 LIMIT_S = 300
 """One training that takes longer is ended."""
+
+
+RECORDING = Cast(time.monotonic)
 
 
 class DemoError(Exception):
@@ -76,7 +81,21 @@ class Fault:
 
 def say(line: str) -> None:
     """Tell the reader what happens."""
-    print(f"-- demo: {line}", flush=True)
+    show(f"-- demo: {line}")
+
+
+def show(line: str) -> None:
+    """Print a line, and record it."""
+    RECORDING.add(line.replace(f"{os.getcwd()}/", ""))
+    print(line, flush=True)
+
+
+def keep_recording(folder: str) -> None:
+    """Write what was printed, as a recording of a terminal and as a picture that moves."""
+    os.makedirs(folder, exist_ok=True)
+    for name, content in (("demo.cast", RECORDING.asciicast()), ("demo.svg", RECORDING.svg())):
+        with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+            file.write(content)
 
 
 def events(run_directory: str) -> Iterator[dict[str, Any]]:
@@ -113,7 +132,7 @@ def train(launcher: str, folder: str, name: str, see: Callable[[str], None]) -> 
         try:
             assert process.stdout is not None
             for line in folded(process.stdout):
-                print(f"   | {line}", end="", flush=True)
+                show(f"   | {line}".rstrip("\n"))
                 see(line)
         except BaseException:
             process.terminate()  # or leaving this block would wait for the training to end
@@ -186,7 +205,7 @@ def summarize(faults: list[Fault], folder: str, seconds: tuple[float, float]) ->
     ]  # fmt: skip
     say("summary")
     for label, text in rows:
-        print(f"   {label:<20} {text}", flush=True)
+        show(f"   {label:<20} {text}")
     return faulted == undisturbed
 
 
@@ -225,9 +244,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Kill a worker of a training, hang another; compare what comes out.")
     parser.add_argument("--launcher", default=beside_python, help="robust-run to use (default: beside this Python)")
     parser.add_argument("--folder", default=os.path.join("robust-runs", "demo"), help="where everything is kept")
+    parser.add_argument("--record", metavar="FOLDER", help="also write what is printed here, as demo.cast and demo.svg")
     args = parser.parse_args()
     try:
-        return 0 if run_demo(args.launcher, os.path.abspath(args.folder)) else 1
+        is_equal = run_demo(args.launcher, os.path.abspath(args.folder))
+        if args.record:
+            keep_recording(args.record)
+        return 0 if is_equal else 1
     except FileNotFoundError as error:
         say(f"{error.filename} is not there: install robust-run (pip install .), or name it with --launcher")
     except DemoError as error:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from robust_run.errors import RobustRunError, UserError
+from robust_run.json_output import print_document
 from robust_run.launcher.operator.commands.job_commands import COMMANDS
 from robust_run.launcher.operator.commands.trace_commands import COMMANDS as TRACE_COMMANDS
 from robust_run.terminal import plain
@@ -193,17 +194,16 @@ def start(preload: str, idle_limit: str, one_worker: bool, foreground: bool) -> 
 
 
 @warm.command()
-@click.option("--json", "as_json", is_flag=True, help="One JSON list.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @click.option("--explain", is_flag=True, help="Say whether jobs started here would use it.")
 def status(as_json: bool, explain: bool) -> int:
     """Show the warm processes, a line each; exit code 1 if there is none."""
-    import msgspec
 
     from robust_run.launcher.start.warm import manage
 
     seen = manage.survey(os.environ)
     if as_json:
-        click.echo(msgspec.json.encode(seen))
+        print_document(seen, "processes")
     elif not seen:
         click.echo("robust: no warm process runs; robust warm start starts one", err=True)
     else:

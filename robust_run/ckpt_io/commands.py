@@ -9,7 +9,8 @@ import click
 
 from robust_run.ckpt_io.commands_copying import COMMANDS as COPYING
 from robust_run.ckpt_io.commands_mount import COMMANDS as MOUNTING
-from robust_run.ckpt_io.commands_shared import also_option, as_json_option, check_followed, encoded, lines, say
+from robust_run.ckpt_io.commands_shared import also_option, as_json_option, check_followed, lines, say
+from robust_run.json_output import print_document
 
 if TYPE_CHECKING:
     from robust_run.ckpt_io.catalog import CheckpointRemoval, RootEntry
@@ -30,7 +31,7 @@ def list_(root: str, also: tuple[str, ...], as_json: bool) -> int:
 
     found = list_checkpoints(root, also)
     if as_json:
-        click.echo(encoded(found))
+        print_document(found, "checkpoints")
     elif not found:
         say(f"robust: no checkpoint in {root}", err=True)
     else:
@@ -66,7 +67,7 @@ def latest(root: str, also: tuple[str, ...], as_json: bool) -> int:
 
     found = newest(root, also)
     if as_json:
-        click.echo(encoded(found))
+        print_document(found, "checkpoint")
     elif found is None:
         say(f"robust: no valid checkpoint in {root}", err=True)
     elif sys.stdout.isatty():
@@ -104,7 +105,7 @@ def prune(
     grace_s = _seconds(grace)
     removed = remove(root, also=also, keep=keep, keep_every=keep_every, grace_s=grace_s, dry_run=dry_run)
     if as_json:
-        click.echo(encoded(removed))
+        print_document(removed, "removed")
         return 0
     lines(_removal_line(each, dry_run) for each in removed)
     if not removed:
@@ -133,7 +134,7 @@ def verify(checkpoint: str, also: tuple[str, ...], as_json: bool) -> int:
         with shown("verifying", total) as progress:
             damaged = opened.check(progress)
     if as_json:
-        click.echo(encoded({"url": opened.url, "size_bytes": total, "damaged": [_fault(fault) for fault in damaged]}))
+        print_document({"url": opened.url, "size_bytes": total, "damaged": [_fault(fault) for fault in damaged]})
     elif damaged:
         lines(f"robust: {fault}" for fault in damaged)
     else:
@@ -155,7 +156,7 @@ def repair(checkpoint: str, source: str, also: tuple[str, ...], from_also: tuple
         done = mend(checkpoint, source, also=also, from_also=from_also, progress=progress)
     if as_json:
         units = {"repaired": [_fault(fault) for fault in done.units], "left": [_fault(fault) for fault in done.left]}
-        click.echo(encoded({**units, "manifests": done.manifests}))
+        print_document({**units, "manifests": done.manifests})
     else:
         lines(f"robust: still {fault}" for fault in done.left)
         click.echo(

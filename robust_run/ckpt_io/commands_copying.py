@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from robust_run.ckpt_io.commands_shared import also_option, as_json_option, encoded, lines, say
+from robust_run.ckpt_io.commands_shared import also_option, as_json_option, lines, say
+from robust_run.json_output import print_document
 
 if TYPE_CHECKING:
     from robust_run.ckpt_io.copying.sources import PlainSource
@@ -68,7 +69,7 @@ def restore(
     took_s = time.monotonic() - began_s
     count = "" if done.kind == "rrck" else f"{done.files} file{'' if done.files == 1 else 's'}, "
     if as_json:
-        click.echo(encoded(done))
+        print_document(done)
         return 1 if done.wrong else 0
     _tell(done.notes, err=True)
     _tell([f"{path} is not in {done.source}" for path in done.extra], err=True)
@@ -134,7 +135,7 @@ def convert(  # noqa: PLR0913 - options of a command
     finally:
         opened.close()
     if as_json:
-        click.echo(encoded({"destination": destination, "to": to, "size_bytes": written}))
+        print_document({"destination": destination, "to": to, "size_bytes": written})
     else:
         say(f"robust: {destination}: {size(written)} written")
     return 0
@@ -159,7 +160,7 @@ def _to_ours(
     wish = Wishes(codec=cast("Codec", codec), unit_bytes=unit_mib << 20, step=step)
     done = save(opened, parse(destination, also), wish, progress)
     if as_json:
-        click.echo(encoded(done))
+        print_document(done)
         return 0
     _tell(done.notes, err=True)
     counts = (("file", done.files), ("tensor", done.tensors), ("object", done.objects))
@@ -193,7 +194,7 @@ def inspect(source: str, also: tuple[str, ...], as_json: bool) -> int:
 
     contents = contents_of(os.fspath(source), also)
     if as_json:
-        click.echo(encoded(contents))
+        print_document(contents)
     else:
         lines(contents_lines(contents))
     return 1 if contents.damaged else 0

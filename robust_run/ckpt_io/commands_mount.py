@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from robust_run.ckpt_io.commands_shared import also_option, as_json_option, encoded, lines
+from robust_run.ckpt_io.commands_shared import also_option, as_json_option, lines
+from robust_run.json_output import print_document
 
 if TYPE_CHECKING:
     from robust_run.ckpt_io.mount.types import MountOptions
@@ -99,7 +100,7 @@ def _mount(options: MountOptions, foreground: bool, log: str, as_json: bool) -> 
 
 def _tell(options: MountOptions, pid: int, log: str, as_json: bool) -> None:
     if as_json:
-        click.echo(encoded({"point": options.point, "url": options.url, "pid": pid, "log": log}))
+        print_document({"point": options.point, "url": options.url, "pid": pid, "log": log})
     else:
         kind = "for reading and new files" if options.writable else "for reading"
         told = f"; errors are explained in {log}" if log else ""
@@ -111,7 +112,9 @@ def _list(as_json: bool) -> int:
 
     found = [(mount, state_of(mount.point)) for mount in ours()]
     if as_json:
-        click.echo(encoded([{"point": mount.point, "url": mount.source, "state": state} for mount, state in found]))
+        print_document(
+            [{"point": mount.point, "url": mount.source, "state": state} for mount, state in found], "mounts"
+        )
     elif not found:
         click.echo("robust: nothing is mounted", err=True)
     else:
@@ -137,7 +140,7 @@ def unmount(point: str, lazy: bool, stale: bool, as_json: bool) -> int:
         stop(point, lazily=lazy)
         gone.append(os.path.abspath(point))
     if as_json:
-        click.echo(encoded(gone))
+        print_document(gone, "unmounted")
     else:
         lines(f"robust: {each} is unmounted" for each in gone)
     return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -44,10 +44,3 @@ def check_followed(address: str, also: tuple[str, ...], manifest: Manifest) -> N
                 f"target {error.target} is named by the manifest, but is not on the manifest's host: "
                 "name it with --also ROOT, the folder that it lies in"
             ) from error
-
-
-def encoded(value: Any) -> str:
-    """Return JSON; of dataclasses and Structs alike."""
-    import msgspec
-
-    return msgspec.json.encode(value).decode()

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
+from robust_run.json_output import print_document
 from robust_run.prefetch.commands_blocks import COMMANDS as BLOCKS
 from robust_run.prefetch.commands_running import COMMANDS as RUNNING
-from robust_run.prefetch.commands_shared import as_json_option, cache_folder, cache_option, encoded
+from robust_run.prefetch.commands_shared import as_json_option, cache_folder, cache_option
 from robust_run.terminal import plain
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ def build(  # noqa: PLR0913 - options of a command
     with shown(f"building {destination}", None) as progress:
         made = make(source, destination, options, progress=progress, lost=lost.extend)
     if as_json:
-        click.echo(encoded({"image": destination, "size_bytes": made.size_bytes, "sha256": made.sha256, "lost": lost}))
+        print_document({"image": destination, "size_bytes": made.size_bytes, "sha256": made.sha256, "lost": lost})
         return 0
     first = f", {len(hot_files)} recorded files first" if hot_files else ""
     click.echo(f"robust: {destination}: {size(made.size_bytes)}, {made.blocks} blocks{first}")
@@ -123,7 +124,7 @@ def _describe(source: str, destination: str | None, mount_at: str | None, as_jso
     made = blockmap.checked(msgspec.structs.replace(made, mount_at=mount_at), place)
     folder.write_all(name, blockmap.encode(made))
     if as_json:
-        click.echo(encoded({"image": source, "size_bytes": made.size_bytes, "sha256": made.sha256}))
+        print_document({"image": source, "size_bytes": made.size_bytes, "sha256": made.sha256})
     else:
         click.echo(f"robust: {place}: {made.blocks} blocks, {size(made.size_bytes)}")
     return 0
@@ -139,7 +140,7 @@ def inspect(source: str, cache_root: str | None, as_json: bool) -> int:
 
     found = look(source, cache_folder(cache_root))
     if as_json:
-        click.echo(encoded(found))
+        print_document(found)
     else:
         _show(found)
     return 0

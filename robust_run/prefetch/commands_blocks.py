@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from robust_run.prefetch.commands_shared import as_json_option, cache_folder, cache_option, encoded
+from robust_run.json_output import print_document
+from robust_run.prefetch.commands_shared import as_json_option, cache_folder, cache_option
 from robust_run.terminal import plain
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def prefetch(image: str, everything: bool, width: int, cache_root: str | None, a
     with shown(f"prefetching {os.path.basename(image)}", total) as progress:
         done = bring(image, block_map, root, runs, width=width, progress=progress)
     if as_json:
-        click.echo(encoded(done))
+        print_document(done)
         return 1 if done.missing else 0
     for problem in done.problems:
         click.echo(f"robust: {plain(problem)}", err=True)
@@ -82,7 +83,7 @@ def verify(image: str, cached: bool, cache_root: str | None, as_json: bool) -> i
         with shown(f"verifying {os.path.basename(image)}", block_map.size_bytes) as progress:
             wrong = wrong_blocks(image, block_map, progress=progress)
     if as_json:
-        click.echo(encoded({"image": image, "blocks": count, "wrong": wrong}))
+        print_document({"image": image, "blocks": count, "wrong": wrong})
     elif wrong:
         some = ", ".join(map(str, wrong[:10])) + (", ..." if len(wrong) > 10 else "")
         click.echo(f"robust: {image}: {len(wrong)} of {count} blocks are wrong: {some}")
@@ -111,7 +112,7 @@ def stats(cache_root: str | None, keep_gb: float | None, as_json: bool) -> int:
     removed = pruning.prune(root, int(keep_gb * 1e9)) if keep_gb is not None else []
     running, images = servers(root), pruning.cached_images(root)
     if as_json:
-        click.echo(encoded({"servers": running, "images": images, "removed": removed}))
+        print_document({"servers": running, "images": images, "removed": removed})
         return 0
     for status in running:
         click.echo(plain(_line(status)))

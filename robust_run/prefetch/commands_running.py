@@ -6,7 +6,8 @@ import os
 
 import click
 
-from robust_run.prefetch.commands_shared import as_json_option, cache_option, encoded
+from robust_run.json_output import print_document
+from robust_run.prefetch.commands_shared import as_json_option, cache_option
 
 _RUNS_A_PROGRAM = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 bind_option = click.option(
@@ -33,7 +34,7 @@ def record(
 
     done = run_inside(image, _program(command), binds, cache_root, record_s=window)
     if as_json:
-        click.echo(encoded({"exit_code": done.exit_code, "kept_at": done.kept_at, "start": done.start}))
+        print_document({"exit_code": done.exit_code, "kept_at": done.kept_at, "start": done.start})
     elif done.start is not None:
         click.echo(f"robust: {sentence(done.start)}", err=True)
         click.echo(f"robust: recorded in {done.kept_at}" if done.kept_at else "robust: nothing was recorded", err=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 import click
 
@@ -21,13 +20,6 @@ def cache_folder(given: str | None) -> str:
     from robust_run.prefetch.launch import default_cache, own_folder
 
     return own_folder(given or default_cache(os.environ.get))
-
-
-def encoded(value: Any) -> str:
-    """Return JSON; of dataclasses and Structs alike."""
-    import msgspec
-
-    return msgspec.json.encode(value).decode()
 
 
 def this_machine() -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from robust_run.json_output import print_document
 from robust_run.terminal import plain
 
 _COMMAND = "robust-run.command"
@@ -67,12 +68,10 @@ def submit(context: click.Context, dry_run: bool, step_options: tuple[str, ...],
 @click.option("--nodes", type=click.IntRange(1, 4096), metavar="N", help="Also run a tiny step on so many nodes.")
 @click.option("--srun", "step_options", multiple=True, metavar="OPTION", help="For that step: --srun=--partition=gpu.")
 @click.option("--folder", metavar="DIR", help="Where runs will be kept; nodes must share it. The working folder.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON list.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def doctor(nodes: int | None, **typed: Any) -> int:
     """Check what this site's Slurm does to jobs whose nodes fail, a line each; exit code 1 if they would not work."""
     import os
-
-    import msgspec
 
     from robust_run.slurm.doctor import examine
     from robust_run.slurm.tools import SystemTools
@@ -88,7 +87,7 @@ def doctor(nodes: int | None, **typed: Any) -> int:
         tell(more)
         found += more
     if typed["as_json"]:
-        click.echo(msgspec.json.encode(found))
+        print_document(found, "findings")
     return int(any(finding.kind in ("bad", "no answer") for finding in found))
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from robust_run.json_output import document
 from robust_run.terminal import plain
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ def list_(url: str | None, token_file: str | None, as_json: bool) -> int:
             continue
         if manifest is not None:
             found.append(manifest)
-    _tell(found, map(shown.line, sorted(found, key=lambda each: each.built_unix_s)), as_json)
+    _tell(found, map(shown.line, sorted(found, key=lambda each: each.built_unix_s)), as_json, "snapshots")
     return 0 if found else 1
 
 
@@ -177,7 +178,12 @@ def diff(a: str, b: str, url: str | None, token_file: str | None, as_json: bool)
 
     store = _open(url)
     found = shown.differences(_load(store, a, token_file), _load(store, b, token_file))
-    _tell(found, (f"{each.name}: {each.here or '(none)'} -> {each.there or '(none)'}" for each in found), as_json)
+    _tell(
+        found,
+        (f"{each.name}: {each.here or '(none)'} -> {each.there or '(none)'}" for each in found),
+        as_json,
+        "differences",
+    )
     return 1 if found else 0
 
 
@@ -276,9 +282,7 @@ def _load(store: Store, text: str, token_file: str | None) -> SnapshotManifest:
     return found
 
 
-def _tell(value: Any, lines: Iterable[str], as_json: bool = False) -> None:
-    """Write what a command has found, for programs or for people."""
-    import msgspec
-
-    for line in [msgspec.json.encode(value).decode()] if as_json else map(plain, lines):
+def _tell(value: Any, lines: Iterable[str], as_json: bool = False, name: str = "") -> None:
+    """Write what a command has found, for programs (see `document`) or for people."""
+    for line in [document(value, name)] if as_json else map(plain, lines):
         click.echo(line)

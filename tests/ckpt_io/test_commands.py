@@ -152,7 +152,7 @@ def test_list_latest_verify_repair_and_prune(run: Run, tmp_path: Path) -> None:
     assert (code, "1 units" in said) == (0, True)
     assert run("verify", root / "step-3")[0] == 0
     code, said = run("prune", root, "--keep", 1, "--keep-every", 2, "--dry-run", "--json")
-    assert [removal["name"] for removal in json.loads(said)] == ["step-1"]
+    assert [removal["name"] for removal in json.loads(said)["removed"]] == ["step-1"]
     assert run("prune", root, "--keep", 1, "--keep-every", 2)[0] == 0
     assert sorted(os.listdir(root)) == ["step-2", "step-3"]
 

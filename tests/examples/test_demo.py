@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -57,7 +59,7 @@ def demo(tmp_path: Path, *, equal: bool = True, names_it: bool = True) -> tuple[
     launcher.write_text(LAUNCHER.format(python=sys.executable, equal=equal, names_it=names_it))
     launcher.chmod(0o755)
     done = subprocess.run(
-        [sys.executable, str(DEMO), "--launcher", str(launcher), "--folder", "kept"],
+        [sys.executable, str(DEMO), "--launcher", str(launcher), "--folder", "kept", "--record", "recorded"],
         cwd=tmp_path,
         capture_output=True,
         text=True,
@@ -71,6 +73,12 @@ def demo(tmp_path: Path, *, equal: bool = True, names_it: bool = True) -> tuple[
 def test_it_kills_one_rank_hangs_another_and_says_where_the_pages_are(tmp_path: Path) -> None:
     code, said = demo(tmp_path)
     assert code == 0, said
+    head, *events = [json.loads(line) for line in (tmp_path / "recorded" / "demo.cast").read_text().splitlines()]
+    assert head["version"] == 2
+    assert "".join(text for _, _, text in events).replace("\r\n", "\n") == said
+    assert [at_s for at_s, _, _ in events] == sorted(at_s for at_s, _, _ in events)
+    picture = ElementTree.fromstring((tmp_path / "recorded" / "demo.svg").read_text())
+    assert "gets SIGSTOP now" in "".join(picture.itertext())
     for words in (
         "gets SIGKILL now",
         "gets SIGSTOP now",

@@ -19,7 +19,13 @@ class FakeKeeper:
         self.then: Callable[[Flushed | None], None] = lambda _: None
 
     def flush(
-        self, limit_s: float, others_s: float, then: Callable[[Flushed | None], None], *, is_job_over: bool
+        self,
+        limit_s: float,
+        others_s: float,
+        then: Callable[[Flushed | None], None],
+        *,
+        is_job_over: bool,
+        stands_in: tuple[int, ...],
     ) -> None:
         self.asked.append((limit_s, others_s))
         self.then = then

@@ -71,6 +71,7 @@ def test_explain_tells_the_decisions(ask: Ask) -> None:
     said = ask("explain", "1")
     assert "rule died_of_signal, confidence high" in said
     assert "relaunch: it had made progress" in said
+    assert ask("explain") == said, "the newest, where none is named"
 
 
 def test_events_tells_the_story_from_the_first_line_to_the_last(ask: Ask) -> None:

@@ -133,7 +133,7 @@ def test_a_start_is_recorded_brought_here_and_used_to_build_a_better_image(
     if "image cannot be used on this machine" in done.stderr:
         pytest.skip(done.stderr.strip())
     assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout[done.stdout.rindex('{"exit_code"') :])
+    report = json.loads(done.stdout[done.stdout.rindex('{"schema"') :])
     assert report["start"]["way"] == "first"
     assert os.path.exists(report["kept_at"])
     shutil.rmtree(next((tmp_path / "cache").glob("?" * 64)))

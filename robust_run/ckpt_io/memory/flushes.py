@@ -74,6 +74,8 @@ class Flushes:
         """What went wrong the last time, as it was said; and when that is said again."""
         self._hangs: Process | None = None
         """One that nobody could end: as long as it is there another one would hang, too."""
+        self.stands_in: tuple[int, ...] = ()
+        """Ranks of lost nodes that are written, too."""
         self._is_ending = False
         """All is written at the end of the job, and what comes after that is under way."""
 
@@ -100,7 +102,7 @@ class Flushes:
     def want_last(self, message: FlushLast) -> None:
         """Note that the job is over, and that the newest is to be written; or that this is given up."""
         until_s = self._now_s() + message.limit_s
-        self._wanted = None
+        self._wanted, self.stands_in = None, message.stands_in
         self._last = _Last(message.number, until_s, message.others_s, message.is_job_over)
         if self._running is not None:
             self._running.process.until_s = until_s

@@ -39,6 +39,14 @@ class Guests(msgspec.Struct, frozen=True, kw_only=True):
     happen."""
 
 
+def standing_in(own: Holdings, guests: Guests, ranks: Collection[int]) -> Holdings:
+    """Return what a node holds, as if ranks of a lost node whose copies it has were its own."""
+    if not ranks:
+        return own
+    copies = tuple(each for each in guests.buffers if each.rank in ranks)
+    return msgspec.structs.replace(own, ranks=tuple(sorted({*own.ranks, *ranks})), buffers=(*own.buffers, *copies))
+
+
 class Needed(msgspec.Struct, frozen=True, kw_only=True):
     """Buffers that must be reserved before a copy can come."""
 

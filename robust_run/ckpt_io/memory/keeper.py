@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from robust_run.ckpt_io.memory import buffers, generations
+from robust_run.ckpt_io.memory import buffers, generations, guests
 from robust_run.ckpt_io.memory.budget import rounded
 from robust_run.ckpt_io.memory.flush_process import FlushProcess
 from robust_run.ckpt_io.memory.flushes import Flushes
@@ -390,7 +390,8 @@ class Keeper:
             self._advance_flushes()
 
         if not (self._hashing and self.flushes.is_last):
-            self.flushes.advance(self.holdings, self.pool.descriptors, over)
+            holdings = guests.standing_in(self.holdings, self.copies.desk.guests, self.flushes.stands_in)
+            self.flushes.advance(holdings, self.pool.descriptors, over)
 
     def _superseded(self) -> tuple[int, ...]:
         return generations.superseded(

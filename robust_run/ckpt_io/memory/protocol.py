@@ -256,6 +256,8 @@ class FlushLast(_Message, frozen=True, tag="flush_last", kw_only=True):
     """How long other nodes may show no sign of doing so, too."""
     is_job_over: bool = True
     """Else it is only so here, as far as is known: attempts may follow elsewhere, and start from any checkpoint."""
+    stands_in: tuple[int, ...] = ()
+    """Ranks of lost nodes whose copies are here: they are written as if they were this node's."""
 
 
 class Flushed(_Message, frozen=True, tag="flushed", kw_only=True):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from robust_run.json_output import document, print_document
 from robust_run.terminal import plain
 
 if TYPE_CHECKING:
@@ -60,6 +61,8 @@ def check(context: click.Context, /, run: str, nodes: tuple[str, ...], everyone:
     fleet = _fleet(context, run, nodes) if nodes or everyone else _here(os.environ, wish.folder)
     if typed["only_list"]:
         return _list(fleet, wish, as_json=typed["as_json"])
+    if not (nodes or everyone):
+        _warn_if_busy()
     return _run(fleet, wish, os.environ, typed["history"], as_json=typed["as_json"])
 
 
@@ -101,18 +104,26 @@ def _fleet(context: click.Context, run: str, nodes: Sequence[str]) -> CheckFleet
     return finder.find(run, nodes)
 
 
+def _warn_if_busy() -> None:
+    import os
+
+    from robust_run.health.checks.busy import busy_words
+
+    if words := busy_words(os.getloadavg()[0], os.cpu_count() or 1):
+        _say(words)
+
+
 def _say(line: str) -> None:
     click.echo(f"robust: {plain(line)}", err=True)
 
 
 def _of_a_job(report: ChecksReport, typed: dict[str, Any]) -> int:
     """Show what came of checks that the controller of a job had carried out."""
-    import msgspec
 
     from robust_run.health.checks import show
 
     if typed["as_json"]:
-        click.echo(msgspec.json.encode(report).decode())
+        print_document(report)
     else:
         for line in show.judgement_lines(report.judgement):
             click.echo(plain(line))
@@ -120,19 +131,17 @@ def _of_a_job(report: ChecksReport, typed: dict[str, Any]) -> int:
 
 
 def _list(fleet: CheckFleet, wish: Wish, *, as_json: bool) -> int:
-    import msgspec
 
     from robust_run.health.checks import show
     from robust_run.health.checks.plan import plan
 
     made = plan(fleet.facts(), wish)
-    for line in [msgspec.json.encode(made).decode()] if as_json else map(plain, show.plan_lines(made)):
+    for line in [document(made)] if as_json else map(plain, show.plan_lines(made)):
         click.echo(line)
     return 0
 
 
 def _run(fleet: CheckFleet, wish: Wish, env: Any, history: str | None, *, as_json: bool) -> int:
-    import msgspec
 
     from robust_run.health.checks import show
     from robust_run.health.checks.fleet import check as carry_out
@@ -147,7 +156,7 @@ def _run(fleet: CheckFleet, wish: Wish, env: Any, history: str | None, *, as_jso
         records.change(path, lambda found: learn(found, session.results, judged.passed))
     if as_json:
         report = show.ChecksReport(nodes=session.facts, results=tuple(session.results), judgement=judged)
-        click.echo(msgspec.json.encode(report).decode())
+        print_document(report)
     else:
         for line in show.judgement_lines(judged):
             click.echo(plain(line))

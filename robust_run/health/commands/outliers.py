@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import click
 
 from robust_run.errors import UserError
+from robust_run.json_output import document
 from robust_run.terminal import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from robust_run.health.commands.outliers_of_run import Standout
     from robust_run.health.outliers.rows import Columns, MachineRow, Oddities
     from robust_run.health.outliers.types import OutlierLimits, OutlierVerdict
 
@@ -79,7 +79,7 @@ def outliers(
         rows, interval_s, OutlierLimits(apart=apart, hold_factor=hold, settle_s=settle), oddities
     ):
         found += 1
-        click.echo(_encoded(verdict) if as_json else _line(verdict))
+        click.echo(document(verdict) if as_json else _line(verdict))
     for line in _said_of(oddities):
         click.echo(f"robust: {line}", err=True)
     if not found:
@@ -94,7 +94,7 @@ def _of_run(path: str, *, as_json: bool) -> int:
     for each in standouts(path):
         found += 1
         line = f"{plain(each.machine)}  {plain(each.detail)}, at {_moment(each.at_unix_s)}"
-        click.echo(_encoded(each) if as_json else line)
+        click.echo(document(each) if as_json else line)
     if not found:
         click.echo("robust: no node of that job stood out while it was compared with its peers", err=True)
     return 0 if found else 1
@@ -158,12 +158,6 @@ def _moment(at_s: float) -> str:
         return datetime.fromtimestamp(at_s, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     except (ValueError, OverflowError, OSError):
         return f"{at_s:.0f} s"
-
-
-def _encoded(verdict: OutlierVerdict | Standout) -> bytes:
-    import msgspec
-
-    return msgspec.json.encode(verdict)
 
 
 def _said_of(oddities: Oddities) -> Iterator[str]:

@@ -19,7 +19,7 @@ PERHAPS = "perhaps the kernel killed it because memory ran out"
 AT_ONCE_S = 0.5
 """A kill that was counted earlier than this before the death may well be another process's: a cgroup is shared."""
 NEAR_S = 5.0
-"""A kill that the kernel counted so shortly before or after a worker's death was that worker's, if it died of SIGKILL."""
+"""A kill that the kernel counted so shortly before or after a worker's death was that worker's, if it was killed by SIGKILL."""
 
 
 def event_of(

@@ -66,6 +66,8 @@ class Agent:
         self.exit_code: int | None = None
         """Set when this node is no longer needed."""
         self.is_job_over = False
+        self.stands_in: tuple[int, ...] = ()
+        """Ranks of lost nodes whose parts this node writes to storage at the end of the job."""
         """Nor is any other."""
         self.newest_attempt = -1
         """The newest attempt it was told anything of."""
@@ -171,8 +173,13 @@ class Agent:
             case TellFacts() | OpenPlace() | RunChecks() | EndChecks():
                 self.checks.obey(order)
             case Dismiss() | Finish():
-                self.is_job_over = self.is_job_over or isinstance(order, Finish)
-                self.leave(order.exit_code)
+                self._go(order)
+
+    def _go(self, order: Dismiss | Finish) -> None:
+        if isinstance(order, Finish):
+            self.is_job_over = True
+            self.stands_in = next((each.ranks for each in order.stand_ins if each.node == self.node_id), ())
+        self.leave(order.exit_code)
 
     def _begin(self, attempt: int) -> None:
         self.newest_attempt = attempt

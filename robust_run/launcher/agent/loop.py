@@ -106,7 +106,12 @@ class AgentLoop:
         from robust_run.launcher.agent.memory_flush import LastFlush
 
         self._last_flush = LastFlush(
-            keeper, self._node.say, self._loop, spec.shutdown_timeout_s, is_job_over=is_job_over
+            keeper,
+            self._node.say,
+            self._loop,
+            spec.shutdown_timeout_s,
+            is_job_over=is_job_over,
+            stands_in=self._agent.stands_in,
         )
         await self._last_flush.run(self._told_at_s)
 

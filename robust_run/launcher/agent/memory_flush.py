@@ -27,7 +27,13 @@ class Keeper(Protocol):
     """See `memory_keeper.MemoryKeeper`."""
 
     def flush(
-        self, limit_s: float, others_s: float, then: Callable[[Flushed | None], None], *, is_job_over: bool
+        self,
+        limit_s: float,
+        others_s: float,
+        then: Callable[[Flushed | None], None],
+        *,
+        is_job_over: bool,
+        stands_in: tuple[int, ...],
     ) -> None:
         """Have what is newest written."""
         ...
@@ -44,11 +50,15 @@ class LastFlush:
         shutdown_timeout_s: float,
         *,
         is_job_over: bool = True,
+        stands_in: tuple[int, ...] = (),
     ) -> None:
-        """`is_job_over`: as far as is known; else this node was told to go, and it may be that all others were, too."""
+        """`is_job_over`: as far as is known; else this node was told to go, and it may be that all others were, too.
+
+        `stands_in`: ranks of lost nodes whose copies this node has, and writes in their place.
+        """
         self._keeper, self._say, self._loop = keeper, say, loop
         self._shutdown_timeout_s = shutdown_timeout_s
-        self._is_job_over = is_job_over
+        self._is_job_over, self._stands_in = is_job_over, stands_in
         self._over = asyncio.Event()
         self._answer: Flushed | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -73,7 +83,7 @@ class LastFlush:
             self._timer.cancel()
         self._timer = self._loop.call_later(limit_s + ANSWER_S, self._give_up)
         others_s = OTHERS_S if self._is_job_over else PERHAPS_S
-        self._keeper.flush(limit_s, others_s, self._hear, is_job_over=self._is_job_over)
+        self._keeper.flush(limit_s, others_s, self._hear, is_job_over=self._is_job_over, stands_in=self._stands_in)
 
     def _give_up(self) -> None:
         self._hear(Flushed(number=0, text="what is in memory was not written to storage: its keeper does not answer"))

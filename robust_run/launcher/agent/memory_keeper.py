@@ -142,15 +142,21 @@ class MemoryKeeper:
             return MemoryHeld(generations=look.generations, room_bytes=look.room_bytes)
 
     def flush(
-        self, limit_s: float, others_s: float, then: Callable[[Flushed | None], None], *, is_job_over: bool
+        self,
+        limit_s: float,
+        others_s: float,
+        then: Callable[[Flushed | None], None],
+        *,
+        is_job_over: bool,
+        stands_in: tuple[int, ...],
     ) -> None:
         """Have what is newest written to storage, for the job is over; `then` hears of it, None: there is no keeper any more.
 
         Called again, with less time, what was said last counts; 0: give it up. Other nodes may show no sign for `others_s`.
-        `is_job_over`: else that is only known of this node.
+        `is_job_over`: else that is only known of this node. `stands_in`: ranks of lost nodes whose copies are written, too.
         """
         self._when_flushed = then
-        last = FlushLast(number=0, limit_s=limit_s, others_s=others_s, is_job_over=is_job_over)
+        last = FlushLast(number=0, limit_s=limit_s, others_s=others_s, is_job_over=is_job_over, stands_in=stands_in)
         if self._socket is None or not self._send(last):
             then(None)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from robust_run.launcher.core.membership import Gathering, fewest_of, gather
 from robust_run.launcher.core.state import CorePolicy, JobState
 from robust_run.launcher.model.actions import Action, EndAttempt, Finish, OpenStore, Say, StartAttempt, WakeAt
@@ -194,5 +196,9 @@ def stopped(state: JobState) -> list[Action]:
 
 def finish(state: JobState, end: Finish) -> list[Action]:
     """The job is over."""
+    if state.memory_told:
+        from robust_run.launcher.core.resume import peers
+
+        end = msgspec.structs.replace(end, stand_ins=peers.stand_ins(state))
     state.phase, state.finish = "over", end
     return [end]

@@ -149,6 +149,13 @@ class HostEvicted(msgspec.Struct, frozen=True, tag="host_evicted", kw_only=True)
     """The eviction list of earlier jobs (`--evict-list`) has it: this job decided nothing."""
 
 
+class StandIn(msgspec.Struct, frozen=True, kw_only=True):
+    """A node that has copies in memory of what ranks of a lost node have saved: it writes them to storage in their place."""
+
+    node: str
+    ranks: tuple[int, ...]
+
+
 class Finish(msgspec.Struct, frozen=True, tag="finish", kw_only=True):
     """The job is over, on all nodes."""
 
@@ -157,6 +164,7 @@ class Finish(msgspec.Struct, frozen=True, tag="finish", kw_only=True):
     reason: str = ""
     sentence: str = ""
     """The verdict, where there is one."""
+    stand_ins: tuple[StandIn, ...] = ()
 
 
 _Done = OpenStore | StartAttempt | EndAttempt | Dismiss | WakeAt | Inquire | RecordIncident | StageCode | Say | Finish

@@ -21,6 +21,7 @@ from robust_run.ckpt_io.memory.flush_words import (
 )
 from robust_run.ckpt_io.memory.flushes import SAID_AGAIN_S, WHOLE_WITHIN_S, Flushes
 from robust_run.ckpt_io.memory.generations import HeldBuffer, Holdings, Part
+from robust_run.ckpt_io.memory.guests import Guests, standing_in
 from robust_run.ckpt_io.memory.protocol import Flushed, FlushLast, KeeperNote
 from robust_run.ckpt_io.memory.removals import AT_THE_END_S
 from robust_run.ckpt_io.rules.keeping import KeepNewest
@@ -438,3 +439,30 @@ def test_a_write_that_stands_still_is_told_and_one_that_nobody_can_end_keeps_oth
     ground.want(6)
     assert ground.steps() == [[5], [6]]
     assert ground.started[1].order.failed == ((0, 5),)
+
+
+def test_at_the_end_of_a_job_copies_of_a_lost_node_are_written_as_if_they_were_this_node_s(ground: Ground) -> None:
+    """Rank 2 was on the lost node. Of step 6 there is no copy."""
+    descriptors = [os.memfd_create("copy") for _ in range(2)]
+    ground.descriptors |= {6 + number: descriptor for number, descriptor in enumerate(descriptors)}
+    part = Part(attempt=0, step=5, world_size=2, maker=-1, state="whole", used_bytes=9, digest=b"d")
+    copies = Guests(
+        buffers=(
+            HeldBuffer(id=6, rank=2, size_bytes=100, part=part),
+            HeldBuffer(id=7, rank=3, size_bytes=100, part=part),  # of another node, which is there
+        )
+    )
+    ground.holds(5, 6)
+    ground.flushes.want_last(FlushLast(number=7, limit_s=30.0, stands_in=(2,)))
+    holdings = standing_in(ground.holdings, copies, ground.flushes.stands_in)
+    ground.flushes.advance(holdings, ground.descriptors, ground.advance)
+    (process,) = ground.started
+    assert isinstance(process.order, FlushOrder)
+    assert process.order.ranks == (0, 1, 2)
+    assert sorted((each.step, each.rank) for each in process.order.parts) == [(5, 0), (5, 1), (5, 2)]
+
+
+def test_where_nobody_is_lost_copies_are_no_part_of_it(ground: Ground) -> None:
+    part = Part(attempt=0, step=5, world_size=2, maker=-1, state="whole", used_bytes=9, digest=b"d")
+    copies = Guests(buffers=(HeldBuffer(id=6, rank=2, size_bytes=100, part=part),))
+    assert standing_in(ground.holdings, copies, ()) is ground.holdings

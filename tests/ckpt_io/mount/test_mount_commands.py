@@ -40,7 +40,7 @@ def test_it_stays_until_it_is_unmounted(point: str, tmp_path: Path, capsys: pyte
     pid = json.loads(done.stdout)["pid"]
     assert Path(point, "x").read_bytes() == b"hello"
     assert robust(["ckpt", "mount", "--list", "--json"], standalone_mode=False) == 0
-    listed = json.loads(capsys.readouterr().out)
+    listed = json.loads(capsys.readouterr().out)["mounts"]
     assert {"point": point, "url": str(tmp_path / "run"), "state": "served"} in listed
     again = typed("mount", tmp_path / "run", point)
     assert (again.returncode, "mounted there already" in again.stderr) == (2, True)

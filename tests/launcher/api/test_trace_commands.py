@@ -152,7 +152,7 @@ def test_an_incident_of_a_live_job(served: Any, robust: Robust) -> None:
     assert lines[2] == "  verdict: hang, high confidence, rule wait_graph, ranks 1, gpu-1"
     assert done(robust("incident", "1")).splitlines() == lines
     assert json.loads(done(robust("incident", "1", "--json")))["verdict"]["kind"] == "hang"
-    assert len(json.loads(done(robust("incident", "--all", "--json")))) == 1
+    assert len(json.loads(done(robust("incident", "--all", "--json")))["incidents"]) == 1
     assert robust("incident", "2").stderr == "robust: there is no incident '2'; there are 1 to 1\n"
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from stories import Story, gathering, start_of
 
 from robust_run.launcher.core.step import replay
-from robust_run.launcher.model.actions import Action
-from robust_run.launcher.model.events import ControllerResumed
+from robust_run.launcher.model.actions import Action, Finish, StandIn
+from robust_run.launcher.model.events import ControllerResumed, SignalReceived
 from robust_run.launcher.model.resume_events import (
     LookForCheckpoints,
     MemoryGroups,
@@ -286,3 +286,66 @@ def test_nobody_is_ever_told_to_send_to_itself_or_to_who_is_not_there(happenings
                 assert peer.node in story.state.places and peer.name in story.state.places
                 assert peer.port == ports[peer.name] != 0
         assert replay(story.policy, story.told) == story.state
+
+
+# --- the job is over, and a node is gone
+
+
+def over(story: Story) -> tuple[StandIn, ...]:
+    """The job is told to end while it waits for a node; return who writes in the place of those that are gone."""
+    actions = story.happens(SignalReceived(signal=15, by="operator"))
+    (end,) = (each for each in actions if isinstance(each, Finish))
+    return end.stand_ins
+
+
+def waits_without(story: Story, node: str) -> None:
+    """A node is lost, nobody takes its place, and the job waits."""
+    story.is_lost(node)
+    for placement in story.state.layout:
+        if placement.node in story.state.unended:
+            story.ends(placement.node)
+    assert story.state.phase == "gathering"
+
+
+def test_who_has_the_copies_of_a_lost_node_writes_them_at_the_end_of_the_job() -> None:
+    story = runs("a", "b", "c")
+    kept_by = all_ready(story, "a", "b", "c")
+    waits_without(story, "b")
+    (place,) = (each for each in story.state.layout if each.node == "b")
+    ranks = tuple(range(place.first_rank, place.first_rank + place.nproc))
+    assert over(story) == (StandIn(node=kept_by["b"], ranks=ranks),)
+
+
+def test_where_all_nodes_are_there_nobody_stands_in() -> None:
+    story = runs("a", "b")
+    all_ready(story, "a", "b")
+    story.happens(SignalReceived(signal=15, by="operator"))
+    actions = story.all_end()
+    (end,) = (each for each in actions if isinstance(each, Finish))
+    assert end.stand_ins == ()
+
+
+def test_a_node_that_is_back_writes_its_own() -> None:
+    story = runs("a", "b", "c")
+    all_ready(story, "a", "b", "c")
+    story.is_lost("b")
+    story.happens(SignalReceived(signal=15, by="operator"))
+    story.ends("a")
+    story.returns("b")
+    (end,) = (each for each in story.ends("c") if isinstance(each, Finish))
+    assert end.stand_ins == ()
+
+
+def test_where_the_copies_are_lost_too_nobody_stands_in() -> None:
+    story = runs("a", "b", "c")
+    kept_by = all_ready(story, "a", "b", "c")
+    story.is_lost(kept_by["b"])
+    waits_without(story, "b")
+    assert over(story) == ()
+
+
+def test_where_nobody_was_told_to_send_nobody_stands_in() -> None:
+    story = runs("a", "b", "c")
+    all_ready(story, "a", "b")
+    waits_without(story, "c")
+    assert over(story) == ()

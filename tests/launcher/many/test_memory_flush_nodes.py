@@ -50,9 +50,9 @@ def hosts(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Cluster]:
         yield cluster
 
 
-def begin(cluster: Cluster, tmp_path: Path, every: str) -> ClusterJob:
+def begin(cluster: Cluster, tmp_path: Path, every: str, copies: str = "0") -> ClusterJob:
     options = ["--nnodes", "2", "--standby", str(len(cluster) - 2), "--restart-grace", "0.3", *PATIENT]
-    options += ["--ckpt-dir", str(tmp_path / "ckpt"), "--ckpt-copies", "0"]
+    options += ["--ckpt-dir", str(tmp_path / "ckpt"), "--ckpt-copies", copies]
     job = start_all(cluster, write(tmp_path, TRAIN.replace("EVERY", every)), tmp_path=tmp_path, options=options)
     job.wait_for_steps(0, 2, count=15)
     return job
@@ -142,6 +142,30 @@ def test_a_node_that_goes_away_at_the_end_of_a_job_is_not_waited_for_for_ever(ho
         assert code == 0, job.said()
         assert f"nothing was heard of the node of rank 1 for {OTHERS_S:.0f} s" in job.said(), job.said()
         assert valid(folder) == [] and unfinished(folder) == [], job.said()
+        job.assert_nothing_left([other])
+    finally:
+        job.kill_everything()
+
+
+@pytest.mark.parametrize("hosts", [2], indirect=True)
+def test_where_a_node_is_lost_and_nobody_takes_its_place_the_newest_step_goes_to_storage_from_its_copy(
+    hosts: Cluster, tmp_path: Path
+) -> None:
+    """The job waits for another node until it is told to end. Storage alone would have cost all of it."""
+    job, folder = begin(hosts, tmp_path, "'1h'", copies="1"), tmp_path / "ckpt"
+    try:
+        job.wait_for_more_steps(0, 2, more=60)  # copies begin some seconds into an attempt
+        victim = next(host for host in hosts if host.name == job.layout(0)[1])
+        other = next(host for host in hosts if host is not victim)
+        victim.power_off()
+        wait_for(lambda: "1 of 2 nodes are here; waiting" in job.said(), "the job to wait", PATIENCE_S)
+        assert valid(folder) == []
+        os.kill(job.on(other).process.pid, signal.SIGTERM)
+        job.on(other).finish(PATIENCE_S)
+        (step,) = valid(folder)
+        assert f"step {step} was written from memory" in job.said(), job.said()
+        assert step >= 30, job.said()
+        assert unfinished(folder) == [] and not list(folder.glob(".robust-run-*")), job.said()
         job.assert_nothing_left([other])
     finally:
         job.kill_everything()

@@ -54,7 +54,7 @@ class Warm:
         return self.pids()[-1]
 
     def status(self) -> list[dict[str, Any]]:
-        return json.loads(self.robust("status", "--json").stdout)  # type: ignore[no-any-return]
+        return json.loads(self.robust("status", "--json").stdout)["processes"]  # type: ignore[no-any-return]
 
     def pids(self) -> list[int]:
         return [each["pid"] for each in self.status()]

@@ -106,4 +106,4 @@ def doubt(exit_codes: tuple[int | None, ...], was_forked: bool, lived_s: float, 
     crashed = [code for code in exit_codes if code in SUSPICIOUS_SIGNALS]
     if not was_forked or progressed or not crashed or lived_s > 60.0:
         return ""
-    return f"the forked attempt before died of signal {-(crashed[0] or 0)} without progress"
+    return f"the forked attempt before was killed by signal {-(crashed[0] or 0)} without progress"

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from robust_run.ckpt_io.memory.placement import peers_of
 from robust_run.launcher.core.membership import is_usable, name_of
 from robust_run.launcher.core.state import JobState, MemoryAddress
-from robust_run.launcher.model.actions import Action
+from robust_run.launcher.model.actions import Action, StandIn
 from robust_run.launcher.model.resume_events import MemoryGroups, MemoryPeer, MemoryPeers, MemoryReady
 
 
@@ -51,6 +51,29 @@ def again(state: JobState, node: str) -> list[Action]:
     """Return the same for a node that may have missed it."""
     state.memory_told.pop(node, None)
     return _say(state, (node,))
+
+
+def stand_ins(state: JobState) -> tuple[StandIn, ...]:
+    """Return who has the copies of nodes of the newest attempt that are gone; empty: none is, or somebody's copy is nowhere.
+
+    One that is cut off, and not gone, writes nothing at the end of a job unless it is told to end, too: then two nodes say that
+    they have these ranks, and the write is given up.
+    """
+    keeps: dict[str, list[int]] = {}
+    for each in state.layout:
+        if _is_here(state, each.node):
+            continue
+        told = state.memory_told.get(each.node)
+        at = next((node for node in state.places if told is not None and state.memory_at.get(node) == told), "")
+        if not _is_here(state, at):
+            return ()
+        keeps.setdefault(at, []).extend(range(each.first_rank, each.first_rank + each.nproc))
+    return tuple(StandIn(node=node, ranks=tuple(ranks)) for node, ranks in keeps.items())
+
+
+def _is_here(state: JobState, node: str) -> bool:
+    member = state.members.get(node)
+    return member is not None and member.present
 
 
 def shape(state: JobState) -> tuple[int, ...]:

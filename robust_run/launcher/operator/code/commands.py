@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from robust_run.errors import UserError
+from robust_run.json_output import document
 from robust_run.launcher.operator.commands.job_commands import about_a_run, show_lines
 from robust_run.terminal import plain
 
@@ -63,7 +64,6 @@ def update(  # noqa: PLR0913, PLR0917 - its options
 
     What fails in its first steps is rolled back by itself. RUN is a run directory or a run's name; without it, the one that runs.
     """
-    import msgspec
 
     from robust_run.launcher.operator.code.remote import versions_to_change
     from robust_run.launcher.operator.code.update import Maker, UpdateRequest
@@ -101,7 +101,7 @@ def update(  # noqa: PLR0913, PLR0917 - its options
         lambda text: click.echo(f"robust: {plain(text)}", err=True),
     )
     answer = maker.make()
-    click.echo(msgspec.json.encode(answer).decode() if as_json else f"robust: {clean(answer.done)}")
+    click.echo(document(answer) if as_json else f"robust: {clean(answer.done)}")
     return 0
 
 
@@ -129,12 +129,11 @@ def code() -> None:
 @about_a_run
 def log(as_json: bool, **which: str) -> int:
     """List all versions and their fate. * runs, > waits for the next attempt."""
-    import msgspec
 
     from robust_run.launcher.operator.code import show as words
 
     ledger = _versions(which).view().code
-    show_lines([msgspec.json.encode(ledger).decode()] if as_json else words.log_lines(ledger))
+    show_lines([document(ledger)] if as_json else words.log_lines(ledger))
     return 0
 
 
@@ -145,8 +144,6 @@ def show(version: int, as_json: bool, **which: str) -> int:
     """Say all that is known of a version, and which files it changed."""
     import tempfile
 
-    import msgspec
-
     from robust_run.launcher.operator.code import show as words
     from robust_run.launcher.records.code.difference import changes
     from robust_run.launcher.records.code.tree_store import TreeStore
@@ -155,7 +152,7 @@ def show(version: int, as_json: bool, **which: str) -> int:
     ledger = versions.view().code
     record = _record(ledger, version)
     if as_json:
-        show_lines([msgspec.json.encode(record).decode()])
+        show_lines([document(record)])
         return 0
     differing = []
     parents = record.version.parents
@@ -176,8 +173,6 @@ def diff(old: int, new: int, as_json: bool, **which: str) -> int:
     """Show how two versions differ, as a patch."""
     import tempfile
 
-    import msgspec
-
     from robust_run.launcher.operator.views.show import clean
     from robust_run.launcher.records.code import difference
     from robust_run.launcher.records.code.tree_store import TreeStore
@@ -189,7 +184,7 @@ def diff(old: int, new: int, as_json: bool, **which: str) -> int:
         store = TreeStore(folder)
         before, after = (versions.fetch(record.version.tree, store) for record in records)
         if as_json:
-            show_lines([msgspec.json.encode(difference.changes(before, after, store.get)).decode()])
+            show_lines([document(difference.changes(before, after, store.get), "changes")])
             return 0
         lines = difference.patch(before, after, store.get, (str(old), str(new)))
         for line in lines:
@@ -212,14 +207,13 @@ def diff(old: int, new: int, as_json: bool, **which: str) -> int:
 @about_a_run
 def rollback(to: int, reason: str, as_json: bool, **which: str) -> int:
     """Take an update back: the attempt ends, and the next runs the version before. Only versions that were trusted."""
-    import msgspec
 
     from robust_run.launcher.operator.code.remote import versions_to_change
     from robust_run.launcher.operator.views.code_words import RollbackWish
     from robust_run.launcher.operator.views.show import clean
 
     answer = versions_to_change(os.environ, **which).roll_back(RollbackWish(to=to, reason=reason, by=_user()))
-    click.echo(msgspec.json.encode(answer).decode() if as_json else f"robust: {clean(answer.done)}")
+    click.echo(document(answer) if as_json else f"robust: {clean(answer.done)}")
     return 0
 
 

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 import click
 
+from robust_run.json_output import document
 from robust_run.launcher.operator.commands.job_commands import about_a_run, show_lines
-
-if TYPE_CHECKING:
-    from robust_run.launcher.operator.views.explaining import ToldIncident
 
 
 @click.command()
-@click.argument("incident", type=click.IntRange(min=1), metavar="INCIDENT")
+@click.argument("number", default="", metavar="[INCIDENT]")
 @about_a_run
-def explain(incident: int, as_json: bool, **which: str) -> int:
-    """Tell every decision about an incident: the verdict and its rule, each rung of the ladder, what checks said."""
+def explain(number: str, as_json: bool, **which: str) -> int:
+    """Tell every decision about an incident, else the newest: verdict and rule, rungs of the ladder, what checks said."""
     from robust_run.errors import UserError
     from robust_run.launcher.operator.reading.which import subject
     from robust_run.launcher.operator.views.explaining import Explaining
 
+    if number and not number.isdecimal() and not which["run"]:
+        number, which["run"] = "", number  # only a run was named
+    if number and (not number.isdecimal() or len(number) > 8):
+        raise UserError(f"{number!r} is no number of an incident; they are counted from 1")
     about = subject(os.environ, **which)
     explaining = Explaining()
     page = about.events(1)
@@ -29,19 +30,17 @@ def explain(incident: int, as_json: bool, **which: str) -> int:
         for event in page.events:
             explaining.learn(event.line)
         page = about.events(page.next)
-    found = explaining.of(incident)
+    wanted = int(number or explaining.count)
+    found = explaining.of(wanted)
     if found is None:
         count = explaining.count
+        if not (number or count):
+            click.echo("robust: there was no incident", err=True)
+            return 1
         there = f"there are {count}" if count else "nothing has gone wrong"
-        raise UserError(f"there is no incident {incident} in this run: {there}; robust events tells them")
-    show_lines([_encoded(found)] if as_json else found.lines())
+        raise UserError(f"there is no incident {wanted} in this run: {there}; robust events tells them")
+    show_lines([document(found)] if as_json else found.lines())
     return 0
-
-
-def _encoded(found: ToldIncident) -> str:
-    import msgspec
-
-    return msgspec.json.encode(found).decode()
 
 
 COMMANDS = (explain,)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from robust_run.json_output import print_document
 from robust_run.terminal import plain
 
 if TYPE_CHECKING:
@@ -50,7 +51,6 @@ def job_report(path: str, *, html: str, as_json: bool) -> int:
 
 def startup_report(path: str, number: int | None, *, every: bool, html: str, as_json: bool) -> int:
     """Show what a start was spent on. Raises PlatformError, UserError; exit code 1 where there is nothing to show."""
-    import msgspec
 
     from robust_run.report.startup.advise import advise, chosen
 
@@ -68,8 +68,7 @@ def startup_report(path: str, number: int | None, *, every: bool, html: str, as_
     if html:
         _write(html, startup)
     if as_json:
-        advice = msgspec.json.encode(advise(startup, number))
-        click.echo(msgspec.json.encode({"startup": startup, "advice": msgspec.Raw(advice)}))
+        print_document({"startup": startup, "advice": advise(startup, number)})
     elif not html:
         _show(startup, number, every=every)
     return 0

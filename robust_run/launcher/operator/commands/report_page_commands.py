@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from robust_run.json_output import print_document
 from robust_run.terminal import plain
 
 if TYPE_CHECKING:
@@ -29,7 +30,6 @@ def copy(page: str, to: str) -> None:
 
 def write_pages(*, as_json: bool = False, html: str = "", run: str = "", log_dir: str = "", **reach: str) -> int:
     """Write the pages of the run that the options name, and say where they are. Raises PlatformError, UserError."""
-    import msgspec
 
     from robust_run.errors import UserError
     from robust_run.launcher.operator.pages.report_pages import write_report
@@ -43,7 +43,7 @@ def write_pages(*, as_json: bool = False, html: str = "", run: str = "", log_dir
     if html:
         copy(written.report, html)
     if as_json:
-        click.echo(msgspec.json.encode(written))
+        print_document(written)
         return 0
     several = f", and {len(written.incidents)} of incidents beside it" if written.incidents else ""
     click.echo(f"robust: {plain(os.path.relpath(written.report))}{several}")

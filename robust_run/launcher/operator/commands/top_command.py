@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from robust_run.json_output import print_document
 from robust_run.launcher.operator.commands.job_commands import about_a_run, has_colours
 
 if TYPE_CHECKING:
@@ -28,9 +29,7 @@ def top(as_json: bool, **which: str) -> int:
 
     about = subject(os.environ, **which)
     if as_json:
-        import msgspec
-
-        click.echo(msgspec.json.encode(about.live()))
+        print_document(about.live())
         return 0
     if not (sys.stdout.isatty() and sys.stdin.isatty()) or os.environ.get("TERM") == "dumb":
         width = int(os.environ["COLUMNS"]) if os.environ.get("COLUMNS", "").isdigit() else PLAIN_WIDTH

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from robust_run.json_output import print_document
 from robust_run.launcher.operator.commands.job_commands import about_a_run, show_lines
 from robust_run.terminal import plain
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 @about_a_run
 def why(as_json: bool, **which: str) -> int:
     """Say who waits for whom at this moment; of a dead job, who did when it failed."""
-    import msgspec
 
     from robust_run.launcher.operator.commands import trace_show
     from robust_run.launcher.operator.reading.which import subject
@@ -29,14 +29,13 @@ def why(as_json: bool, **which: str) -> int:
         return _why_it_died(about, as_json)
     scene = about.scene(samples=3)
     if as_json:
-        click.echo(msgspec.json.encode(trace_show.explained(scene)))
+        print_document(trace_show.explained(scene))
         return 0
     show_lines(trace_show.why_lines(scene, _conclusion(scene)))
     return 0
 
 
 def _why_it_died(about: Subject, as_json: bool) -> int:
-    import msgspec
 
     from robust_run.errors import PlatformError
     from robust_run.launcher.operator.commands import trace_show
@@ -47,7 +46,7 @@ def _why_it_died(about: Subject, as_json: bool) -> int:
         raise PlatformError("nothing runs, and there was no incident; robust status says how it was left")
     scene = about.scene_of(incidents[-1].id)
     if as_json:
-        click.echo(msgspec.json.encode(trace_show.explained(scene) if scene is not None else incidents[-1]))
+        print_document(trace_show.explained(scene) if scene is not None else incidents[-1])
         return 0
     job, _ = about.job()
     if not job.outcome:  # it may live, and have healed long ago: what follows is no picture of now
@@ -69,7 +68,6 @@ def _conclusion(scene: Scene) -> str:
 @about_a_run
 def stacks(rank: int | None, as_json: bool, **which: str) -> int:
     """Show what all ranks are doing, those alike together."""
-    import msgspec
 
     from robust_run.errors import UserError
     from robust_run.launcher.operator.commands import trace_show
@@ -77,12 +75,12 @@ def stacks(rank: int | None, as_json: bool, **which: str) -> int:
 
     scene = subject(os.environ, **which).scene(samples=2)
     if rank is None:
-        click.echo(msgspec.json.encode(scene)) if as_json else show_lines(trace_show.stacks_lines(scene))
+        print_document(scene) if as_json else show_lines(trace_show.stacks_lines(scene))
         return 0
     sight = next((sight for sight in scene.ranks if sight.rank == rank), None)
     if sight is None:
         raise UserError(f"--rank {rank}: the job has ranks 0 to {scene.world_size - 1}")
-    click.echo(msgspec.json.encode(sight)) if as_json else show_lines(trace_show.rank_lines(sight))
+    print_document(sight) if as_json else show_lines(trace_show.rank_lines(sight))
     return 0
 
 
@@ -92,7 +90,6 @@ def stacks(rank: int | None, as_json: bool, **which: str) -> int:
 @about_a_run
 def incident(number: str, every: bool, as_json: bool, **which: str) -> int:
     """Show incident N, else the newest: the verdict, what it rests on, and what was done."""
-    import msgspec
 
     from robust_run.errors import UserError
     from robust_run.launcher.operator.commands import trace_show
@@ -113,7 +110,7 @@ def incident(number: str, every: bool, as_json: bool, **which: str) -> int:
         raise UserError(f"there is no incident {number!r}; there are {incidents[0].id} to {incidents[-1].id}")
     chosen = incidents if every else named
     if as_json:
-        click.echo(msgspec.json.encode(chosen if every else chosen[0]))
+        print_document(chosen, "incidents") if every else print_document(chosen[0])
         return 0
     for each in chosen:
         show_lines(trace_show.incident_lines(each, about.scene_of(each.id)))
@@ -131,14 +128,13 @@ def incident(number: str, every: bool, as_json: bool, **which: str) -> int:
 @about_a_run
 def timeline(output: str, heatmap: str, attempt: int | None, as_json: bool, **which: str) -> int:
     """Write the last calls and steps of all ranks as a timeline for Perfetto or chrome://tracing."""
-    import msgspec
 
     from robust_run.launcher.operator.commands import pictures
     from robust_run.launcher.operator.reading.which import subject
 
     drawn = pictures.draw(subject(os.environ, **which), attempt, output, heatmap)
     if as_json:
-        click.echo(msgspec.json.encode(drawn))
+        print_document(drawn)
         return 0
     click.echo(
         f"robust: {drawn.calls} calls of {drawn.ranks} ranks (attempt {drawn.attempt}) in {plain(drawn.timeline)}"

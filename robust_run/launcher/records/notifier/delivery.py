@@ -111,7 +111,9 @@ class Delivery:
             end_all_of(process)
             self.pid = None
         code = process.returncode
-        return DeliveryResult(ok=code == 0, words=f"exit code {code}" if code >= 0 else f"it died of signal {-code}")
+        return DeliveryResult(
+            ok=code == 0, words=f"exit code {code}" if code >= 0 else f"it was killed by signal {-code}"
+        )
 
     def stop(self) -> None:
         """End a command that runs; called from another thread."""
