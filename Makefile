@@ -13,10 +13,14 @@ PYTEST = $(BIN)/python -m pytest -q --dist worksteal --durations=30
 # Tests start thousands of processes: where Python may not keep what it compiled, each would compile anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-first test-rest test-every test-all test-thrice soak soak-waits soak-chaos soak-memory compiled check format bench packages clean
+.PHONY: docs demo test test-first test-rest test-every test-all test-thrice soak soak-waits soak-chaos soak-memory compiled check format bench packages clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
+
+# The guide as a site, which opens from a disk: build/site/index.html. Fails on links and anchors that lead nowhere.
+docs: $(STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 compiled: $(STAMP)
 	@$(BIN)/python -m compileall -q -j 0 robust_run

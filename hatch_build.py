@@ -1,4 +1,4 @@
-"""Builds the plugin for NCCL into the wheel, where there is a C compiler. Without one the wheel works, but cannot trace NCCL."""
+"""Puts the guide into the wheel; and the plugin for NCCL, where there is a C compiler: without it the wheel cannot trace NCCL."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FOLDER = os.path.join("robust_run", "tracer", "plugin")
+#: The guide in the source tree, where `robust_run.guide` looks for it in a wheel, and what of it goes elsewhere.
+GUIDE, GUIDE_IN_WHEEL, NOT_GUIDE = "docs", "robust_run/guide_files", ("man",)
 #: Libraries that every Linux with glibc has, under these names.
 GLIBC_S_OWN = re.compile(r"(libc|libpthread|libdl|librt|libm)\.so\.\d+|ld-linux[\w-]*\.so\.\d+")
 #: Manylinux tags are understood from here on (PEP 600: manylinux_2_17 is manylinux2014).
@@ -30,6 +32,7 @@ class PluginBuildHook(BuildHookInterface[Any]):
         """Compile, and name the wheel after the platform if that worked."""
         if version == "editable":
             return
+        build_data["force_include"].update(guide_files(self.root))
         build = load(os.path.join(self.root, FOLDER, "build.py"))
         self._work = tempfile.TemporaryDirectory()
         target = os.path.join(self._work.name, build.OBJECT_NAME)
@@ -46,6 +49,18 @@ class PluginBuildHook(BuildHookInterface[Any]):
         """Forget what was compiled."""
         if hasattr(self, "_work"):
             self._work.cleanup()
+
+
+def guide_files(root: str) -> dict[str, str]:
+    """Return the files of the guide, and the path of each in the wheel. An editable install reads them where they are."""
+    found: dict[str, str] = {}
+    for folder, folders, files in os.walk(os.path.join(root, GUIDE)):
+        folders[:] = [name for name in folders if name not in NOT_GUIDE and not name.startswith(".")]
+        inner = os.path.relpath(folder, os.path.join(root, GUIDE))
+        for name in files:
+            place = os.path.normpath(os.path.join(GUIDE_IN_WHEEL, inner, name))
+            found[os.path.join(folder, name)] = place.replace(os.sep, "/")
+    return found
 
 
 def platform_tag(content: bytes, platform: str) -> str:

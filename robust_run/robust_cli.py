@@ -37,6 +37,10 @@ LATE_GROUPS = {
     "report": ("robust_run.launcher.operator.commands.report_commands", "report"),
     "outliers": ("robust_run.health.commands.outliers", "outliers"),
     "slurm": ("robust_run.slurm.commands", "slurm"),
+    "ready": ("robust_run.launcher.operator.commands.deployment_commands", "ready"),
+    "metrics-token": ("robust_run.launcher.operator.commands.deployment_commands", "metrics_token"),
+    "docs": ("robust_run.guide", "docs"),
+    "dashboard": ("robust_run.guide", "dashboard"),
 }
 #: How `robust --help` lists them.
 SECTIONS = {
@@ -44,7 +48,8 @@ SECTIONS = {
     "What went wrong?": ("incident", "explain", "why", "stacks", "timeline", "outliers"),
     "Steer a job": ("restart", "stop", "update", "code", "evict", "readmit", "check"),
     "What jobs need": ("ckpt", "env", "image", "slurm", "warm"),
-    "More": ("completion", "help"),
+    "Deploy": ("ready", "metrics-token"),
+    "More": ("docs", "dashboard", "completion", "help"),
 }
 EXAMPLES = (
     ("robust status", "the newest job below robust-runs/; name another by its folder or id"),

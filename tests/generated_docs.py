@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
+from man_pages import man_pages
 
 from robust_run.ckpt_io import notes
 from robust_run.ckpt_io.rules import types as ckpt_types
@@ -245,6 +246,12 @@ def main() -> None:
         if after != before:
             page.write_text(after)
             sys.stdout.write(f"{page.name}\n")
+    for name, text in man_pages().items():
+        path = DOCS / "man" / name
+        if not path.exists() or path.read_text() != text:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+            sys.stdout.write(f"man/{name}\n")
 
 
 if __name__ == "__main__":

@@ -56,6 +56,9 @@ GUARANTEES: dict[str, tuple[str, ...]] = {
     "On Slurm no other options are needed": (
         "launcher/slurm/test_cluster_losses.py::test_a_batch_job_trains_on_its_nodes_and_replaces_a_launcher_that_dies",
     ),
+    "In Kubernetes, with and without Kubeflow": (
+        "kubernetes/test_pods_heal.py::test_a_worker_that_is_killed_is_replaced_and_the_pods_stay[TrainJob",
+    ),
     "It shows what happened.": ("launcher/test_startup_jobs.py::test_a_start_is_measured_told_and_drawn",),
     "Nothing is left behind.": ("launcher/test_endings.py::test_sigkill_of_the_launcher_leaves_nothing",),
 }

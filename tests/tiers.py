@@ -48,7 +48,9 @@ FOLDERS = {
     "health/checks/test_programs.py": "torch",
     "examples/": "job",
     "gpu/": "job",
+    "packaging/": "job",
     "docs/test_commands.py": "job",
+    "docs/test_site.py": "job",
     "test_public_api.py": "torch",
 }
 """Marks of all tests in a folder or file: what they start they start in programs."""

@@ -29,6 +29,7 @@ BELOW_ALL = {
     "harmless",
     "atomic_file",
     "terminal",
+    "json_output",
     "secret_file",
     "tls",
     "robust_run",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from generated_docs import DOCS, PART, PARTS, RUN_FILES, made_anew
+from man_pages import man_pages
 from shown_commands import pages
 
 from robust_run.health.rules.table import DEFAULTS
@@ -32,6 +33,11 @@ OTHERS = {"ladder"}
 def test_generated_parts_are_what_the_code_says_now(page: Path) -> None:
     text = page.read_text()
     assert text == made_anew(text), "type: python tests/generated_docs.py"
+
+
+@pytest.mark.parametrize(("name", "text"), man_pages().items(), ids=man_pages())
+def test_man_pages_are_what_the_code_says_now(name: str, text: str) -> None:
+    assert (DOCS / "man" / name).read_text() == text, "type: python tests/generated_docs.py"
 
 
 def test_every_part_that_can_be_made_stands_on_a_page() -> None:

@@ -109,7 +109,8 @@ def test_an_empty_variable_counts_as_not_set() -> None:
             ["--resume", "x", "--nproc-per-node", "1"],
             {},
             "--resume takes the job from its journal; leave --nproc-per-node out"
-            " (only --http-port, --http-host, --notify, --token-file, --tls-cert, --tls-key, --tls-ca may be given)",
+            " (only --http-port, --http-host, --prometheus-dir, --notify, --node-name, --token-file, --tls-cert, --tls-key,"
+            " --tls-ca may be given)",
         ),
         (["--standalone"], {}, "no script given: robust-run [options] SCRIPT [options of SCRIPT]"),
     ],

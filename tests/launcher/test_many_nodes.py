@@ -316,3 +316,20 @@ def test_nodes_that_were_told_no_place_to_meet_are_said_to_meet_on_this_machine_
     assert note == "without --master-addr HOST the nodes meet at 127.0.0.1:29500, which is no other machine than this"
     assert remarks("--nnodes", "2", "--master-addr", "127.0.0.1") == ()
     assert remarks("--nnodes", "2", "--rdzv-endpoint", "node-0:29500") == ()
+
+
+# --- what a node is called ------------------------------------------------------------------------------------------
+
+
+def test_a_node_is_called_by_its_host_name_unless_it_is_told_another(machine: Machine) -> None:
+    assert many(machine, *C10D).node_name == ""
+    assert many(machine, *C10D, "--node-name", "gpu-17.cluster.internal").node_name == "gpu-17.cluster.internal"
+
+
+def test_one_node_is_not_told_that_its_name_does_nothing(machine: Machine) -> None:
+    assert resolved(machine, ROBUST_NODE_NAME="gpu-17") == (None, ())
+
+
+@pytest.mark.parametrize("name", ["gpu 17", "../gpu", "-gpu", "gpu/1", "g" * 254, "gpu\x1b[2J"])
+def test_what_is_no_name_of_a_machine_is_refused(machine: Machine, name: str) -> None:
+    assert "is no name of a machine" in refusal(machine, *C10D, f"--node-name={name}")

@@ -121,6 +121,8 @@ def test_our_own_options_read_variables_of_ours() -> None:
         "controller-standby": "ROBUST_CONTROLLER_STANDBY",
         "coordinator": "ROBUST_COORDINATOR",
         "found": None,  # for one start, not for all that a shell begins
+        "node-name": "ROBUST_NODE_NAME",
+        "prometheus-dir": "ROBUST_PROMETHEUS_DIR",
         "token-file": "ROBUST_TOKEN_FILE",
         "insecure-rendezvous": "ROBUST_INSECURE_RENDEZVOUS",
         "tls-cert": "ROBUST_TLS_CERT",

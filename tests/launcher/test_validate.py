@@ -115,6 +115,15 @@ def test_a_port_of_a_job_of_several_nodes_that_no_other_machine_reaches_is_said(
     assert said not in job(machine, "--http-port", "8080").notes
 
 
+def test_who_is_to_be_found_by_prometheus_serves_at_a_free_port(machine: Machine) -> None:
+    found = job(machine, "--prometheus-dir", "/shared/prometheus")
+    assert (found.prometheus_dir, found.http_port) == ("/shared/prometheus", 0)
+    assert job(machine, "--prometheus-dir", "/shared/prometheus", "--http-port", "8080").http_port == 8080
+    assert job(machine, "--prometheus-dir", "targets").prometheus_dir.endswith("/targets")
+    with pytest.raises(UserError, match="--prometheus-dir needs the web server"):
+        job(machine, "--prometheus-dir", "targets", "--http-port", "off")
+
+
 def test_checkpoints_lie_in_a_folder(machine: Machine) -> None:
     assert job(machine).ckpt_dir is None
     assert job(machine, "--ckpt-dir", "ckpt").ckpt_dir == "/job/ckpt"

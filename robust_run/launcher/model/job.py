@@ -91,6 +91,8 @@ class ManyNodes(NodePolicy, frozen=True, kw_only=True):
     """Agents that stand ready to take the controller over."""
     coordinator: str = ""
     """`etcd://HOST:PORT[,HOST:PORT]`; empty: the run directory, where all nodes share it."""
+    node_name: str = ""
+    """What this node is called; empty: by its host name."""
     found: bool = False
     """Found a run even where this job may have one elsewhere."""
     tls_cert: str = ""
@@ -203,6 +205,8 @@ class JobSpec(JobPolicy, frozen=True, kw_only=True):
     """Port of the web server; None: a free one where there are several nodes, none where there is one. NO_PORT: none."""
     http_host: str = ""
     """Address it listens on; empty: the one of its own machine (loopback)."""
+    prometheus_dir: str = ""
+    """Absolute folder of a file that says where it serves, for Prometheus; empty: none."""
     image: ImageUse | None = None
     """None: workers run where we do."""
     setup: SetupUse | None = None

@@ -301,6 +301,30 @@ def remove_dead_memory() -> None:
             _remove_ours(os.path.join(_MEMORY, name))
 
 
+def joined_here() -> list[str]:
+    """Return the runs that living launchers of this user and pid namespace have a part in.
+
+    A launcher makes its folder in memory when it has been let in. One whose process is gone does not count, nor one of another
+    container that shares the memory file system.
+    """
+    namespace, _, _ = _owner(0).rpartition(".")
+    found = []
+    for name in sorted(os.listdir(_MEMORY)) if os.path.isdir(_MEMORY) else ():
+        head, _, pid = name.rpartition(".")
+        run, dash, other = head.removeprefix(_PREFIX).rpartition("-")
+        if name.startswith(_PREFIX) and dash and other == namespace and pid.isdecimal() and _is_ours(name, pid):
+            found.append(run)
+    return found
+
+
+def _is_ours(name: str, pid: str) -> bool:
+    try:
+        owner = os.lstat(os.path.join(_MEMORY, name)).st_uid
+    except OSError:
+        return False
+    return owner == os.geteuid() and os.path.exists(f"/proc/{pid}")
+
+
 def _temporary_folder() -> str:
     folder = os.environ.get("TMPDIR", "")
     return folder if os.path.isabs(folder) else "/tmp"  # noqa: S108 - folders in it are made with mkdir, for us alone

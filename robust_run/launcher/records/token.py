@@ -27,6 +27,7 @@ _RANDOM_BYTES = 32
 _EXPORT = f"export {VARIABLE} with {SHORTEST} or more random characters, the same on every node"
 _DOMAIN = b"robust-run job token\0"
 _READING = b"robust-run reading token\0"
+_METRICS = b"robust-run metrics token\0"
 _KEEPERS = b"robust-run memory keepers\0"
 
 
@@ -71,6 +72,28 @@ def reading_token(token: str) -> str:
     import hmac
 
     return hmac.new(token.encode(errors="surrogateescape"), _READING, "sha256").hexdigest()
+
+
+def metrics_token(secret: str) -> str:
+    """Return the token that may read the metrics of every job of a secret, and nothing else, 64 hexadecimal digits.
+
+    A Prometheus that finds jobs by itself has one for all of them; each job's own differ.
+    """
+    import hmac
+
+    return hmac.new(secret.encode(errors="surrogateescape"), _METRICS, "sha256").hexdigest()
+
+
+def metrics_token_here(token_file: str, env: Mapping[str, str]) -> str:
+    """Return the metrics token of the secret that is here already; empty where there is none, or it cannot be used."""
+    try:
+        if token_file:
+            secret = read_secret(token_file)
+        else:
+            secret = checked(env[VARIABLE], VARIABLE) if env.get(VARIABLE) else read_secret(_own_file(env))
+    except UserError:
+        return ""
+    return metrics_token(secret) if secret is not None else ""
 
 
 def keeper_key(token: str, run_id: str) -> bytes:

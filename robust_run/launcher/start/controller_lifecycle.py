@@ -42,7 +42,7 @@ from robust_run.launcher.model.lease_times import HOLD_MARGIN_S, lease_times, lo
 from robust_run.launcher.operator.server.server import ApiServer, HttpPlace
 from robust_run.launcher.records.journal import Journal
 from robust_run.launcher.records.run_directory import RunDirectory
-from robust_run.launcher.records.token import write_token
+from robust_run.launcher.records.token import metrics_token_here, write_token
 from robust_run.launcher.start.console import Console
 from robust_run.launcher.start.controller_records import ControllerRecords
 from robust_run.launcher.start.many.controller_supervisor import REPLACED
@@ -241,6 +241,9 @@ class ControllerProcess:
             tls_cert=many.tls_cert,
             tls_key=many.tls_key,
             tls_ca=many.tls_ca,
+            metrics_token="" if many.insecure else metrics_token_here(many.token_file, os.environ),
+            prometheus_dir=config.spec.prometheus_dir,
+            run_id=config.spec.run_id,
         )
         served = http if port != NO_PORT else None
         api = ApiServer(handle, self._run_directory.path, self._config.token, self._clock, self._console.say, served)

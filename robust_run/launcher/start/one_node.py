@@ -143,6 +143,12 @@ def api_of(
     if spec.http_port is not None and spec.http_port != NO_PORT:
         secret = token.job_token(os.urandom(32).hex(), spec.run_id)
         token.write_token(run_directory.path, secret)
-        http = HttpPlace(address=spec.http_host, port=spec.http_port)
+        http = HttpPlace(
+            address=spec.http_host,
+            port=spec.http_port,
+            metrics_token=token.metrics_token_here("", os.environ),
+            prometheus_dir=spec.prometheus_dir,
+            run_id=spec.run_id,
+        )
     handle = Handle(facts, controller, run_directory.journal)
     return ApiServer(handle, run_directory.path, secret, clock, console.say_unless_full, http)

@@ -23,7 +23,7 @@ from robust_run.launcher.records.journal import GONE_S, Journal, JournalEntry, i
 from robust_run.launcher.records.outcome import told
 from robust_run.launcher.records.run_directory import RunDirectory, remove_dead_memory
 from robust_run.launcher.start import main
-from robust_run.launcher.start.options.many_nodes import resolve_tls
+from robust_run.launcher.start.options.many_nodes import parse_node_name, resolve_tls
 from robust_run.launcher.start.options.options import Options
 from robust_run.launcher.start.options.rendezvous import parse_host, parse_http_port
 from robust_run.launcher.start.options.validate import resolve_notify
@@ -56,7 +56,7 @@ def resume(options: Options, world: World, env: Mapping[str, str], scheduler: Sc
     from robust_run.launcher.start.many.joining import Resumed
     from robust_run.launcher.start.many.main import launch_many
 
-    here = _agent_here(known, socket.gethostname())
+    here = _agent_here(known, spec.many.node_name or socket.gethostname())
     return launch_many(spec, env, Resumed(run_path=path, agent=here), scheduler)
 
 
@@ -68,11 +68,16 @@ def with_options(job: JobSpec, path: str, options: Options, world: World) -> Job
         job = msgspec.structs.replace(job, http_port=parse_http_port(options.http_port))
     if options.http_host:
         job = msgspec.structs.replace(job, http_host=parse_host("--http-host", options.http_host))
+    if options.prometheus_dir:
+        job = msgspec.structs.replace(
+            job, prometheus_dir=absolute(options.prometheus_dir, world), http_port=job.http_port or 0
+        )
     if options.notify:
         job = msgspec.structs.replace(job, notify=resolve_notify(options.notify, world))
     many = job.many
     if many is None:
         return job
+    many = msgspec.structs.replace(many, node_name=parse_node_name(options.node_name))
     if options.token_file:
         many = msgspec.structs.replace(many, token_file=absolute(options.token_file, world))
     if options.tls_cert or options.tls_key or options.tls_ca:

@@ -13,7 +13,7 @@
     GET  /v1/live?first=N&count=M                   what `robust top` shows, with M nodes from place N on
 
 The job's token may do all of it; the reading token (see `records.token.reading_token`) what `may_read` names: numbers, status and
-pages, and neither actions nor code, stacks or the journal.
+pages, and neither actions nor code, stacks or the journal; the metrics token, which is of all jobs of a secret, `/metrics` alone.
 
 An error is `{"error": "one line"}`. Actions take JSON only: no page of another site can send that for a browser.
 """
@@ -90,11 +90,15 @@ class Gate(Protocol):
 class Api:
     """The routes over one controller."""
 
-    def __init__(self, controller: ControllerHandle, clock: Clock, token: str, gate: Gate) -> None:
+    def __init__(
+        self, controller: ControllerHandle, clock: Clock, token: str, gate: Gate, metrics_token: str = ""
+    ) -> None:
+        """`metrics_token`: lets in to `/metrics`; empty: no such token does."""
         self._controller = controller
         self._clock = clock
         self._token = token.encode()
         self._reading = reading_token(token).encode()
+        self._metrics = metrics_token.encode()
         self._gate = gate
         self._pages = JournalPages(controller.journal_path)
         self._live = LiveRoutes(controller, clock)
@@ -153,6 +157,10 @@ class Api:
                 response.headers["WWW-Authenticate"] = 'Basic realm="robust-run: the job token is the password"'
             elif may == "read" and not may_read(request.method, request.path):
                 response = _error(403, "this token may only look; this needs the file token of the run directory")
+            elif may == "metrics" and (request.method, request.path) != ("GET", "/metrics"):
+                response = _error(
+                    403, "this token reads /metrics alone; the file token.read of the run directory shows more"
+                )
             else:
                 self._gate.let_in(request.protocol)
                 response = await handler(request)
@@ -166,7 +174,7 @@ class Api:
         response.force_close()
         return response
 
-    def _may(self, request: web.Request) -> Literal["all", "read", ""]:
+    def _may(self, request: web.Request) -> Literal["all", "read", "metrics", ""]:
         """Return what the token allows that the request carries: as programs send it, or as a browser sends a password."""
         scheme, _, given = request.headers.get("Authorization", "").partition(" ")
         secret = given.strip().encode(errors="replace")
@@ -179,9 +187,10 @@ class Api:
             return ""
         is_full = hmac.compare_digest(secret, self._token)
         is_reading = hmac.compare_digest(secret, self._reading)
+        is_metrics = hmac.compare_digest(secret, self._metrics) and bool(self._metrics)
         if not self._token:
             return ""
-        return "all" if is_full else "read" if is_reading else ""
+        return "all" if is_full else "read" if is_reading else "metrics" if is_metrics else ""
 
     # --- reading ---
 

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import ssl
 
     from robust_run.launcher.operator.server.routes import Api
+    from robust_run.launcher.operator.server.scrape_target import ScrapeTarget
 
 LOOPBACK = "127.0.0.1"
 EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104 - only where that was asked for
@@ -50,6 +51,12 @@ class HttpPlace(msgspec.Struct, frozen=True, kw_only=True):
     """Empty: in the file of the certificate."""
     tls_ca: str = ""
     """With which clients can check the certificate; empty: with the certificate itself."""
+    metrics_token: str = ""
+    """See `records.token.metrics_token`; empty: there is none."""
+    prometheus_dir: str = ""
+    """Where the file is to be that leads Prometheus here; empty: nowhere."""
+    run_id: str = ""
+    """What the run is called there."""
 
 
 class ApiServer:
@@ -79,6 +86,7 @@ class ApiServer:
         self._beginning: asyncio.Task[None] | None = None
         self._api: Api | None = None
         self._closed = False
+        self._target: ScrapeTarget | None = None
         self.place: places.ApiEndpoint | None = None
         """Where it serves; None before `start`."""
 
@@ -99,8 +107,23 @@ class ApiServer:
             places.write_place(self._run_directory, self.place)
         except OSError as error:
             self._complain(f"robust status will not find this job: cannot write {places.PLACE_NAME}: {error.strerror}")
+        if self._http is not None and url and self._http.prometheus_dir:
+            self._show_prometheus(url, self._http)
         for listener in self._listeners:
             self._loop.add_reader(listener, self._wake)
+
+    def _show_prometheus(self, url: str, http: HttpPlace) -> None:
+        from robust_run.launcher.operator.server import scrape_target  # for jobs that are to be found
+
+        self._target = scrape_target.ScrapeTarget(
+            folder=http.prometheus_dir, run_id=http.run_id, url=url, host=socket.gethostname()
+        )
+        try:
+            scrape_target.write(self._target)
+        except OSError as error:
+            self._complain(
+                f"--prometheus-dir {http.prometheus_dir}: Prometheus will not find this job: {error.strerror}"
+            )
 
     def _listen_here(self) -> None:
         path = os.path.abspath(os.path.join(self._run_directory, places.SOCKET_NAME))
@@ -162,6 +185,10 @@ class ApiServer:
         """Remove what leads here, but not what another controller has put in its place."""
         if self.place is not None:
             places.remove_place(self._run_directory, self.place)
+        if self._target is not None:
+            from robust_run.launcher.operator.server import scrape_target
+
+            scrape_target.remove(self._target)
         with suppress(OSError):
             if self._socket_path and os.stat(self._socket_path).st_ino == self._socket_inode:
                 os.unlink(self._socket_path)
@@ -198,7 +225,8 @@ class ApiServer:
         from robust_run.launcher.operator.server.routes import Api
 
         connections = ApiConnections(self._listeners, self._tls)
-        api = Api(self._controller, self._clock, self._token, connections)
+        metrics = self._http.metrics_token if self._http is not None else ""
+        api = Api(self._controller, self._clock, self._token, connections, metrics)
         await api.start()
         if self._closed:
             await api.close(0.0)

@@ -78,7 +78,7 @@ class Joining:
         self._node_id = node_id
         self._say = say
         self._network = SystemNetwork()
-        self._name = spec.slurm.node_name if spec.slurm is not None else socket.gethostname()
+        self._name = own_name(spec)
         self._place: Host | Guest = Guest(addresses=(), port=many.port)
         self._candidate_port = 0
         self._tries = 0
@@ -330,6 +330,12 @@ class Joining:
         self._lease.times = LeaseTimes(connection.welcome.lease_s)
         self._lease.renew(sent_at_s)
         return connection
+
+
+def own_name(spec: JobSpec) -> str:
+    """Return what this node is called: as Slurm or --node-name calls it, else its host name."""
+    given = spec.many.node_name if spec.many is not None else ""
+    return spec.slurm.node_name if spec.slurm is not None else given or socket.gethostname()
 
 
 def guest_at(where: str) -> Guest:

@@ -33,7 +33,7 @@ from robust_run.launcher.start.many.controller_supervisor import ControllerSuper
 from robust_run.launcher.start.many.end_on_record import EndOnRecord
 from robust_run.launcher.start.many.fence import Cell, Lease
 from robust_run.launcher.start.many.interruption import Stopped, unless_stopped
-from robust_run.launcher.start.many.joining import Joining, Resumed
+from robust_run.launcher.start.many.joining import Joining, Resumed, own_name
 from robust_run.launcher.start.many.link import RemoteLink
 from robust_run.launcher.start.many.own_mark import OwnMark, folder_of_marks
 from robust_run.launcher.start.priority import raise_priority
@@ -122,7 +122,7 @@ class _NodeOfMany:
         self._supervisor = ControllerSupervisor(mask, dict(env), self._console.say)
         self._node_id = os.urandom(8).hex()
         self._mark = presence.show(self._node_id)
-        self._name = spec.slurm.node_name if spec.slurm is not None else socket.gethostname()
+        self._name = own_name(spec)
         marks = folder_of_marks(spec, env, socket.gethostname())
         self._own_mark = OwnMark(spec, marks, self._node_id, self._console.say)
         self._joining = Joining(

@@ -72,10 +72,11 @@ def page(*, is_long: bool) -> str:
 
 def _section(formatter: click.HelpFormatter, title: str, options: list[OptionDescription]) -> None:
     with formatter.section(title):
-        formatter.write_dl([_row(option) for option in options])
+        formatter.write_dl([row(option) for option in options])
 
 
-def _row(option: OptionDescription) -> tuple[str, str]:
+def row(option: OptionDescription) -> tuple[str, str]:
+    """Return an option's names with its value, and what it does with its default."""
     value = f"[={option.metavar}]" if option.kind == "maybe" else f" {option.metavar}" if option.metavar else ""
     name = f"--{option.name}{value}"
     has_default = option not in HELP_OPTIONS and option.default not in (None, False, "", ())

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 MOST_NODES = 100_000
 """More nodes than any cluster has: a larger number is a slip of the finger."""
 MOST_COORDINATORS = 16
+MOST_NAME = 253
+"""Characters of a host's name, as DNS has it."""
+_NODE_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MOST_NAME - 1}}}")
 _THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 ETCD_PORT = 2379
 """Where none is given, as with etcd."""
@@ -76,6 +79,7 @@ def resolve_many(options: Options, world: World) -> tuple[ManyNodes | None, tupl
         controller_standby=_controller_standby(options, most + standby),
         coordinator=coordinator,
         found=options.found,
+        node_name=parse_node_name(options.node_name),
         tls_cert=tls_cert,
         tls_key=tls_key,
         tls_ca=tls_ca,
@@ -142,7 +146,8 @@ def _nothing_for_one_node(options: Options) -> tuple[str, ...]:
     names = [
         f"--{each.name}" for each in OPTIONS if each.group == NODES and getattr(options, each.field) != each.default
     ]
-    asked = [name for name in names if name != "--standby"]  # `auto` may well mean none
+    # `auto` may well mean none; a name may be the environment's of a whole cluster
+    asked = [name for name in names if name not in ("--standby", "--node-name")]
     return (f"{', '.join(asked)}: nothing to do, the job has one node",) if asked else ()
 
 
@@ -193,6 +198,16 @@ def _insecure(options: Options) -> bool:
             "(ROBUST_TOKEN, --token-file), or leave --http-host out"
         )
     return options.insecure_rendezvous
+
+
+def parse_node_name(text: str | None) -> str:
+    """Return what --node-name says, empty if it was not given. Raises UserError."""
+    name = (text or "").strip()
+    if name and not _NODE_NAME.fullmatch(name):
+        raise UserError(
+            f"--node-name {name!r} is no name of a machine: letters, digits, dots and dashes, {MOST_NAME} at most"
+        )
+    return name
 
 
 def _controller_standby(options: Options, nodes: int) -> int:

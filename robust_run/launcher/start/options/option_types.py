@@ -32,7 +32,17 @@ OURS = (OWN, FAILURES, CHECKPOINTS, NODES, IMAGES, SETUPS, HEALTH, SLURM)
 GROUPS = (*OURS, WORKERS, SCRIPT, RENDEZVOUS, OUTPUT, ENDINGS, HELP)
 """Headings of the help page, in its order."""
 
-RESUMABLE = ("http-port", "http-host", "notify", "token-file", "tls-cert", "tls-key", "tls-ca")
+RESUMABLE = (
+    "http-port",
+    "http-host",
+    "prometheus-dir",
+    "notify",
+    "node-name",
+    "token-file",
+    "tls-cert",
+    "tls-key",
+    "tls-ca",
+)
 """Options that may stand beside --resume: they are the machine's, not the job's."""
 
 
@@ -96,6 +106,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     preload: str = "torch,torch.distributed"
     http_port: str | None = None
     http_host: str | None = None
+    prometheus_dir: str | None = None
     notify: tuple[str, ...] = ()
     resume: str | None = None
     on_hang: str = _JOB.on_hang
@@ -121,6 +132,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     controller_standby: int = 0
     coordinator: str | None = None
     found: bool = False
+    node_name: str | None = None
     token_file: str | None = None
     insecure_rendezvous: bool = False
     tls_cert: str | None = None
@@ -251,6 +263,12 @@ NODE_OPTIONS: tuple[OptionDescription, ...] = (
         "",
         "Found a new run even where this job may have one that is not over; for one start, not for scripts.",
         OptionLook(kind="flag", env=False),
+    ),
+    describe(
+        NODES,
+        "node-name",
+        "NAME",
+        "What this node is called in messages and evictions (default: its host name); in a pod, the machine's name.",
     ),
     describe(
         NODES,

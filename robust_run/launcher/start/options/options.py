@@ -180,6 +180,12 @@ OPTIONS: tuple[OptionDescription, ...] = (
         "Address that the port listens on; unless given, of this machine alone. 0.0.0.0 or :: for all of its addresses.",
     ),
     describe(
+        OWN,
+        "prometheus-dir",
+        "FOLDER",
+        "Write where the metrics are into a file there, for Prometheus (file_sd); it goes when the job ends.",
+    ),
+    describe(
         FAILURES,
         "on-hang",
         "auto|relaunch|evict|report",

@@ -158,8 +158,9 @@ def _job(options: Options, chosen: _Chosen, world: World) -> JobSpec:
         omp_threads_defaulted=chosen.nproc > 1 and "OMP_NUM_THREADS" not in world.env,
         notes=chosen.notes,
         many=chosen.many,
-        http_port=parse_http_port(options.http_port),
+        http_port=_http_port(options),
         http_host=parse_host("--http-host", options.http_host) if options.http_host else "",
+        prometheus_dir=absolute(options.prometheus_dir, world) if options.prometheus_dir else "",
         on_hang=options.on_hang,
         hang_after_s=options.hang_after,
         hang_patience_s=parse_patience_s(options.hang_patience, options.hang_after),
@@ -177,6 +178,14 @@ def _job(options: Options, chosen: _Chosen, world: World) -> JobSpec:
         diagnose=options.diagnose,
         notify=resolve_notify(options.notify, world),
     )
+
+
+def _http_port(options: Options) -> int | None:
+    """Return the port; who wants to be found by Prometheus has one. Raises UserError."""
+    port = parse_http_port(options.http_port)
+    if options.prometheus_dir and port == NO_PORT:
+        raise UserError("--prometheus-dir needs the web server: leave it or --http-port off out")
+    return 0 if options.prometheus_dir and port is None else port
 
 
 def _http_notes(options: Options, many: ManyNodes | None) -> tuple[str, ...]:
