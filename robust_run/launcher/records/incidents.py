@@ -9,7 +9,7 @@ import msgspec
 
 from robust_run.clock import Clock
 from robust_run.harmless import Harmless
-from robust_run.launcher.model.actions import Finish, RecordIncident
+from robust_run.launcher.model.actions import Finish, RecordIncident, StandstillOver
 from robust_run.launcher.model.check_events import Decided
 from robust_run.launcher.model.events import FirstStep
 from robust_run.launcher.model.job import RankEvidence, Rung
@@ -169,6 +169,16 @@ class IncidentBook:
         self._dirty = True
         later(0.0, self.flush)
         self._notify(lambda notifier: notifier.opened(incident))
+
+    def went_on(self, action: StandstillOver) -> None:
+        """Say that ranks go on of which it was reported that they wait, and have its page drawn anew."""
+        from robust_run.report import summary
+
+        told = [each for each in self.incidents if each.attempt == action.attempt and each.action.name == "report"]
+        if told:
+            over_s = action.at_s + self._clock.unix_s() - self._clock.monotonic_s()
+            self.say(summary.went_on_line(action.attempt, over_s - told[-1].onset_s))
+            self.pages.due(told[-1].id)
 
     def relaunched(self, attempt: int, how: tuple[Rung, ...], why: str) -> None:
         """Say how the attempt after the newest incident was started."""

@@ -5,6 +5,7 @@ Each part is a `<section data-part=...>`: a live page fetches itself and puts in
 
 from __future__ import annotations
 
+from robust_run.report.effective import Standstill
 from robust_run.report.heat import headline
 from robust_run.report.heatmap import fragment_style, heatmap_fragment
 from robust_run.report.pages import job_parts as parts
@@ -58,6 +59,8 @@ def _state(page: JobPage) -> tuple[str, str]:
         )
     if not page.drawn.is_live:
         return {"gone": "no controller", "unknown": "not known"}.get(page.drawn.life, "over"), "warn"
+    if _standing(page) is not None:
+        return "HUNG", ""
     return {
         "running": ("running", "good"),
         "gathering": ("waiting for nodes", "warn"),
@@ -66,6 +69,12 @@ def _state(page: JobPage) -> tuple[str, str]:
         "ending": ("restarting", "warn"),
         "stopping": ("stopping", "warn"),
     }.get(page.phase, (page.phase or "new", "calm"))
+
+
+def _standing(page: JobPage) -> Standstill | None:
+    """Return the standstill that goes on, of a job that runs."""
+    is_one = page.drawn.is_live and not page.outcome and page.phase == "running" and page.attempts
+    return page.attempts[-1].standing if is_one else None
 
 
 def _head(page: JobPage) -> str:
@@ -103,6 +112,10 @@ def _sentence(page: JobPage, lived_s: float) -> str:
         said, rest = f"Stopped after {lasted(lived_s)}", page.reason
     elif not page.drawn.is_live:
         said, rest = _of_one_that_is_silent(page)
+    elif (standing := _standing(page)) is not None:
+        told = next((each.incident for each in page.incidents if each.incident.id == standing.incident), None)
+        said = f"Hung for {lasted(max(0.0, page.known_s - standing.begin_s))}{f': {told.verdict.sentence}' if told else ''}"
+        rest = f"{size}, attempt {page.attempts[-1].number}; it was reported, and nothing was done about it so far"
     elif page.attempts:
         said, rest = f"{size}, attempt {page.attempts[-1].number}", ""
         if page.nodes_standby:

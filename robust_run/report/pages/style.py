@@ -90,7 +90,7 @@ border-bottom:1px solid var(--line)}
 .moments b{font-weight:560}
 .split{width:100%;height:1.5rem;border-radius:4px;overflow:hidden}
 .k-productive{fill:var(--series-3)}.k-first_start{fill:var(--series-5)}.k-starting{fill:var(--series-1)}
-.k-redone{fill:var(--series-7)}.k-unnoticed{fill:var(--series-2)}.k-deciding{fill:var(--series-6)}.k-ending{fill:var(--series-8)}
+.k-redone{fill:var(--series-7)}.k-standstill{fill:var(--bad)}.k-unnoticed{fill:var(--series-2)}.k-deciding{fill:var(--series-6)}.k-ending{fill:var(--series-8)}
 .k-checking{fill:var(--wait)}.k-waiting{fill:var(--series-4)}.k-unused{fill:var(--calm)}
 .swatch{display:inline-block;width:.8rem;height:.8rem;border-radius:2px;margin-right:.5rem;vertical-align:-.05rem}
 """
