@@ -1,8 +1,8 @@
 """Standstill of an attempt in which a wait is only reported: when it begins to count, and when ranks go on. Pure.
 
-What is known: which nodes have ranks that wait too long, and that they do not any more; both are told by those that look at the ranks.
-A wait alone is no standstill: ranks also wait for one that evaluates or writes a checkpoint, which is work. So it is one
-if the evidence of all ranks was looked at, found none of those at fault at work, and some rank still waits when that is put on record.
+What is known: on which nodes ranks wait for too long, and that they do not any more; agents tell both, as they look at the ranks.
+A wait alone is no standstill: ranks also wait for one that evaluates or writes a checkpoint, which is work. So it is one if the
+evidence of all ranks was looked at, none of those at fault is at work, and some rank still waits when that is put on record.
 It is over when no node has such a wait: what comes after it, also at the same place, is another one.
 """
 

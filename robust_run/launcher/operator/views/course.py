@@ -26,7 +26,8 @@ START_EDGES_S = (0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600)
 #: Lines of a journal that tell the course; what is in others is known from the state, or to developers only.
 TELLING = frozenset(
     b"job_started start_attempt attempt_started first_step record_incident end_attempt attempt_ended finish node_evicted "
-    b"node_readmitted node_lost node_left hang_suspected inquired controller_resumed standstill_over update_staged update_refused".split()
+    b"node_readmitted node_lost node_left hang_suspected inquired controller_resumed standstill_over update_staged "
+    b"update_refused".split()
 )
 _KIND = re.compile(rb'"type":"(\w+)"')
 #: The kind is within so many bytes of the beginning of a line.
