@@ -16,8 +16,16 @@ from robust_run.report.types import Evidence
 #: Lines of evidence that are open from the start, and those that are kept at all.
 OPEN_LINES = 40
 MOST_LINES = 400
+#: From so many lines of evidence on they can be searched.
+SEARCHED_LINES = 12
 #: Shorter intervals have no line of their own; their moments are listed.
 LEAST_S = 0.005
+
+_SEARCH = (
+    "<p class='find screen'><label for=find-lines>Only lines with</label> "
+    "<input type=search id=find-lines data-find=evidence autocomplete=off spellcheck=false> "
+    "<span class=dim role=status id=find-lines-said></span></p>"
+)
 
 
 def what_next(page: IncidentPage) -> str:
@@ -113,19 +121,22 @@ def evidence(page: IncidentPage) -> str:
     if verdict.over_evicted:
         facts.append(("May be innocent", f"ranks {span(verdict.over_evicted)}"))
     listed = join(f"<dt>{name}</dt><dd>{said}</dd>" for name, said in facts)
-    seen = join(_one(each, index) for index, each in enumerate(page.incident.evidence))
-    return section("evidence", "Evidence and rule", f"<dl class=facts>{listed}</dl>", seen)
+    seen = join(_one(each, index, page.files) for index, each in enumerate(page.incident.evidence))
+    many = sum(len(each.text.splitlines()) for each in page.incident.evidence) >= SEARCHED_LINES
+    return section("evidence", "Evidence and rule", f"<dl class=facts>{listed}</dl>", _SEARCH if many else "", seen)
 
 
-def _one(each: Evidence, index: int) -> str:
+def _file(path: str, files: Sequence[str]) -> str:
+    """Return the name of a file in the run directory; a link to it where it is there."""
+    name = f"<code>{breakable(path, 400)}</code>"
+    return f"<a href='../{path}'>{name}</a>" if path in files and re.fullmatch(r"[a-z0-9/._]+", path) else name
+
+
+def _one(each: Evidence, index: int, files: Sequence[str]) -> str:
     lines = each.text.splitlines()[:MOST_LINES]
     what = text(each.what, 120)
     head = f"<h3>{f'Rank {each.rank}: {what}' if each.rank is not None else what[:1].upper() + what[1:]}</h3>"
-    path = (
-        f"<p class='small dim'>whole file, in the run directory: <code>{breakable(each.path, 400)}</code></p>"
-        if each.path
-        else ""
-    )
+    path = f"<p class='small dim'>whole file, in the run directory: {_file(each.path, files)}</p>" if each.path else ""
     if not any(line.strip() for line in lines):
         return f"{head}{path or '<p class=dim>nothing was printed</p>'}"
     shown = f"<pre tabindex=0>{_lines(lines[-OPEN_LINES:])}</pre>"

@@ -47,8 +47,12 @@ def breakable(value: object, longest: int = LONGEST) -> str:
 
 
 def command(line: str) -> str:
-    """Return a command line that a click selects whole."""
-    return f"<code class=cmd>{text(line)}</code>"
+    """Return a command line that a click selects whole, and a button that copies it, where scripts run."""
+    written = text(line)
+    return (
+        f"<code class=cmd>{written}</code>"
+        f'<button type=button class="copy screen" data-key="copy {written}" aria-label="copy {written}">copy</button>'
+    )
 
 
 def section(name: str, title: str, *content: str, note: str = "") -> str:

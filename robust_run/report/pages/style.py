@@ -42,6 +42,11 @@ pre{margin:.5rem 0 1rem;padding:.8rem 1rem;background:var(--surface);border-radi
 line-height:1.5;white-space:pre-wrap;overflow-wrap:anywhere}
 .cmd{display:inline-block;padding:.12rem .5rem;background:var(--surface);border:1px solid var(--line);border-radius:5px;
 user-select:all;overflow-wrap:anywhere}
+.copy{margin-left:.4rem;padding:.1rem .5rem;border:1px solid var(--line);border-radius:5px;background:none;color:var(--muted);
+font:inherit;font-size:.8125rem;cursor:pointer}.copy:hover{color:var(--ink);border-color:var(--muted)}
+.find input{font:inherit;font-size:.9rem;padding:.15rem .5rem;border:1px solid var(--line);border-radius:5px;background:var(--paper);
+color:var(--ink);max-width:100%}
+@media(scripting:none){.copy,.find{display:none}}
 footer{color:var(--muted);font-size:.8125rem;padding-top:3rem;padding-bottom:2.5rem;overflow-wrap:anywhere}
 .kicker{display:flex;flex-wrap:wrap;align-items:center;gap:.3rem .8rem;font-size:.9rem;color:var(--muted);margin-top:.75rem}
 .kind{font-weight:620;color:var(--bad)}.kind.warn{color:var(--warn)}.kind.good{color:var(--good)}.kind.calm{color:var(--ink)}

@@ -192,6 +192,8 @@ class IncidentPage(msgspec.Struct, frozen=True, kw_only=True):
     """The one it struck; None where the journal does not say."""
     following: AttemptTimes | None = None
     lost: IncidentCost | None = None
+    files: tuple[str, ...] = ()
+    """Those of its evidence that are there, where the page is drawn, below the run directory: the page leads to them."""
     drawn: Drawn
 
 

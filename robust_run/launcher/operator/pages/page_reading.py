@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import threading
 import time
 from bisect import bisect_right
@@ -18,10 +19,13 @@ from robust_run.launcher.records.journal import JournalEntry, JournalHeader
 from robust_run.report.files import incident as incident_file
 from robust_run.report.heat import Heat, heat_of
 from robust_run.report.pages.types import JobPage, NodePlace, ReportedCheckpoint
+from robust_run.report.types import Incident
 from robust_run.tracer.types import RankTrace, Scene
 
 #: A scene's file may be so large; more is not read.
 LARGEST_SCENE_BYTES = 512 << 20
+#: So much of the end of a log is handed out.
+LOG_BYTES = 4 << 20
 #: Rings that are read for a heat-map, evenly chosen where there are more.
 MOST_RINGS = 512
 #: How long the list of checkpoints is good for.
@@ -77,6 +81,22 @@ def scene_in(folder: str, number: int) -> Scene | None:
         return incident_file.read_scene(path)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
+
+
+def files_in(folder: str, incident: Incident) -> tuple[str, ...]:
+    """Return which files of an incident's evidence are in a run directory: ranks of other nodes may have theirs there alone."""
+    named = {each.path for each in incident.evidence if each.path}
+    return tuple(sorted(path for path in named if folder and os.path.isfile(os.path.join(folder, path))))
+
+
+def log_in(folder: str, path: str) -> bytes:
+    """Return the end of a file below a run directory. Raises OSError, also for what is no file."""
+    descriptor = os.open(os.path.join(folder, path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(f"{path!r} is no file")
+        file.seek(max(os.fstat(descriptor).st_size - LOG_BYTES, 0))
+        return file.read(LOG_BYTES)
 
 
 def scene_mark(folder: str, number: int) -> tuple[int, int]:
