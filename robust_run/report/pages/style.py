@@ -143,7 +143,7 @@ background:var(--none)}
 .graph .box.s-suspect{fill:var(--warn-wash);stroke:var(--warn);stroke-width:2}
 .graph .strong{font-weight:620}.graph .s-culprit-ink{fill:var(--bad)}.graph .s-suspect-ink{fill:var(--warn)}
 .graph .edge{fill:none;stroke:var(--muted);stroke-width:1.5}.graph .tip{fill:var(--muted)}
-.heat{overflow-x:auto}.heat svg{max-width:none}.chart svg{width:100%;height:auto}
+.heat{overflow-x:auto}.heat svg{max-width:none}.chart svg{width:100%;height:auto}.chart.narrow{display:none}
 
 .chart+.legend{margin-top:.9rem}.grid{stroke:var(--line)}.cum{fill:none;stroke:var(--ink);stroke-width:2}
 .win{fill:none;stroke:var(--series-1);stroke-width:1.5}
@@ -166,7 +166,7 @@ table.stack tr{border-bottom:1px solid var(--line);padding:.5rem 0}
 table.stack td{border:0;padding:.1rem 0 .1rem 7rem;text-align:left;white-space:normal;position:relative}
 table.stack td::before{content:attr(data-h);position:absolute;left:0;top:.2rem;color:var(--muted);font-size:.8125rem}
 table.stack td[data-h=""]{padding-left:0}table.stack td:first-child{font-weight:560}
-.chart svg{min-width:38rem;max-width:none}.mass .row{padding:.25rem 0}
+.chart.wide{display:none}.chart.narrow{display:block}.mass .row{padding:.25rem 0}
 table.stack td:empty{display:none}
 }
 """

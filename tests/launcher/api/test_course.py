@@ -106,8 +106,8 @@ def stands(number: int, onset_s: float, when_s: float) -> bytes:
     )
 
 
-def go_on(number: int, at_s: float) -> bytes:
-    return line(at_s + 0.5, "standstill_over", action=True, attempt=number, at_s=100_000.0 + at_s)
+def go_on(number: int, at_s: float, late_s: float = 0.0) -> bytes:
+    return line(at_s + late_s, "standstill_over", action=True, attempt=number, at_s=100_000.0 + at_s)
 
 
 def test_a_hang_that_was_only_reported_costs_its_time_while_it_lasts_and_no_more() -> None:
@@ -121,6 +121,18 @@ def test_a_hang_that_was_only_reported_costs_its_time_while_it_lasts_and_no_more
     assert course.effective_s(START + 200) == pytest.approx(90 + 10 + 20)
     assert [each.incident for each in course.attempts[-1].standstills] == [2, 3]
     assert course.ran_s(START + 200) == pytest.approx(95 + 90), "counters never fall"
+
+
+def test_what_was_in_vain_does_not_fall_when_ranks_go_on_and_that_is_heard_a_moment_later() -> None:
+    course = story(*HEALED, stands(1, 120.0, 130.0))
+    before_s = course.effective_s(START + 161)
+    course.take(go_on(1, 160.0, late_s=1.0))
+    assert course.effective_s(START + 161) == before_s
+
+
+def test_ranks_that_went_on_while_no_controller_was_there_trained_since_then() -> None:
+    course = story(*HEALED, stands(1, 120.0, 130.0), go_on(1, 160.0, late_s=300.0))
+    assert course.effective_s(START + 460) == pytest.approx(90 + 10 + 300)
 
 
 def test_what_is_reported_of_a_standstill_that_goes_on_counts_once() -> None:

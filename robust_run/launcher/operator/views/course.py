@@ -167,7 +167,7 @@ class Course:
                 elif fact.stands_still and fact.onset_at_s is not None:
                     attempt.stand(min(fact.onset_at_s + offset_s, at_s), self.counted["record_incident"])
             case "standstill_over" if fact.at_s is not None:
-                attempt.go_on(min(fact.at_s + offset_s, at_s))
+                attempt.go_on(min(fact.at_s + offset_s, at_s), at_s)
             case "end_attempt" if not fact.only:
                 attempt.end(at_s)
             case "attempt_ended":

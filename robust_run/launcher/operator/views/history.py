@@ -138,7 +138,7 @@ class AttemptHistory:
                 onset_s = min(action.onset_at_s + entry.at - entry.mono, entry.at)
                 self._attempts[attempt].course.stand(onset_s, self.incidents)
             case a.StandstillOver(attempt=attempt, at_s=at_s) if attempt in self._attempts:
-                self._attempts[attempt].course.go_on(min(at_s + entry.at - entry.mono, entry.at))
+                self._attempts[attempt].course.go_on(min(at_s + entry.at - entry.mono, entry.at), entry.at)
             case a.Finish(outcome=outcome):
                 self.finished_s, self.outcome = entry.at, outcome
                 self._over(entry.at)

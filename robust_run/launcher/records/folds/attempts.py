@@ -6,6 +6,9 @@ import msgspec
 
 from robust_run.report.effective import AttemptStretch, Standstill
 
+#: So late it is known at most that ranks go on, of an agent that is connected: the longest lease, and some.
+HEARD_S = 20.0
+
 
 class AttemptCourse(msgspec.Struct, kw_only=True):
     """One attempt. Times are seconds since the epoch."""
@@ -67,11 +70,15 @@ class AttemptCourse(msgspec.Struct, kw_only=True):
             begin_s = onset_s if last is None or last.end_s is None else max(onset_s, last.end_s)
             self.standstills = (*self.standstills, Standstill(begin_s, None, incident))
 
-    def go_on(self, at_s: float) -> None:
-        """Note that its ranks go on."""
+    def go_on(self, at_s: float, known_s: float) -> None:
+        """Note that its ranks go on. Until that was known they stood still for whoever asked: counters do not fall for a moment.
+
+        `known_s`: when it was known; long after `at_s` where a controller was away, which nobody could ask meanwhile.
+        """
         last = self.standstills[-1] if self.standstills else None
         if last is not None and last.end_s is None:
-            ended = Standstill(last.begin_s, max(at_s, last.begin_s), last.incident)
+            end_s = known_s if known_s - at_s < HEARD_S else at_s
+            ended = Standstill(last.begin_s, max(end_s, last.begin_s), last.incident)
             self.standstills = (*self.standstills[:-1], ended)
 
     def start(self, node: str, how: tuple[str, ...], resumes: tuple[float | None, int | None], at_s: float) -> bool:
