@@ -85,6 +85,8 @@ class Suspicion:
         self._reported_at_s: float | None = None
         self._pause_s = floor_s
         self._number = 0
+        self._first_told_s = 0.0
+        """When the wait with that number was first reported."""
         self._steps: dict[int, int] | None = None
         """By rank, those it had made when the wait was first reported that goes on; None: none does."""
         self.over: int | None = None
@@ -105,10 +107,10 @@ class Suspicion:
             after_s = known.threshold_s(self._floor_s, beat.steps)
             if waited_s >= after_s:
                 longest = LongWait(rank=rank, waited_s=waited_s, after_s=after_s)
-        if self._steps is not None and (longest is None or _all_go(self._steps, beats)):
-            self.over, self._steps = self._number, None
+        self._note_end(beats)
         if longest is None:
-            self._reported_at_s, self._pause_s = None, self._floor_s
+            if self._steps is None:  # else it goes on, and is not news when it has passed the threshold again
+                self._reported_at_s, self._pause_s = None, self._floor_s
             return None
         if self._reported_at_s is not None and now_s - self._reported_at_s < self._pause_s:
             return None
@@ -116,8 +118,20 @@ class Suspicion:
             self._pause_s *= BACK_OFF
         self._reported_at_s = now_s
         if self._steps is None:
-            self._number, self._steps = self._number + 1, {rank: beat.steps for rank, beat in beats.items()}
+            self._number, self._first_told_s = self._number + 1, now_s
+            self._steps = {rank: beat.steps for rank, beat in beats.items()}
         return msgspec.structs.replace(longest, number=self._number)
+
+    def _note_end(self, beats: Mapping[int, RingHeartbeat]) -> None:
+        """Note whether the wait that was reported is over. That a threshold has grown meanwhile does not end it."""
+        if self._steps is None:
+            return
+        since_s = [beat.waiting_since_s for beat in beats.values() if beat.waiting_since_s is not None]
+        if min(since_s, default=float("inf")) > self._first_told_s:
+            self.over, self._steps = self._number, None
+            self._reported_at_s, self._pause_s = None, self._floor_s
+        elif _all_go(self._steps, beats):
+            self.over, self._steps = self._number, None
 
 
 def _all_go(before: Mapping[int, int], beats: Mapping[int, RingHeartbeat]) -> bool:

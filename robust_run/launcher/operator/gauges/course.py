@@ -133,7 +133,7 @@ def _trained(facts: GaugeFacts) -> MetricFamily:
 
 def _in_vain(facts: GaugeFacts) -> MetricFamily:
     """Counters never fall: a failure is known only after it began, so what it cost is not taken off but counted here."""
-    about = "What of robust_run_training_seconds_total was in vain: after the onset of a failure, made again, or spent standing still."
+    about = "What of robust_run_training_seconds_total was in vain: after the onset of a failure, made again, or in a standstill."
     if facts.course is None or facts.job.ettr is None:
         return MetricFamily(name="training_in_vain_seconds_total", kind="counter", about=about)
     until_s = _until_s(facts, facts.course)
