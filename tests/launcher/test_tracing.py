@@ -196,7 +196,7 @@ def test_a_hang_that_is_only_reported_costs_its_time_and_the_job_is_called_hung_
     job_view = json.loads(robust(job, "status", "--json"))
     lived_s = job_view["ended_unix_s"] - job_view["started_unix_s"]
     assert job_view["ettr"] <= 1.0 - stood_s / lived_s + 0.01, "it cost its whole time"
-    assert "its ranks go on, after a standstill of" in job.stderr
+    assert "its ranks go on, after a standstill of" in job.err
 
 
 def test_a_crash_after_a_reported_hang_is_not_shown_with_what_ranks_did_then(tmp_path: Path) -> None:

@@ -75,8 +75,8 @@ var field=e.target,box=field.dataset&&field.dataset.find&&document.getElementByI
 var wanted=field.value.toLowerCase(),found=0,all=0;
 box.querySelectorAll('pre').forEach(function(p){
 if(p.whole===undefined)p.whole=p.textContent;
-var lines=p.whole.split('\n'),hits=wanted?lines.filter(function(l){return l.toLowerCase().indexOf(wanted)>=0}):lines;
-all+=lines.length;found+=hits.length;p.textContent=hits.join('\n')});
+var lines=p.whole.split('\\n'),hits=wanted?lines.filter(function(l){return l.toLowerCase().indexOf(wanted)>=0}):lines;
+all+=lines.length;found+=hits.length;p.textContent=hits.join('\\n')});
 box.querySelectorAll('details').forEach(function(d){if(wanted)d.open=true});
 document.getElementById(field.id+'-said').textContent=wanted?found+' of '+all+' lines':''});
 """
