@@ -6,7 +6,7 @@ import re
 
 from robust_run.report.effective import Standstill
 from robust_run.report.pages.course import standstill_of
-from robust_run.report.pages.markup import breakable, join, text
+from robust_run.report.pages.markup import breakable, join, marked, text
 from robust_run.report.pages.rules import meaning_of, title_of
 from robust_run.report.pages.states import RankState, place_of, places_of, ranks_on
 from robust_run.report.pages.types import IncidentPage
@@ -174,7 +174,7 @@ def _action(page: IncidentPage) -> tuple[str, str]:
     elif (stood := standstill_of(incident, page.attempt)) is not None:
         said.append(_of_standstill(page, stood))
     if incident.action.reason:
-        said.append(text(incident.action.reason, 240))
+        said.append(marked(incident.action.reason, 240))
     if following is not None and following.places:
         said.append(count(len(following.places), "node") + ", " + count(following.world_size, "rank"))
     return done, " · ".join(said)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from robust_run.report.pages.course import CourseInterval, intervals, milestones
-from robust_run.report.pages.markup import breakable, command, join, section, text
+from robust_run.report.pages.markup import breakable, command, join, marked, section, text
 from robust_run.report.pages.next_steps import steps_for
 from robust_run.report.pages.rules import meaning_of
 from robust_run.report.pages.types import IncidentCost, IncidentPage
@@ -31,15 +31,10 @@ _SEARCH = (
 def what_next(page: IncidentPage) -> str:
     """Return what to do, with commands."""
     items = join(
-        f"<li>{_marked(step.text)}{f'<br>{command(step.command)}' if step.command else ''}</li>"
+        f"<li>{marked(step.text)}{f'<br>{command(step.command)}' if step.command else ''}</li>"
         for step in steps_for(page)
     )
     return f"<h2 id=next-title>What to do next</h2><ol class=steps>{items}</ol>"
-
-
-def _marked(advice: str) -> str:
-    """Return advice with options of commands set as such."""
-    return re.sub(r"(?<![\w-])(--[a-z-]+(?: [A-Z]+| report| evict)?)", r"<code class=nowrap>\1</code>", text(advice))
 
 
 def what_lost(lost: IncidentCost | None) -> str:
@@ -88,7 +83,8 @@ def timeline(page: IncidentPage) -> str:
         for step in steps
         if step.seconds >= LEAST_S
     )
-    note = f"{lasted(whole_s)} from the onset to {'the first step of the next attempt' if moments[-1].name == 'first step' else moments[-1].name}."
+    last = {"first step": "to the first step of the next attempt", "ranks went on": "until ranks went on"}
+    note = f"{lasted(whole_s)} from the onset {last.get(moments[-1].name, f'to {moments[-1].name}')}."
     return section(
         "timeline", "What happened when", f"<ul class=moments>{dots}</ul><ol class=course>{rows}</ol>", note=note
     )

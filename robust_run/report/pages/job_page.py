@@ -5,6 +5,8 @@ Each part is a `<section data-part=...>`: a live page fetches itself and puts in
 
 from __future__ import annotations
 
+import re
+
 from robust_run.report.effective import Standstill
 from robust_run.report.heat import headline
 from robust_run.report.heatmap import fragment_style, heatmap_fragment
@@ -14,7 +16,7 @@ from robust_run.report.pages.ettr import longest_unproductive_s, ratio, seconds_
 from robust_run.report.pages.frame import document
 from robust_run.report.pages.markup import breakable, command, join, section, text, visible
 from robust_run.report.pages.types import JobPage
-from robust_run.report.pages.words import as_of, clock_time, count, date_time, lasted, number, percent
+from robust_run.report.pages.words import as_of, clock_time, count, date_time, incident_name, lasted, number, percent
 from robust_run.version import __version__
 
 
@@ -113,9 +115,8 @@ def _sentence(page: JobPage, lived_s: float) -> str:
     elif not page.drawn.is_live:
         said, rest = _of_one_that_is_silent(page)
     elif (standing := _standing(page)) is not None:
-        told = next((each.incident for each in page.incidents if each.incident.id == standing.incident), None)
-        said = f"Hung for {lasted(max(0.0, page.known_s - standing.begin_s))}{f': {told.verdict.sentence}' if told else ''}"
-        rest = f"{size}, attempt {page.attempts[-1].number}; it was reported, and nothing was done about it so far"
+        said, rest = _of_one_that_stands_still(page, standing)
+        rest += f"{size}, attempt {page.attempts[-1].number}; it was reported, and nothing was done about it so far"
     elif page.attempts:
         said, rest = f"{size}, attempt {page.attempts[-1].number}", ""
         if page.nodes_standby:
@@ -124,6 +125,15 @@ def _sentence(page: JobPage, lived_s: float) -> str:
         said, rest = "No attempt has begun yet", ""
     more = f"<span class=rest>{breakable(rest, 600)}</span>" if rest else ""
     return f"{breakable(said, 600)}{more}"
+
+
+def _of_one_that_stands_still(page: JobPage, standing: Standstill) -> tuple[str, str]:
+    """Return what is said of a job that hangs, and smaller what was seen beside that. How long ranks had waited then is old."""
+    told = next((each.incident for each in page.incidents if each.incident.id == standing.incident), None)
+    sentence = told.verdict.sentence if told is not None else "ranks wait"
+    head, _, rest = re.sub(r" \(\d+ ranks? ha(s|ve) been waiting for [^)]*\)", "", sentence).partition("; ")
+    said = f"Hung for {lasted(max(0.0, page.known_s - standing.begin_s))}: {head}"
+    return said, f"{rest[:1].upper()}{rest[1:]}. " if rest else ""
 
 
 def _of_one_that_is_silent(page: JobPage) -> tuple[str, str]:
@@ -135,8 +145,11 @@ def _of_one_that_is_silent(page: JobPage) -> tuple[str, str]:
 
 
 def _todo(page: JobPage) -> str:
-    """Return what to type about a job that has no end on record, and does not answer."""
-    drawn = page.drawn
+    """Return what to type about a job that has no end on record, and does not answer; where to read on about one that hangs."""
+    drawn, standing = page.drawn, _standing(page)
+    if standing is not None and standing.incident:
+        name = incident_name(standing.incident)
+        return f"<p><a href=incidents/{name}>What to do about it: incident {standing.incident}</a></p>"
     if page.outcome or drawn.is_live or not drawn.command:
         return ""
     what = "Continue it" if drawn.life == "gone" else "Ask" if drawn.where else "Ask again in a moment"

@@ -46,6 +46,13 @@ def breakable(value: object, longest: int = LONGEST) -> str:
     return re.sub(r"(/)(?=\w)", r"\1<wbr>", text(value, longest))
 
 
+def marked(advice: str, longest: int = LONGEST) -> str:
+    """Return words of ours with options of commands set as such: none is broken after its dashes."""
+    return re.sub(
+        r"(?<![\w-])(--[a-z-]+(?: [A-Z]+| report| evict)?)", r"<code class=nowrap>\1</code>", text(advice, longest)
+    )
+
+
 def command(line: str) -> str:
     """Return a command line that a click selects whole, and a button that copies it, where scripts run."""
     written = text(line)

