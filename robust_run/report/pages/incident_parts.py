@@ -13,8 +13,8 @@ from robust_run.report.pages.types import IncidentCost, IncidentPage
 from robust_run.report.pages.words import clock_time, count, lasted, number, span
 from robust_run.report.types import Evidence
 
-#: Lines of evidence that are open from the start, and those that are kept at all.
-OPEN_LINES = 40
+#: Lines of evidence that are open from the start, which are the last ones and fit without scrolling, and those that are kept at all.
+OPEN_LINES = 20
 MOST_LINES = 400
 #: From so many lines of evidence on they can be searched.
 SEARCHED_LINES = 12

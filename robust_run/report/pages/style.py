@@ -23,7 +23,7 @@ html{color-scheme:light dark;-webkit-text-size-adjust:100%}
 body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;
 font-variant-numeric:tabular-nums}
 main,.top,footer{max-width:66rem;margin:0 auto;padding:0 1.5rem}
-a{color:var(--link);text-underline-offset:.15em}
+a{color:var(--link);text-underline-offset:.15em}a code{text-underline-offset:.3em;text-decoration:underline}a:has(>code){text-decoration:none}
 :focus-visible{outline:2px solid var(--link);outline-offset:2px}
 .skip{position:absolute;left:-99rem}.skip:focus{left:1rem;top:.5rem;background:var(--paper);padding:.3rem .6rem}
 .top{display:flex;flex-wrap:wrap;gap:.25rem 1.25rem;padding-top:1rem;padding-bottom:1rem;color:var(--muted);font-size:.875rem}
@@ -44,7 +44,7 @@ line-height:1.5;white-space:pre-wrap;overflow-wrap:anywhere}
 user-select:all;overflow-wrap:anywhere}
 .copy{margin-left:.4rem;padding:.1rem .5rem;border:1px solid var(--line);border-radius:5px;background:none;color:var(--muted);
 font:inherit;font-size:.8125rem;cursor:pointer}.copy:hover{color:var(--ink);border-color:var(--muted)}
-.find input{font:inherit;font-size:.9rem;padding:.15rem .5rem;border:1px solid var(--line);border-radius:5px;background:var(--paper);
+.find{margin:1.25rem 0 0}.find input{font:inherit;font-size:.9rem;padding:.15rem .5rem;border:1px solid var(--line);border-radius:5px;background:var(--paper);
 color:var(--ink);max-width:100%}
 @media(scripting:none){.copy,.find{display:none}}
 footer{color:var(--muted);font-size:.8125rem;padding-top:3rem;padding-bottom:2.5rem;overflow-wrap:anywhere}
