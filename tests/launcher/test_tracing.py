@@ -187,6 +187,7 @@ def test_a_hang_that_is_only_reported_costs_its_time_and_the_job_is_called_hung_
         page = (job.run_dir / "report.html").read_text()
         assert "HUNG" not in page
         assert "standing still" in page
+        assert "ranks went on" in robust(job, "incident", "1")
         assert "ranks went on" in (job.run_dir / "incidents" / "0001.html").read_text()
         (tmp_path / "done").touch()
         assert job.finish() == 0

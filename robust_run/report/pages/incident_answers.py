@@ -165,14 +165,15 @@ def _action(page: IncidentPage) -> tuple[str, str]:
     if following is not None and incident.action.name in ("relaunch", "evict", "rollback"):
         again = "as" if incident.action.name == "relaunch" else "relaunched as"
         said.append(f"{again} attempt {following.number}")
-    if incident.resumed_s is not None:
+    stood = standstill_of(incident, page.attempt)
+    if stood is not None:
+        said.append(_of_standstill(page, stood))
+    elif incident.resumed_s is not None:
         said.append(
             f"<span class=good>training again {lasted(incident.resumed_s - incident.onset_s)} after the onset</span>"
         )
     elif incident.action.name not in ("stop", "report"):
         said.append(_without_step(page))
-    elif (stood := standstill_of(incident, page.attempt)) is not None:
-        said.append(_of_standstill(page, stood))
     if incident.action.reason:
         said.append(marked(incident.action.reason, 240))
     if following is not None and following.places:
