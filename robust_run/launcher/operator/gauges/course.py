@@ -64,7 +64,6 @@ def _newest_incident(facts: GaugeFacts) -> MetricFamily:
 
 
 def _detection(facts: GaugeFacts) -> MetricFamily:
-    told = [each for each in facts.incidents if each.action.name != "report"]
     lags = (each.detected_s - each.onset_s for each in facts.incidents)
     return spread_of(
         "detection_seconds", "From the onset of an incident until it was detected.", _spread(DETECTION_EDGES_S, lags)
@@ -79,6 +78,7 @@ def _decision(facts: GaugeFacts) -> MetricFamily:
 
 
 def _recovery(facts: GaugeFacts) -> MetricFamily:
+    told = [each for each in facts.incidents if each.action.name != "report"]
     lags = (each.resumed_s - each.onset_s for each in told if each.resumed_s is not None)
     return spread_of(
         "recovery_seconds",
