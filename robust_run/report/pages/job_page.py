@@ -15,6 +15,7 @@ from robust_run.report.pages.charts import ettr_chart
 from robust_run.report.pages.ettr import longest_unproductive_s, ratio, seconds_by_kind
 from robust_run.report.pages.frame import document
 from robust_run.report.pages.markup import breakable, command, join, section, text, visible
+from robust_run.report.pages.reported import reported
 from robust_run.report.pages.types import JobPage
 from robust_run.report.pages.words import as_of, clock_time, count, date_time, incident_name, lasted, number, percent
 from robust_run.version import __version__
@@ -29,6 +30,7 @@ def job_html(page: JobPage) -> str:
             _wrapped("incidents", parts.incidents(page)),
             _wrapped("time", parts.where_time_went(page)),
             _wrapped("attempts", parts.attempts(page)),
+            _wrapped("reported", reported(page.series, page.series_rank)),
             _wrapped("startup", _startup(page)),
             _wrapped("steps", _steps(page)),
             _wrapped("evictions", parts.evictions(page)),

@@ -148,6 +148,9 @@ background:var(--none)}
 .chart+.legend{margin-top:.9rem}.grid{stroke:var(--line)}.cum{fill:none;stroke:var(--ink);stroke-width:2}
 .win{fill:none;stroke:var(--series-1);stroke-width:1.5}
 .mark{stroke:var(--bad);stroke-width:1.5}
+.series{display:grid;grid-template-columns:repeat(auto-fit,minmax(14rem,1fr));gap:1.5rem}.series figure{margin:0;min-width:0}
+.series strong{font-size:1.3rem;font-weight:600}.series small{font-size:.84rem;margin-left:.5rem}.series small.dim{margin:0}
+.series svg{width:100%;height:5rem}
 .live-dot{display:inline-block;width:.55rem;height:.55rem;border-radius:50%;background:var(--good);margin-right:.4rem}
 .stale .live-dot{background:var(--warn)}
 """

@@ -197,6 +197,15 @@ class IncidentPage(msgspec.Struct, frozen=True, kw_only=True):
     drawn: Drawn
 
 
+class ReportedSeries(msgspec.Struct, frozen=True, kw_only=True):
+    """What a script reported under one name, newest last."""
+
+    name: str
+    values: tuple[float, ...]
+    step: int | None = None
+    """Of the newest."""
+
+
 class EvictedHost(msgspec.Struct, frozen=True, kw_only=True):
     """A host that is not used."""
 
@@ -263,6 +272,10 @@ class JobPage(msgspec.Struct, frozen=True, kw_only=True):
     """Host names by rank, for the heat-map."""
     heat_note: str = ""
     """What the heat-map shows, or why there is none."""
+    series: tuple[ReportedSeries, ...] = ()
+    """What the script reports of its training."""
+    series_rank: int = 0
+    """Which rank does."""
     startup: str = ""
     """A fragment of HTML of ours with the start-up waterfall; empty: there is none."""
     starts: Mapping[int, float] = {}
