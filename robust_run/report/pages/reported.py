@@ -31,7 +31,7 @@ def _one(series: ReportedSeries) -> str:
     said = f"from {_short(low)} to {_short(high)}, {len(series.values)} reports" if finite else "no report is a number"
     said += f", {odd} of them no number" if odd and finite else ""
     tone = "" if math.isfinite(newest) else " class=bad"
-    step = f"<small>step {number(series.step)}</small>" if series.step is not None else ""
+    step = f"<small class=nowrap>step {number(series.step)}</small>" if series.step is not None else ""
     return (
         f"<figure><figcaption><span class=label>{name}</span> <strong{tone}>{_short(newest)}</strong>{step}</figcaption>"
         f'<svg viewBox="0 0 {_WIDE} {_HIGH + 2 * _TOP}" preserveAspectRatio=none role=img aria-label="{name}: {said}">'
@@ -57,4 +57,4 @@ def _line(values: Sequence[float], low: float, high: float) -> str:
 
 
 def _short(value: float) -> str:
-    return f"{value:.4g}"
+    return number(value) if 1e4 <= abs(value) < 1e9 else f"{value:.4g}"
