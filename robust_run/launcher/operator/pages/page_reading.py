@@ -200,9 +200,8 @@ def series_in(memory: str, attempt: int) -> tuple[tuple[ReportedSeries, ...], in
         names = os.listdir(folder)
     except OSError:
         return (), 0
-    ranks = sorted(
-        int(rank) for name in names if (rank := name.removeprefix("rank_").removesuffix(reports.SUFFIX)).isdecimal()
-    )
+    numbers = (name.removeprefix("rank_").removesuffix(reports.SUFFIX) for name in names)
+    ranks = sorted(int(number) for number in numbers if number.isdecimal())
     for rank in ranks[:MOST_ASKED]:
         points = reports.read(reports.file_of(folder, rank)).points
         if points:
