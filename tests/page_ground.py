@@ -203,7 +203,7 @@ def job_page(nodes: int = 2, nproc: int = 4, **more: Any) -> JobPage:
 _TAGS = frozenset(
     "a article b body br button code dd defs details div dl dt footer g h1 h2 h3 head header html i input label li link main "
     "marker meta nav ol p path pre rect script section small span strong style summary svg table tbody td text th thead title "
-    "tr ul wbr caption".split()
+    "tr ul wbr caption figure figcaption".split()
 )
 
 

@@ -5,6 +5,7 @@ wall-clock time of the job, cumulative, and over a sliding hour. Here the produc
 
 - from its first optimizer step (of a program whose steps are not counted: from when all its workers run),
 - until the onset of what ended it, or the order that ended it where nothing failed,
+- but for standstills: from the onset of a wait that was only reported until ranks went on,
 - but for what was made again: what was trained after the checkpoint that a later attempt began from had been made.
 
 Pages, `robust status`, `robust top` and metrics all rest on `stopped_s` and `kept_until`, and on what the journal says.
@@ -12,7 +13,7 @@ Pages, `robust status`, `robust top` and metrics all rest on `stopped_s` and `ke
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -20,6 +21,16 @@ import msgspec
 WINDOW_S = 3600.0
 #: A program whose workers ran for so long without an optimizer step makes none that can be counted.
 UNCOUNTED_AFTER_S = 600.0
+
+
+class Standstill(msgspec.Struct, frozen=True):
+    """Time in which no rank of an attempt trained though nothing ended it: a wait that was only reported."""
+
+    begin_s: float
+    end_s: float | None
+    """None: it goes on, or the attempt ended in it."""
+    incident: int = 0
+    """Number of the incident that reported it; 0: not known."""
 
 
 class AttemptStretch(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +47,8 @@ class AttemptStretch(msgspec.Struct, frozen=True, kw_only=True):
     """When it was over."""
     resumed_s: float | None = None
     """When the checkpoint that it began from was made."""
+    standstills: tuple[Standstill, ...] = ()
+    """In order of time."""
 
     def began_s(self, *, counts_steps: bool) -> float | None:
         """Return when training began."""
@@ -86,9 +99,20 @@ def seconds(
         began_s = max(began_s, since_s)
         end_s = stopped_s(stretch.onset_s, stretch.told_s, stretch.ended_s)
         end_s = until_s if end_s is None else min(end_s, until_s)
-        trained_s += max(end_s - began_s, 0.0)
-        redone_s += max(end_s - max(began_s, kept_s), 0.0)
+        for work_began_s, work_ended_s in between(stretch.standstills, began_s, end_s):
+            trained_s += work_ended_s - work_began_s
+            redone_s += max(work_ended_s - max(work_began_s, kept_s), 0.0)
     return Seconds(trained=trained_s, redone=redone_s)
+
+
+def between(standstills: Sequence[Standstill], begin_s: float, end_s: float) -> Iterator[tuple[float, float]]:
+    """Yield the parts of a stretch of time that are in no standstill, in order."""
+    for each in standstills:
+        if each.begin_s > begin_s and begin_s < end_s:
+            yield begin_s, min(each.begin_s, end_s)
+        begin_s = max(begin_s, end_s if each.end_s is None else each.end_s)
+    if begin_s < end_s:
+        yield begin_s, end_s
 
 
 def share(

@@ -19,6 +19,11 @@ def incident_line(incident: Incident) -> str:
     return f"attempt {incident.attempt}: {incident.verdict.sentence}{only}"
 
 
+def went_on_line(attempt: int, stood_s: float) -> str:
+    """Return what is said when ranks go on of which it was reported that they wait."""
+    return f"attempt {attempt}: its ranks go on, after a standstill of {duration(max(stood_s, 0.0))}"
+
+
 def relaunch_line(attempt: int, reason: str, how: tuple[str, ...], why: str) -> str:
     """Return what is said when the next attempt has been started."""
     ways = {"promote": "promoted", "fork": "forked", "spawn": "spawned"}

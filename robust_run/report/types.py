@@ -108,7 +108,8 @@ class Incident(msgspec.Struct, frozen=True, kw_only=True):
     detected_s: float
     decided_s: float
     resumed_s: float | None = None
-    """First step of the next attempt (or its first line of output where steps are not counted)."""
+    """First step of the next attempt (or its first line of output where steps are not counted); of what was only reported, when
+    ranks went on."""
     verdict: Verdict
     action: Action
     resume: Resume | None = None

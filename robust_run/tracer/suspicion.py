@@ -25,6 +25,8 @@ STARTED = 20
 STEADY_STEPS = 2
 #: A wait that goes on is reported again after twice the time of the report before.
 BACK_OFF = 2.0
+#: Each rank made so many steps since a wait was reported: they train nevertheless. What waits is a thread that is beside that.
+GOING_STEPS = 2
 
 
 class RingHeartbeat(msgspec.Struct, frozen=True):
@@ -44,6 +46,8 @@ class LongWait(msgspec.Struct, frozen=True, kw_only=True):
     waited_s: float
     after_s: float
     """The threshold it passed."""
+    number: int = 0
+    """Counts the long waits of these ranks, from 1."""
 
 
 class _Rank:
@@ -80,10 +84,18 @@ class Suspicion:
         self._ranks: dict[int, _Rank] = {}
         self._reported_at_s: float | None = None
         self._pause_s = floor_s
+        self._number = 0
+        self._first_told_s = 0.0
+        """When the wait with that number was first reported."""
+        self._steps: dict[int, int] | None = None
+        """By rank, those it had made when the wait was first reported that goes on; None: none does."""
+        self.over: int | None = None
+        """Number of the long wait that was over at the newest look; None: none was."""
 
     def look(self, beats: Mapping[int, RingHeartbeat], now_s: float) -> LongWait | None:
         """Take in what the rings say now; return the longest wait that is too long, but not again and again."""
         longest: LongWait | None = None
+        self.over = None
         for rank, beat in beats.items():
             known = self._ranks.setdefault(rank, _Rank(now_s))
             known.take(beat, now_s)
@@ -95,12 +107,35 @@ class Suspicion:
             after_s = known.threshold_s(self._floor_s, beat.steps)
             if waited_s >= after_s:
                 longest = LongWait(rank=rank, waited_s=waited_s, after_s=after_s)
+        self._note_end(beats)
         if longest is None:
-            self._reported_at_s, self._pause_s = None, self._floor_s
+            if self._steps is None:  # else it goes on, and is not news when it has passed the threshold again
+                self._reported_at_s, self._pause_s = None, self._floor_s
             return None
         if self._reported_at_s is not None and now_s - self._reported_at_s < self._pause_s:
             return None
         if self._reported_at_s is not None:
             self._pause_s *= BACK_OFF
         self._reported_at_s = now_s
-        return longest
+        if self._steps is None:
+            self._number, self._first_told_s = self._number + 1, now_s
+            self._steps = {rank: beat.steps for rank, beat in beats.items()}
+        return msgspec.structs.replace(longest, number=self._number)
+
+    def _note_end(self, beats: Mapping[int, RingHeartbeat]) -> None:
+        """Note whether the wait that was reported is over. That a threshold has grown meanwhile does not end it."""
+        if self._steps is None:
+            return
+        since_s = [beat.waiting_since_s for beat in beats.values() if beat.waiting_since_s is not None]
+        if min(since_s, default=float("inf")) > self._first_told_s:
+            self.over, self._steps = self._number, None
+            self._reported_at_s, self._pause_s = None, self._floor_s
+        elif _all_go(self._steps, beats):
+            self.over, self._steps = self._number, None
+
+
+def _all_go(before: Mapping[int, int], beats: Mapping[int, RingHeartbeat]) -> bool:
+    """Whether each rank has made steps since it had made so many; a rank that cannot be read says nothing."""
+    return before.keys() <= beats.keys() and all(
+        beats[rank].steps >= steps + GOING_STEPS for rank, steps in before.items()
+    )

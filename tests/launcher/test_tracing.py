@@ -163,6 +163,43 @@ def test_a_hang_that_is_only_reported_can_be_looked_at_and_may_end(tmp_path: Pat
     assert "all_reduce" in robust(job, "why"), "a dead job tells what was seen"
 
 
+def test_a_hang_that_is_only_reported_costs_its_time_and_the_job_is_called_hung_while_it_lasts(tmp_path: Path) -> None:
+    arguments = ("--nproc-per-node", "2", "--on-hang", "report", script(tmp_path, STUCK))
+    (tmp_path / "go on").touch()
+    with running(tmp_path, *arguments, cwd=tmp_path) as job:
+        job.wait_for_file("stuck", tmp_path)
+        stopped = job.pids()[1]
+        os.kill(stopped, signal.SIGSTOP)
+        assert incident(job)["action"]["name"] == "report"
+        assert robust(job, "status").startswith("HUNG for ")
+        hung = json.loads(robust(job, "status", "--json"))
+        assert hung["stands_still_s"] > 0.0
+        robust(job, "report")
+        page = (job.run_dir / "report.html").read_text()
+        assert ", HUNG</span>" in page
+        assert "Hung for " in page
+        os.kill(stopped, signal.SIGCONT)
+        wait_for(lambda: job.actions("standstill_over"), "the ranks to go on")
+        assert robust(job, "status").startswith("running: ")
+        later = json.loads(robust(job, "status", "--json"))
+        assert later["stands_still_s"] is None
+        robust(job, "report")
+        page = (job.run_dir / "report.html").read_text()
+        assert "HUNG" not in page
+        assert "standing still" in page
+        assert "ranks went on" in robust(job, "incident", "1")
+        assert "ranks went on" in (job.run_dir / "incidents" / "0001.html").read_text()
+        (tmp_path / "done").touch()
+        assert job.finish() == 0
+    assert len(job.events("wait_over")) >= 1
+    told, over = job.actions("record_incident")[0], job.actions("standstill_over")[0]
+    stood_s = over["at_s"] - told["onset_at_s"]
+    job_view = json.loads(robust(job, "status", "--json"))
+    lived_s = job_view["ended_unix_s"] - job_view["started_unix_s"]
+    assert job_view["ettr"] <= 1.0 - stood_s / lived_s + 0.01, "it cost its whole time"
+    assert "its ranks go on, after a standstill of" in job.err
+
+
 def test_a_crash_after_a_reported_hang_is_not_shown_with_what_ranks_did_then(tmp_path: Path) -> None:
     program = STUCK.replace(
         "    optimizer.step()\n", '    assert not os.path.exists("crash") or attempt, "bad"\n    optimizer.step()\n'

@@ -97,3 +97,52 @@ def test_what_the_start_took_says_nothing_of_a_wait_in_training() -> None:
         now_s += 0.5
         suspicion.look({0: RingHeartbeat(3 + step, step, None)}, now_s)
     assert next(waits(suspicion, 8, now_s, 60.0)).after_s == 5.0
+
+
+def look(suspicion: Suspicion, now_s: float, *beats: RingHeartbeat) -> tuple[int | None, int | None]:
+    """Return the number of the wait that is reported at this look, and of the one that is over."""
+    found = suspicion.look(dict(enumerate(beats)), now_s)
+    return found.number if found is not None else None, suspicion.over
+
+
+def test_a_wait_that_was_reported_is_over_once_and_the_next_one_is_another() -> None:
+    suspicion, begun = Suspicion(5.0), RingHeartbeat(1, 5, None)
+    look(suspicion, 0.0, begun)
+    assert look(suspicion, 7.0, RingHeartbeat(1, 5, 1.0)) == (1, None)
+    assert look(suspicion, 8.0, RingHeartbeat(1, 5, 1.0)) == (None, None), "it goes on"
+    assert look(suspicion, 30.0, RingHeartbeat(1, 5, 1.0)) == (1, None), "and is reported again as the same"
+    assert look(suspicion, 31.0, RingHeartbeat(2, 6, None)) == (None, 1)
+    assert look(suspicion, 32.0, RingHeartbeat(3, 7, None)) == (None, None)
+    assert look(suspicion, 300.0, RingHeartbeat(3, 7, 33.0)) == (2, None)
+    assert look(suspicion, 301.0, RingHeartbeat(4, 7, 300.9)) == (None, 2), "it ends one and begins another"
+
+
+def test_a_wait_that_is_not_long_has_no_end_that_is_told() -> None:
+    suspicion = Suspicion(5.0)
+    look(suspicion, 0.0, RingHeartbeat(1, 5, None))
+    assert look(suspicion, 3.0, RingHeartbeat(1, 5, 1.0)) == (None, None)
+    assert look(suspicion, 4.0, RingHeartbeat(2, 6, None)) == (None, None)
+
+
+def test_while_one_rank_still_waits_the_wait_of_the_node_goes_on() -> None:
+    suspicion = Suspicion(5.0)
+    look(suspicion, 0.0, RingHeartbeat(1, 5, None), RingHeartbeat(1, 5, None))
+    assert look(suspicion, 9.0, RingHeartbeat(1, 5, 1.0), RingHeartbeat(1, 5, 2.0)) == (1, None)
+    assert look(suspicion, 10.0, RingHeartbeat(2, 6, None), RingHeartbeat(1, 5, 2.0)) == (None, None)
+    assert look(suspicion, 11.0, RingHeartbeat(3, 7, None), RingHeartbeat(2, 6, None)) == (None, 1)
+
+
+def test_ranks_that_all_make_steps_do_not_stand_still_whatever_thread_of_theirs_waits() -> None:
+    suspicion = Suspicion(5.0)
+    look(suspicion, 0.0, RingHeartbeat(1, 5, None), RingHeartbeat(1, 5, None))
+    assert look(suspicion, 9.0, RingHeartbeat(1, 5, 1.0), RingHeartbeat(1, 5, None)) == (1, None)
+    assert look(suspicion, 10.0, RingHeartbeat(9, 5, 1.0), RingHeartbeat(9, 90, None)) == (None, None), "one does not"
+    assert look(suspicion, 11.0, RingHeartbeat(10, 7, 1.0), RingHeartbeat(9, 90, None)) == (None, 1)
+
+
+def test_a_rank_that_prints_and_makes_no_step_still_waits() -> None:
+    suspicion = Suspicion(5.0)
+    look(suspicion, 0.0, RingHeartbeat(1, 5, None))
+    assert look(suspicion, 9.0, RingHeartbeat(1, 5, 1.0)) == (1, None)
+    for events in range(2, 40):
+        assert look(suspicion, 9.0 + events / 10, RingHeartbeat(events, 5, 1.0)) == (None, None)

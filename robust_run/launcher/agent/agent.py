@@ -29,9 +29,11 @@ from robust_run.launcher.model.check_events import EndChecks, OpenPlace, RunChec
 from robust_run.launcher.model.code_events import StageCode
 from robust_run.launcher.model.events import (
     AttemptEnded,
+    HangSuspected,
     NodeEvent,
     SpawnFailed,
     StoreOpened,
+    WaitOver,
     WarmReady,
 )
 from robust_run.launcher.model.job import Progress, Sights
@@ -114,6 +116,8 @@ class Agent:
                 event = self._with_save(event)
             case CheckpointSaved() | MemoryReady() | MemoryNeeds():
                 self.history = [each for each in self.history if type(each) is not type(event)]
+            case WaitOver():
+                self.history = [each for each in self.history if not isinstance(each, (HangSuspected, WaitOver))]
             case WarmReady() if self.newest_attempt <= 0:
                 self._node.restock(0, 0.0)
             case _:

@@ -15,7 +15,7 @@ from robust_run.clock import Clock
 from robust_run.harmless import Harmless
 from robust_run.launcher.agent.workers.workers import Worker
 from robust_run.launcher.model.actions import Collect
-from robust_run.launcher.model.events import HangSuspected, NodeEvent
+from robust_run.launcher.model.events import HangSuspected, NodeEvent, WaitOver
 from robust_run.launcher.model.job import JobSpec, Paces, RankEvidence, Sights
 from robust_run.launcher.records.run_directory import RunDirectory
 from robust_run.tracer.files import ring
@@ -137,6 +137,9 @@ class RankWatch:
             (beat.waiting_since_s for beat in beats.values() if beat.waiting_since_s is not None), default=None
         )
         long_wait = self._suspicion.look(beats, now_s)
+        if self._suspicion.over is not None:
+            over = WaitOver(attempt=self._attempt, node=self._node, number=self._suspicion.over, at_s=now_s)
+            self._report(over)
         if long_wait is not None:
             self._report(
                 HangSuspected(
@@ -145,6 +148,7 @@ class RankWatch:
                     rank=long_wait.rank,
                     waited_s=round(long_wait.waited_s, 3),
                     after_s=round(long_wait.after_s, 3),
+                    number=long_wait.number,
                 )
             )
 

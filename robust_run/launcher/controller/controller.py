@@ -26,6 +26,7 @@ from robust_run.launcher.model.actions import (
     OpenStore,
     RecordIncident,
     Say,
+    StandstillOver,
     StartAttempt,
     WakeAt,
 )
@@ -348,6 +349,8 @@ class Controller:
                 self.collector.begin(action)
             case RecordIncident():
                 self._record(action)
+            case StandstillOver():
+                self.book.went_on(action)
             case Diagnose():
                 self.checking.diagnose(action)
             case Decided():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from robust_run.launcher.model.events import AttemptEnded, FirstStep, NodeEvent
+from robust_run.launcher.model.events import AttemptEnded, FirstStep, NodeEvent, WaitOver
 from robust_run.launcher.model.health_events import HealthSeen
 from robust_run.launcher.model.job import Paces, RankEvidence, Sights
 from robust_run.launcher.model.start_notes import Starts
@@ -15,7 +15,7 @@ from robust_run.tracer.types import Op, RankSight
 
 def rebase(event: NodeEvent, ahead_s: float) -> NodeEvent:
     """Return the event with its monotonic times moved by what the controller's clock is ahead of the agent's."""
-    if isinstance(event, FirstStep):
+    if isinstance(event, (FirstStep, WaitOver)):
         return msgspec.structs.replace(event, at_s=event.at_s + ahead_s)
     if isinstance(event, HealthSeen):
         sign = msgspec.structs.replace(event.event, at_s=event.event.at_s + ahead_s)

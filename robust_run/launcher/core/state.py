@@ -194,6 +194,12 @@ class JobState(msgspec.Struct, kw_only=True, rename={"ladder_state": "climb"}): 
     """Hosts that were evicted for it."""
     reported: list[tuple[str, tuple[int, ...], float]] = []
     """Kinds and ranks of verdicts that were reported while the attempt went on, and when."""
+    waits: dict[str, int] = {}
+    """By node: the number of the long wait of its ranks that goes on; absent: none does."""
+    waits_over: dict[str, int] = {}
+    """By node: the number of its newest long wait of this attempt that is over."""
+    stands_still: bool = False
+    """Such a wait was only reported, and no rank has gone on since."""
     unproven_ends: dict[str, int] = {}
     """How many attempts were ended for a wait that was not proven, by where it was; over all attempts."""
     act_at_s: float | None = None

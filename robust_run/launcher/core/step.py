@@ -60,6 +60,7 @@ from robust_run.launcher.model.events import (
     StoreLost,
     StoreOpened,
     Tick,
+    WaitOver,
 )
 from robust_run.launcher.model.health_events import HealthSeen
 from robust_run.launcher.model.job import Progress
@@ -189,7 +190,9 @@ def _take_of_attempt(policy: CorePolicy, state: JobState, event: Event, now_s: f
             return _trouble(state, message, now_s)
         case StoreLost(attempt=attempt, detail=detail) if attempt == state.attempt:
             return _trouble(state, detail, now_s)
-        case HangSuspected(attempt=attempt) | Inquired(attempt=attempt) if attempt == state.attempt:
+        case HangSuspected(attempt=attempt) | WaitOver(attempt=attempt) | Inquired(attempt=attempt) if (
+            attempt == state.attempt
+        ):
             from robust_run.launcher.core.diagnosis import hang_response as traced
 
             return traced.take(policy, state, event, now_s)

@@ -128,6 +128,15 @@ class RecordIncident(msgspec.Struct, frozen=True, tag="record_incident", kw_only
     reason: str
     act_at_s: float | None = None
     """When something is done, if what is only reported goes on; None: nothing is."""
+    stands_still: bool = False
+    """It is only reported, and no rank trains from its onset until `StandstillOver`, or until the attempt is over."""
+
+
+class StandstillOver(msgspec.Struct, frozen=True, tag="standstill_over", kw_only=True):
+    """Ranks go on that stood still as the newest report of the attempt says."""
+
+    attempt: int
+    at_s: float
 
 
 class Say(msgspec.Struct, frozen=True, tag="say", kw_only=True):
@@ -169,7 +178,9 @@ class Finish(msgspec.Struct, frozen=True, tag="finish", kw_only=True):
 
 _Done = OpenStore | StartAttempt | EndAttempt | Dismiss | WakeAt | Inquire | RecordIncident | StageCode | Say | Finish
 
-Action = _Done | HostEvicted | RuleSpoke | CheckAction | LookForCheckpoints | MemoryPeers | MemoryStrides
+Action = (
+    _Done | StandstillOver | HostEvicted | RuleSpoke | CheckAction | LookForCheckpoints | MemoryPeers | MemoryStrides
+)
 
 _OfAttempt = OpenStore | StartAttempt | EndAttempt | LookForCheckpoints | MemoryPeers | MemoryStrides
 Order = _OfAttempt | Dismiss | Say | Finish | Collect | KeepTraces | StageCode | CheckOrder

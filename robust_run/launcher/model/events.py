@@ -219,6 +219,18 @@ class HangSuspected(msgspec.Struct, frozen=True, tag="hang_suspected", kw_only=T
     """How long it may: what is usual in this job, with a margin."""
     reason: str = ""
     """Why else to look at all ranks, as a clause: what NCCL completes has become slow."""
+    number: int = 0
+    """Counts the long waits of this node in the attempt, from 1: a wait that goes on is reported again. 0: it is no wait."""
+
+
+class WaitOver(msgspec.Struct, frozen=True, tag="wait_over", kw_only=True):
+    """No rank of this node waits any more as it did when that was suspected, or its ranks make steps nevertheless."""
+
+    attempt: int
+    node: str = ""
+    number: int
+    """Of the wait, and of those before it: see `HangSuspected`."""
+    at_s: float
 
 
 class Inquired(msgspec.Struct, frozen=True, tag="inquired", kw_only=True):
@@ -331,6 +343,7 @@ Event = (
     | StoreLost
     | FirstStep
     | HangSuspected
+    | WaitOver
     | Inquired
     | AttemptEnded
     | CodeCaptured
@@ -364,6 +377,7 @@ NodeEvent = (
     | StoreLost
     | FirstStep
     | HangSuspected
+    | WaitOver
     | AttemptEnded
     | StepsSurvived
     | NotFinite

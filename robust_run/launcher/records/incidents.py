@@ -9,7 +9,7 @@ import msgspec
 
 from robust_run.clock import Clock
 from robust_run.harmless import Harmless
-from robust_run.launcher.model.actions import Finish, RecordIncident
+from robust_run.launcher.model.actions import Finish, RecordIncident, StandstillOver
 from robust_run.launcher.model.check_events import Decided
 from robust_run.launcher.model.events import FirstStep
 from robust_run.launcher.model.job import RankEvidence, Rung
@@ -170,6 +170,21 @@ class IncidentBook:
         later(0.0, self.flush)
         self._notify(lambda notifier: notifier.opened(incident))
 
+    def went_on(self, action: StandstillOver) -> None:
+        """Say that ranks go on of which it was reported that they wait, and note it in that incident."""
+        from robust_run.report import summary
+
+        told = [each for each in self.incidents if each.attempt == action.attempt and each.action.name == "report"]
+        if not told:
+            return
+        over_s = action.at_s + self._clock.unix_s() - self._clock.monotonic_s()
+        went_on = msgspec.structs.replace(told[-1], resumed_s=over_s)
+        self.flush()
+        self.incidents[self.incidents.index(told[-1])] = went_on
+        self.say(summary.went_on_line(action.attempt, over_s - went_on.onset_s))
+        self._write(went_on)
+        self._notify(lambda notifier: notifier.resolved(went_on))
+
     def relaunched(self, attempt: int, how: tuple[Rung, ...], why: str) -> None:
         """Say how the attempt after the newest incident was started."""
         from robust_run.report import summary
@@ -184,12 +199,13 @@ class IncidentBook:
 
     def flush(self) -> None:
         """Write the newest incident if its file is not up to date."""
-        if not self._dirty:
-            return
+        if self._dirty:
+            self._dirty = False
+            self._write(self.incidents[-1])
+
+    def _write(self, incident: Incident) -> None:
         from robust_run.report.files import incident as incident_file
 
-        self._dirty = False
-        incident = self.incidents[-1]
         path = self.run_directory.incident(incident.id)
         try:
             incident_file.write(path, incident)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from robust_run.report.pages.ettr import SPAN_WORDS, course, seconds_by_kind
+from robust_run.report.pages.ettr import SPAN_WORDS, EttrPoint, course, seconds_by_kind
 from robust_run.report.pages.markup import join
 from robust_run.report.pages.types import LifeSpan, SpanKind
 from robust_run.report.pages.words import clock_time, lasted, percent
 from robust_run.report.types import Incident
 
-_LEFT, _TOP, _WIDE, _HIGH = 46, 10, 900, 150
+_LEFT, _RIGHT, _TOP, _HIGH = 46, 54, 10, 150
+#: Of the line itself: in a window, and on a phone, where a pixel of the picture is one of the screen.
+_WIDE, _NARROW = 900, 270
 _STRIP_Y, _STRIP_HIGH = _TOP + _HIGH + 14, 14
 #: Marks of incidents, and stretches in the strip; more would be narrower than a pixel.
 MOST_MARKS = 300
@@ -18,33 +20,19 @@ MOST_STRETCHES = 900
 
 
 def ettr_chart(spans: Sequence[LifeSpan], incidents: Sequence[Incident]) -> str:
-    """Return both ratios over the life of the job, and below what each moment was spent on; nothing without a life."""
+    """Return both ratios over the life of the job, and below what each moment was spent on; nothing without a life.
+
+    It is drawn twice: for wide windows and for phones, on which a wide picture would be cut off or too small to read.
+    """
     points = course(spans)
     if not points:
         return ""
-    begin_s, end_s = spans[0].begin_s, spans[-1].end_s
-
-    def x(at_s: float) -> float:
-        return _LEFT + _WIDE * (at_s - begin_s) / (end_s - begin_s)
-
-    def line(values: Sequence[tuple[float, float]]) -> str:
-        return "M" + "L".join(f"{x(at_s):.1f} {_TOP + _HIGH * (1 - value):.1f}" for at_s, value in values)
-
-    grid = join(
-        f'<path class=grid d="M{_LEFT} {_TOP + _HIGH * (1 - share):g}h{_WIDE}"/><text class=dim text-anchor=end x={_LEFT - 8} '
-        f'y="{_TOP + _HIGH * (1 - share) + 4:g}">{share * 100:.0f}</text>'
-        for share in (0.0, 0.5, 1.0)
-    )
-    marks = join(
-        f'<path class=mark d="M{x(each.onset_s):.1f} {_TOP}v{_HIGH}"><title>incident {each.id}</title></path>'
+    long = spans[-1].end_s - spans[0].begin_s > 3600.0
+    marks = [
+        each
         for each in incidents[-MOST_MARKS:]
-        if begin_s <= each.onset_s <= end_s and each.action.name != "report"
-    )
-    long = end_s - begin_s > 3600.0
-    sliding = f'<path class=win d="{line([(p.at_s, p.sliding) for p in points])}"/>' if long else ""
-    bottom = _STRIP_Y + _STRIP_HIGH + 18
-    whole = points[-1]
-    said = f"ETTR {percent(whole.cumulative)}, over the last hour {percent(whole.sliding)}"
+        if spans[0].begin_s <= each.onset_s <= spans[-1].end_s and each.action.name != "report"
+    ]
     key = (
         "<ul class='legend small'><li><svg class=swatch viewBox='0 0 12 12'><path class=cum d='M0 6h12'/></svg>since the beginning</li>"
         + (
@@ -60,12 +48,40 @@ def ettr_chart(spans: Sequence[LifeSpan], incidents: Sequence[Incident]) -> str:
         + _kinds(spans)
         + "</ul>"
     )
+    drawn = [_ettr_picture(spans, points, marks, wide, is_long=long) for wide in (_WIDE, _NARROW)]
+    return f"<div class='chart wide'>{drawn[0]}</div><div class='chart narrow'>{drawn[1]}</div>{key}"
+
+
+def _ettr_picture(
+    spans: Sequence[LifeSpan], points: Sequence[EttrPoint], marked: Sequence[Incident], wide: int, *, is_long: bool
+) -> str:
+    begin_s, end_s = spans[0].begin_s, spans[-1].end_s
+
+    def x(at_s: float) -> float:
+        return _LEFT + wide * (at_s - begin_s) / (end_s - begin_s)
+
+    def line(values: Sequence[tuple[float, float]]) -> str:
+        return "M" + "L".join(f"{x(at_s):.1f} {_TOP + _HIGH * (1 - value):.1f}" for at_s, value in values)
+
+    grid = join(
+        f'<path class=grid d="M{_LEFT} {_TOP + _HIGH * (1 - share):g}h{wide}"/><text class=dim text-anchor=end x={_LEFT - 8} '
+        f'y="{_TOP + _HIGH * (1 - share) + 4:g}">{share * 100:.0f}</text>'
+        for share in (0.0, 0.5, 1.0)
+    )
+    marks = join(
+        f'<path class=mark d="M{x(each.onset_s):.1f} {_TOP}v{_HIGH}"><title>incident {each.id}</title></path>'
+        for each in marked
+    )
+    sliding = f'<path class=win d="{line([(p.at_s, p.sliding) for p in points])}"/>' if is_long else ""
+    bottom = _STRIP_Y + _STRIP_HIGH + 18
+    whole = points[-1]
+    said = f"ETTR {percent(whole.cumulative)}, over the last hour {percent(whole.sliding)}"
     return (
-        f'<div class="chart scroll" tabindex=0 role=region aria-label="ETTR over time"><svg viewBox="0 0 {_LEFT + _WIDE + 54} {bottom + 4}" '
+        f'<svg viewBox="0 0 {_LEFT + wide + _RIGHT} {bottom + 4}" '
         f'role=img aria-label="{said}">{grid}{marks}{sliding}<path class=cum d="{line([(p.at_s, p.cumulative) for p in points])}"/>'
-        f'<text x={_LEFT + _WIDE + 8} y="{_TOP + _HIGH * (1 - whole.cumulative) + 4:.1f}">{percent(whole.cumulative)}</text>'
+        f'<text x={_LEFT + wide + 8} y="{_TOP + _HIGH * (1 - whole.cumulative) + 4:.1f}">{percent(whole.cumulative)}</text>'
         f"{_strip(spans, x)}<text class=dim x={_LEFT} y={bottom}>{clock_time(begin_s)}</text>"
-        f"<text class=dim text-anchor=end x={_LEFT + _WIDE} y={bottom}>{clock_time(end_s)}</text></svg></div>{key}"
+        f"<text class=dim text-anchor=end x={_LEFT + wide} y={bottom}>{clock_time(end_s)}</text></svg>"
     )
 
 

@@ -11,13 +11,14 @@ from collections.abc import Sequence
 
 import msgspec
 
-from robust_run.report.effective import WINDOW_S, AttemptStretch, kept_until, stopped_s
+from robust_run.report.effective import WINDOW_S, AttemptStretch, between, kept_until, stopped_s
 from robust_run.report.pages.types import AttemptTimes, LifeSpan, SpanKind
 from robust_run.report.types import Incident
 
 SPAN_WORDS: dict[SpanKind, tuple[str, str]] = {
     "productive": ("training", "from an attempt's first step to the onset of what ended it"),
     "redone": ("steps made again", "what was trained after the checkpoint was made that a later attempt began from"),
+    "standstill": ("standing still", "ranks waited, and that was only reported"),
     "unnoticed": ("unnoticed", "from the onset of a failure until it was suspected"),
     "deciding": ("finding the cause", "from the suspicion to the verdict"),
     "ending": ("ending the old workers", "until no process of the failed attempt was left"),
@@ -73,9 +74,11 @@ def spans_of(
         starting: SpanKind = "starting" if index else "first_start"
         cuts.until(min(productive_s, onset_s) if productive_s is not None else onset_s, starting, number)
         if productive_s is not None:
-            cuts.until(max(min(kept[index], onset_s), productive_s), "productive", number)
-            cuts.until(onset_s, "redone", number)
-        cuts.until(onset_s, "productive" if productive_s is not None else starting, number)
+            for works_s, rests_s in between(attempt.standstills, cuts.at_s, onset_s):
+                cuts.until(works_s, "standstill", number)
+                cuts.until(min(max(kept[index], works_s), rests_s), "productive", number)
+                cuts.until(rests_s, "redone", number)
+        cuts.until(onset_s, "standstill" if productive_s is not None else starting, number)
         if incident is not None:
             decided_s = attempt.verdict_s if attempt.verdict_s is not None else incident.decided_s
             cuts.until(min(incident.detected_s, stop_s), "unnoticed", number)
@@ -99,6 +102,7 @@ def stretches_of(attempts: Sequence[AttemptTimes], incidents: Sequence[Incident]
             told_s=attempt.told_s,
             ended_s=attempt.ended_s,
             resumed_s=attempt.resumed.created_s if attempt.resumed is not None else None,
+            standstills=attempt.standstills,
         )
         for attempt in attempts
     ]

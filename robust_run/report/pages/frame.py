@@ -13,7 +13,8 @@ import json
 from robust_run.report.pages.markup import text
 from robust_run.report.pages.style import CSS
 
-# The little that pages do: ranks are walked through with arrow keys and looked at, and a live page renews itself. A page is whole
+# The little that pages do: ranks are walked through with arrow keys and looked at, commands are copied, lines are looked for, and a
+# live page renews itself. A page is whole
 # without it: states are in its text and titles. The script builds nodes and sets their text, so nothing of a job is ever read as
 # HTML by it; what the live page fetches is a page of ours, parsed but not run.
 
@@ -59,6 +60,27 @@ else return;
 e.preventDefault();if(!to)return;c.tabIndex=-1;to.tabIndex=0;to.focus();look(to)});
 """
 
+#: Commands are copied, and lines of evidence looked for. Browsers copy for pages of this machine or over TLS; else what is selected.
+TOOLS = """
+document.addEventListener('click',function(e){
+var b=e.target.closest&&e.target.closest('.copy');if(!b)return;
+var code=b.previousElementSibling;
+function said(done){b.textContent=done?'copied':'press Ctrl+C';setTimeout(function(){b.textContent='copy'},2000)}
+function choose(){var s=getSelection(),done=false;s.selectAllChildren(code);
+try{done=document.execCommand('copy')}catch(x){}if(done)s.removeAllRanges();said(done)}
+if(navigator.clipboard&&navigator.clipboard.writeText)navigator.clipboard.writeText(code.textContent).then(function(){said(true)},choose);
+else choose()});
+document.addEventListener('input',function(e){
+var field=e.target,box=field.dataset&&field.dataset.find&&document.getElementById(field.dataset.find);if(!box)return;
+var wanted=field.value.toLowerCase(),found=0,all=0;
+box.querySelectorAll('pre').forEach(function(p){
+if(p.whole===undefined)p.whole=p.textContent;
+var lines=p.whole.split('\\n'),hits=wanted?lines.filter(function(l){return l.toLowerCase().indexOf(wanted)>=0}):lines;
+all+=lines.length;found+=hits.length;p.textContent=hits.join('\\n')});
+box.querySelectorAll('details').forEach(function(d){if(wanted)d.open=true});
+document.getElementById(field.id+'-said').textContent=wanted?found+' of '+all+' lines':''});
+"""
+
 #: The address may have a password in it, which fetch refuses.
 LIVE = """
 (function(){
@@ -102,7 +124,7 @@ setTimeout(look,every)})();
 
 def document(title: str, top: str, body: str, footer: str, *, live: bool = False) -> str:
     """Return the page. `title` is escaped here, all else is finished HTML."""
-    script = DRILL + (LIVE if live else "")
+    script = DRILL + TOOLS + (LIVE if live else "")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = (
         f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:; base-uri 'none'; "

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 
-from robust_run.report.pages.markup import breakable, join, text
+from robust_run.report.effective import Standstill
+from robust_run.report.pages.course import standstill_of
+from robust_run.report.pages.markup import breakable, join, marked, text
 from robust_run.report.pages.rules import meaning_of, title_of
 from robust_run.report.pages.states import RankState, place_of, places_of, ranks_on
 from robust_run.report.pages.types import IncidentPage
@@ -163,17 +165,28 @@ def _action(page: IncidentPage) -> tuple[str, str]:
     if following is not None and incident.action.name in ("relaunch", "evict", "rollback"):
         again = "as" if incident.action.name == "relaunch" else "relaunched as"
         said.append(f"{again} attempt {following.number}")
-    if incident.resumed_s is not None:
+    stood = standstill_of(incident, page.attempt)
+    if stood is not None:
+        said.append(_of_standstill(page, stood))
+    elif incident.resumed_s is not None:
         said.append(
             f"<span class=good>training again {lasted(incident.resumed_s - incident.onset_s)} after the onset</span>"
         )
     elif incident.action.name not in ("stop", "report"):
         said.append(_without_step(page))
     if incident.action.reason:
-        said.append(text(incident.action.reason, 240))
+        said.append(marked(incident.action.reason, 240))
     if following is not None and following.places:
         said.append(count(len(following.places), "node") + ", " + count(following.world_size, "rank"))
     return done, " · ".join(said)
+
+
+def _of_standstill(page: IncidentPage, stood: Standstill) -> str:
+    """Return whether ranks went on of which it was reported that they wait."""
+    if stood.end_s is not None:
+        return f"<span class=good>ranks went on {lasted(stood.end_s - stood.begin_s)} after the onset</span>"
+    goes_on = page.drawn.is_live and page.attempt is not None and page.attempt.standing is not None
+    return "no rank has gone on since" if goes_on else "no rank went on in this attempt"
 
 
 def _without_step(page: IncidentPage) -> str:

@@ -6,32 +6,35 @@ import re
 from collections.abc import Sequence
 
 from robust_run.report.pages.course import CourseInterval, intervals, milestones
-from robust_run.report.pages.markup import breakable, command, join, section, text
+from robust_run.report.pages.markup import breakable, command, join, marked, section, text
 from robust_run.report.pages.next_steps import steps_for
 from robust_run.report.pages.rules import meaning_of
 from robust_run.report.pages.types import IncidentCost, IncidentPage
 from robust_run.report.pages.words import clock_time, count, lasted, number, span
 from robust_run.report.types import Evidence
 
-#: Lines of evidence that are open from the start, and those that are kept at all.
-OPEN_LINES = 40
+#: Lines of evidence that are open from the start, which are the last ones and fit without scrolling, and those that are kept at all.
+OPEN_LINES = 20
 MOST_LINES = 400
+#: From so many lines of evidence on they can be searched.
+SEARCHED_LINES = 12
 #: Shorter intervals have no line of their own; their moments are listed.
 LEAST_S = 0.005
+
+_SEARCH = (
+    "<p class='find screen'><label for=find-lines>Only lines with</label> "
+    "<input type=search id=find-lines data-find=evidence autocomplete=off spellcheck=false> "
+    "<span class=dim role=status id=find-lines-said></span></p>"
+)
 
 
 def what_next(page: IncidentPage) -> str:
     """Return what to do, with commands."""
     items = join(
-        f"<li>{_marked(step.text)}{f'<br>{command(step.command)}' if step.command else ''}</li>"
+        f"<li>{marked(step.text)}{f'<br>{command(step.command)}' if step.command else ''}</li>"
         for step in steps_for(page)
     )
     return f"<h2 id=next-title>What to do next</h2><ol class=steps>{items}</ol>"
-
-
-def _marked(advice: str) -> str:
-    """Return advice with options of commands set as such."""
-    return re.sub(r"(?<![\w-])(--[a-z-]+(?: [A-Z]+| report| evict)?)", r"<code class=nowrap>\1</code>", text(advice))
 
 
 def what_lost(lost: IncidentCost | None) -> str:
@@ -80,7 +83,8 @@ def timeline(page: IncidentPage) -> str:
         for step in steps
         if step.seconds >= LEAST_S
     )
-    note = f"{lasted(whole_s)} from the onset to {'the first step of the next attempt' if moments[-1].name == 'first step' else moments[-1].name}."
+    last = {"first step": "to the first step of the next attempt", "ranks went on": "until ranks went on"}
+    note = f"{lasted(whole_s)} from the onset {last.get(moments[-1].name, f'to {moments[-1].name}')}."
     return section(
         "timeline", "What happened when", f"<ul class=moments>{dots}</ul><ol class=course>{rows}</ol>", note=note
     )
@@ -113,19 +117,22 @@ def evidence(page: IncidentPage) -> str:
     if verdict.over_evicted:
         facts.append(("May be innocent", f"ranks {span(verdict.over_evicted)}"))
     listed = join(f"<dt>{name}</dt><dd>{said}</dd>" for name, said in facts)
-    seen = join(_one(each, index) for index, each in enumerate(page.incident.evidence))
-    return section("evidence", "Evidence and rule", f"<dl class=facts>{listed}</dl>", seen)
+    seen = join(_one(each, index, page.files) for index, each in enumerate(page.incident.evidence))
+    many = sum(len(each.text.splitlines()) for each in page.incident.evidence) >= SEARCHED_LINES
+    return section("evidence", "Evidence and rule", f"<dl class=facts>{listed}</dl>", _SEARCH if many else "", seen)
 
 
-def _one(each: Evidence, index: int) -> str:
+def _file(path: str, files: Sequence[str]) -> str:
+    """Return the name of a file in the run directory; a link to it where it is there."""
+    name = f"<code>{breakable(path, 400)}</code>"
+    return f"<a href='../{path}'>{name}</a>" if path in files and re.fullmatch(r"[a-z0-9/._]+", path) else name
+
+
+def _one(each: Evidence, index: int, files: Sequence[str]) -> str:
     lines = each.text.splitlines()[:MOST_LINES]
     what = text(each.what, 120)
     head = f"<h3>{f'Rank {each.rank}: {what}' if each.rank is not None else what[:1].upper() + what[1:]}</h3>"
-    path = (
-        f"<p class='small dim'>whole file, in the run directory: <code>{breakable(each.path, 400)}</code></p>"
-        if each.path
-        else ""
-    )
+    path = f"<p class='small dim'>whole file, in the run directory: {_file(each.path, files)}</p>" if each.path else ""
     if not any(line.strip() for line in lines):
         return f"{head}{path or '<p class=dim>nothing was printed</p>'}"
     shown = f"<pre tabindex=0>{_lines(lines[-OPEN_LINES:])}</pre>"

@@ -5,6 +5,9 @@ Each part is a `<section data-part=...>`: a live page fetches itself and puts in
 
 from __future__ import annotations
 
+import re
+
+from robust_run.report.effective import Standstill
 from robust_run.report.heat import headline
 from robust_run.report.heatmap import fragment_style, heatmap_fragment
 from robust_run.report.pages import job_parts as parts
@@ -12,8 +15,9 @@ from robust_run.report.pages.charts import ettr_chart
 from robust_run.report.pages.ettr import longest_unproductive_s, ratio, seconds_by_kind
 from robust_run.report.pages.frame import document
 from robust_run.report.pages.markup import breakable, command, join, section, text, visible
+from robust_run.report.pages.reported import reported
 from robust_run.report.pages.types import JobPage
-from robust_run.report.pages.words import as_of, clock_time, count, date_time, lasted, number, percent
+from robust_run.report.pages.words import as_of, clock_time, count, date_time, incident_name, lasted, number, percent
 from robust_run.version import __version__
 
 
@@ -26,6 +30,7 @@ def job_html(page: JobPage) -> str:
             _wrapped("incidents", parts.incidents(page)),
             _wrapped("time", parts.where_time_went(page)),
             _wrapped("attempts", parts.attempts(page)),
+            _wrapped("reported", reported(page.series, page.series_rank)),
             _wrapped("startup", _startup(page)),
             _wrapped("steps", _steps(page)),
             _wrapped("evictions", parts.evictions(page)),
@@ -58,6 +63,8 @@ def _state(page: JobPage) -> tuple[str, str]:
         )
     if not page.drawn.is_live:
         return {"gone": "no controller", "unknown": "not known"}.get(page.drawn.life, "over"), "warn"
+    if _standing(page) is not None:
+        return "HUNG", ""
     return {
         "running": ("running", "good"),
         "gathering": ("waiting for nodes", "warn"),
@@ -66,6 +73,12 @@ def _state(page: JobPage) -> tuple[str, str]:
         "ending": ("restarting", "warn"),
         "stopping": ("stopping", "warn"),
     }.get(page.phase, (page.phase or "new", "calm"))
+
+
+def _standing(page: JobPage) -> Standstill | None:
+    """Return the standstill that goes on, of a job that runs."""
+    is_one = page.drawn.is_live and not page.outcome and page.phase == "running" and page.attempts
+    return page.attempts[-1].standing if is_one else None
 
 
 def _head(page: JobPage) -> str:
@@ -103,6 +116,9 @@ def _sentence(page: JobPage, lived_s: float) -> str:
         said, rest = f"Stopped after {lasted(lived_s)}", page.reason
     elif not page.drawn.is_live:
         said, rest = _of_one_that_is_silent(page)
+    elif (standing := _standing(page)) is not None:
+        said, rest = _of_one_that_stands_still(page, standing)
+        rest += f"{size}, attempt {page.attempts[-1].number}; it was reported, and nothing was done about it so far"
     elif page.attempts:
         said, rest = f"{size}, attempt {page.attempts[-1].number}", ""
         if page.nodes_standby:
@@ -111,6 +127,15 @@ def _sentence(page: JobPage, lived_s: float) -> str:
         said, rest = "No attempt has begun yet", ""
     more = f"<span class=rest>{breakable(rest, 600)}</span>" if rest else ""
     return f"{breakable(said, 600)}{more}"
+
+
+def _of_one_that_stands_still(page: JobPage, standing: Standstill) -> tuple[str, str]:
+    """Return what is said of a job that hangs, and smaller what was seen beside that. How long ranks had waited then is old."""
+    told = next((each.incident for each in page.incidents if each.incident.id == standing.incident), None)
+    sentence = told.verdict.sentence if told is not None else "ranks wait"
+    head, _, rest = re.sub(r" \(\d+ ranks? ha(s|ve) been waiting for [^)]*\)", "", sentence).partition("; ")
+    said = f"Hung for {lasted(max(0.0, page.known_s - standing.begin_s))}: {head}"
+    return said, f"{rest[:1].upper()}{rest[1:]}. " if rest else ""
 
 
 def _of_one_that_is_silent(page: JobPage) -> tuple[str, str]:
@@ -122,8 +147,11 @@ def _of_one_that_is_silent(page: JobPage) -> tuple[str, str]:
 
 
 def _todo(page: JobPage) -> str:
-    """Return what to type about a job that has no end on record, and does not answer."""
-    drawn = page.drawn
+    """Return what to type about a job that has no end on record, and does not answer; where to read on about one that hangs."""
+    drawn, standing = page.drawn, _standing(page)
+    if standing is not None and standing.incident:
+        name = incident_name(standing.incident)
+        return f"<p><a href=incidents/{name}>What to do about it: incident {standing.incident}</a></p>"
     if page.outcome or drawn.is_live or not drawn.command:
         return ""
     what = "Continue it" if drawn.life == "gone" else "Ask" if drawn.where else "Ask again in a moment"

@@ -50,9 +50,15 @@ def _incident(each: Happened) -> tuple[str, ...]:
         f"<a href=incidents/{incident_name(incident.id)}>{breakable(incident.verdict.sentence, 300)}</a>"
         f"<br><span class='kind small {tone}'>{kind}</span><span class='dim small'>{who}</span>",
         f"<span class=nowrap>{_ACTIONS.get(incident.action.name, incident.action.name)}</span>",
-        "" if incident.action.name == "report" else lasted(each.lost.seconds) + ("" if each.lost.is_over else " …"),
+        _standstill(each),
         _steps(each.lost) if incident.action.name != "report" else "",
     )
+
+
+def _standstill(each: Happened) -> str:
+    if each.incident.action.name == "report" and not each.lost.seconds:
+        return ""
+    return lasted(each.lost.seconds) + ("" if each.lost.is_over else " …")
 
 
 def _steps(lost: IncidentCost) -> str:
@@ -196,7 +202,7 @@ def definitions(page: JobPage) -> str:
         "definitions",
         "What the figures mean",
         f"<p><b>ETTR</b>, the effective training time ratio, is productive time divided by wall-clock time. Productive is the time "
-        f"{productive} to the onset of what ended it (or the order to end), but for what was made again: what was trained after the checkpoint was made that a later attempt "
+        f"{productive} to the onset of what ended it (or the order to end), but for standstills, in which ranks waited and that was only reported, and for what was made again: what was trained after the checkpoint was made that a later attempt "
         "began from (known only with <code class=nowrap>--ckpt-dir</code>). The cumulative one counts from the start of the job; the sliding one counts the 60 minutes before a moment, or "
         "the whole life of a job that is younger.</p>"
         "<p><b>Standstill</b> is the time from an incident’s onset to the first step of the next attempt. Its <b>GPU-seconds</b> are "

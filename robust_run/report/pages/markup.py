@@ -46,9 +46,20 @@ def breakable(value: object, longest: int = LONGEST) -> str:
     return re.sub(r"(/)(?=\w)", r"\1<wbr>", text(value, longest))
 
 
+def marked(advice: str, longest: int = LONGEST) -> str:
+    """Return words of ours with options of commands set as such: none is broken after its dashes."""
+    return re.sub(
+        r"(?<![\w-])(--[a-z-]+(?: [A-Z]+| report| evict)?)", r"<code class=nowrap>\1</code>", text(advice, longest)
+    )
+
+
 def command(line: str) -> str:
-    """Return a command line that a click selects whole."""
-    return f"<code class=cmd>{text(line)}</code>"
+    """Return a command line that a click selects whole, and a button that copies it, where scripts run."""
+    written = text(line)
+    return (
+        f"<code class=cmd>{written}</code>"
+        f'<button type=button class="copy screen" data-key="copy {written}" aria-label="copy {written}">copy</button>'
+    )
 
 
 def section(name: str, title: str, *content: str, note: str = "") -> str:

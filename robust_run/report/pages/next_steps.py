@@ -19,6 +19,7 @@ from robust_run.report.pages.advice import (
     WORDS,
     Step,
 )
+from robust_run.report.pages.course import standstill_of
 from robust_run.report.pages.types import Accepts, IncidentPage
 from robust_run.tracer.types import RankSight
 
@@ -37,6 +38,8 @@ def steps_for(page: IncidentPage, most: int = 4) -> tuple[Step, ...]:
         chosen = [ROLLED_BACK, *(step for step in chosen if step not in (ROLLBACK, BY_KIND["nan"][0]))]
     if incident.action.name == "stop":
         chosen = [*chosen[: most - 1], START_AGAIN]
+    if is_past(page):
+        chosen = [step for step in chosen if step.needs != "restart"]
     values = {"run": shlex.quote(page.run), "id": str(incident.id)}
     if verdict.ranks:
         values["rank"] = str(verdict.ranks[0])
@@ -53,13 +56,19 @@ def steps_for(page: IncidentPage, most: int = 4) -> tuple[Step, ...]:
     return tuple(found[:most])
 
 
+def is_past(page: IncidentPage) -> bool:
+    """Whether ranks went on of which it was only reported that they wait."""
+    stood = standstill_of(page.incident, page.attempt)
+    return stood is not None and stood.end_s is not None
+
+
 def continuing(page: IncidentPage) -> tuple[Step, ...]:
     """Return what lets the processes at fault go on that are stopped, while the attempt that they belong to runs.
 
     One that was ended got SIGCONT, and SIGKILL after it.
     """
     runs = page.drawn.is_live and page.attempt is not None and page.attempt.told_s is None and page.following is None
-    if page.scene is None or page.incident.action.name != "report" or not runs:
+    if page.scene is None or page.incident.action.name != "report" or not runs or is_past(page):
         return ()
     stopped = stopped_in(page.scene.ranks, page.incident.verdict.ranks)
     return tuple(

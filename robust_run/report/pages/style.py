@@ -23,7 +23,7 @@ html{color-scheme:light dark;-webkit-text-size-adjust:100%}
 body{margin:0;background:var(--paper);color:var(--ink);font:16px/1.5 system-ui,-apple-system,"Segoe UI",Roboto,sans-serif;
 font-variant-numeric:tabular-nums}
 main,.top,footer{max-width:66rem;margin:0 auto;padding:0 1.5rem}
-a{color:var(--link);text-underline-offset:.15em}
+a{color:var(--link);text-underline-offset:.15em}a code{text-underline-offset:.3em;text-decoration:underline}a:has(>code){text-decoration:none}
 :focus-visible{outline:2px solid var(--link);outline-offset:2px}
 .skip{position:absolute;left:-99rem}.skip:focus{left:1rem;top:.5rem;background:var(--paper);padding:.3rem .6rem}
 .top{display:flex;flex-wrap:wrap;gap:.25rem 1.25rem;padding-top:1rem;padding-bottom:1rem;color:var(--muted);font-size:.875rem}
@@ -42,6 +42,11 @@ pre{margin:.5rem 0 1rem;padding:.8rem 1rem;background:var(--surface);border-radi
 line-height:1.5;white-space:pre-wrap;overflow-wrap:anywhere}
 .cmd{display:inline-block;padding:.12rem .5rem;background:var(--surface);border:1px solid var(--line);border-radius:5px;
 user-select:all;overflow-wrap:anywhere}
+.copy{margin-left:.4rem;padding:.1rem .5rem;border:1px solid var(--line);border-radius:5px;background:none;color:var(--muted);
+font:inherit;font-size:.8125rem;cursor:pointer}.copy:hover{color:var(--ink);border-color:var(--muted)}
+.find{margin:1.25rem 0 0}.find input{font:inherit;font-size:.9rem;padding:.15rem .5rem;border:1px solid var(--line);border-radius:5px;background:var(--paper);
+color:var(--ink);max-width:100%}
+@media(scripting:none){.copy,.find{display:none}}
 footer{color:var(--muted);font-size:.8125rem;padding-top:3rem;padding-bottom:2.5rem;overflow-wrap:anywhere}
 .kicker{display:flex;flex-wrap:wrap;align-items:center;gap:.3rem .8rem;font-size:.9rem;color:var(--muted);margin-top:.75rem}
 .kind{font-weight:620;color:var(--bad)}.kind.warn{color:var(--warn)}.kind.good{color:var(--good)}.kind.calm{color:var(--ink)}
@@ -90,7 +95,7 @@ border-bottom:1px solid var(--line)}
 .moments b{font-weight:560}
 .split{width:100%;height:1.5rem;border-radius:4px;overflow:hidden}
 .k-productive{fill:var(--series-3)}.k-first_start{fill:var(--series-5)}.k-starting{fill:var(--series-1)}
-.k-redone{fill:var(--series-7)}.k-unnoticed{fill:var(--series-2)}.k-deciding{fill:var(--series-6)}.k-ending{fill:var(--series-8)}
+.k-redone{fill:var(--series-7)}.k-standstill{fill:var(--bad)}.k-unnoticed{fill:var(--series-2)}.k-deciding{fill:var(--series-6)}.k-ending{fill:var(--series-8)}
 .k-checking{fill:var(--wait)}.k-waiting{fill:var(--series-4)}.k-unused{fill:var(--calm)}
 .swatch{display:inline-block;width:.8rem;height:.8rem;border-radius:2px;margin-right:.5rem;vertical-align:-.05rem}
 """
@@ -138,11 +143,14 @@ background:var(--none)}
 .graph .box.s-suspect{fill:var(--warn-wash);stroke:var(--warn);stroke-width:2}
 .graph .strong{font-weight:620}.graph .s-culprit-ink{fill:var(--bad)}.graph .s-suspect-ink{fill:var(--warn)}
 .graph .edge{fill:none;stroke:var(--muted);stroke-width:1.5}.graph .tip{fill:var(--muted)}
-.heat{overflow-x:auto}.heat svg{max-width:none}.chart svg{width:100%;height:auto}
+.heat{overflow-x:auto}.heat svg{max-width:none}.chart svg{width:100%;height:auto}.chart.narrow{display:none}
 
 .chart+.legend{margin-top:.9rem}.grid{stroke:var(--line)}.cum{fill:none;stroke:var(--ink);stroke-width:2}
 .win{fill:none;stroke:var(--series-1);stroke-width:1.5}
 .mark{stroke:var(--bad);stroke-width:1.5}
+.series{display:grid;grid-template-columns:repeat(auto-fit,minmax(14rem,1fr));gap:1.5rem}.series figure{margin:0;min-width:0}
+.series strong{font-size:1.3rem;font-weight:600}.series small{font-size:.84rem;margin-left:.5rem}.series small.dim{margin:0}
+.series svg{width:100%;height:5rem}
 .live-dot{display:inline-block;width:.55rem;height:.55rem;border-radius:50%;background:var(--good);margin-right:.4rem}
 .stale .live-dot{background:var(--warn)}
 """
@@ -161,7 +169,7 @@ table.stack tr{border-bottom:1px solid var(--line);padding:.5rem 0}
 table.stack td{border:0;padding:.1rem 0 .1rem 7rem;text-align:left;white-space:normal;position:relative}
 table.stack td::before{content:attr(data-h);position:absolute;left:0;top:.2rem;color:var(--muted);font-size:.8125rem}
 table.stack td[data-h=""]{padding-left:0}table.stack td:first-child{font-weight:560}
-.chart svg{min-width:38rem;max-width:none}.mass .row{padding:.25rem 0}
+.chart.wide{display:none}.chart.narrow{display:block}.mass .row{padding:.25rem 0}
 table.stack td:empty{display:none}
 }
 """

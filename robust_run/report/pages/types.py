@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from robust_run.report.effective import Standstill
 from robust_run.report.heat import Heat
 from robust_run.report.types import Incident
 from robust_run.tracer.types import Scene
@@ -49,6 +50,8 @@ class AttemptTimes(msgspec.Struct, frozen=True, kw_only=True):
     """The checkpoint that it began from, as far as is known."""
     checked_s: float | None = None
     """When the checks of its nodes were over, where it was followed by some."""
+    standstills: tuple[Standstill, ...] = ()
+    """Waits in it that were only reported, in order of time."""
     steps: int | None = None
     """Most optimizer steps of any rank, once it is over; None: not counted."""
     code: int = 0
@@ -56,11 +59,19 @@ class AttemptTimes(msgspec.Struct, frozen=True, kw_only=True):
     how: str = ""
     """How its workers came: `16 promoted`."""
 
+    @property
+    def standing(self) -> Standstill | None:
+        """The standstill that goes on; None: its ranks train, or it is over."""
+        last = self.standstills[-1] if self.standstills else None
+        is_over = self.told_s is not None or self.ended_s is not None or (last is not None and last.end_s is not None)
+        return None if is_over else last
+
 
 SpanKind = Literal[
     "productive",
     "first_start",
     "redone",
+    "standstill",
     "unnoticed",
     "deciding",
     "ending",
@@ -181,7 +192,18 @@ class IncidentPage(msgspec.Struct, frozen=True, kw_only=True):
     """The one it struck; None where the journal does not say."""
     following: AttemptTimes | None = None
     lost: IncidentCost | None = None
+    files: tuple[str, ...] = ()
+    """Those of its evidence that are there, where the page is drawn, below the run directory: the page leads to them."""
     drawn: Drawn
+
+
+class ReportedSeries(msgspec.Struct, frozen=True, kw_only=True):
+    """What a script reported under one name, newest last."""
+
+    name: str
+    values: tuple[float, ...]
+    step: int | None = None
+    """Of the newest."""
 
 
 class EvictedHost(msgspec.Struct, frozen=True, kw_only=True):
@@ -250,6 +272,10 @@ class JobPage(msgspec.Struct, frozen=True, kw_only=True):
     """Host names by rank, for the heat-map."""
     heat_note: str = ""
     """What the heat-map shows, or why there is none."""
+    series: tuple[ReportedSeries, ...] = ()
+    """What the script reports of its training."""
+    series_rank: int = 0
+    """Which rank does."""
     startup: str = ""
     """A fragment of HTML of ours with the start-up waterfall; empty: there is none."""
     starts: Mapping[int, float] = {}

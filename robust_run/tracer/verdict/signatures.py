@@ -77,21 +77,25 @@ def judge(picture: Picture, found: Mismatch) -> TraceVerdict:
     ranks = tuple(sorted(found.wrong))
     first = ranks[0]
     place = f"#{found.here.seq} of {picture.label(found.here.group)}"
-    where = f" (at {short_site(found.sites[first])})" if found.sites.get(first) else ""
+    where = _at(found.sites.get(first))
+    peer = next((rank for rank in found.here.waiters if rank not in found.wrong), None)
+    there = _at(found.sites.get(peer)) if peer is not None else ""
     others = count_words(len(found.here.waiters) - len(ranks), "other")
     if not found.certain:
-        calls = sorted({call.words() for call in found.wrong.values()} | {found.right.words()})
-        sentence = f"{picture.who(ranks)} make different calls as {place}: {' against '.join(calls)}{where}"
+        calls = {call.words(): _at(found.sites.get(rank)) for rank, call in sorted(found.wrong.items(), reverse=True)}
+        calls = {found.right.words(): "", **calls}
+        told = " against ".join(f"{call}{calls[call]}" for call in sorted(calls))
+        sentence = f"{picture.who(ranks)} make different calls as {place}: {told}"
     elif found.shift:
         verb = "left out a call" if found.shift == "skipped_op" else "made one call too many"
         sentence = (
             f"{picture.who(ranks)} {verb} before {place}: {found.wrong[first].words()} there{where}, "
-            f"where {others} made {found.right.words()}"
+            f"where {others} made {found.right.words()}{there}"
         )
     else:
         sentence = (
             f"{picture.who(ranks)} called {found.wrong[first].words()} as {place}{where}, "
-            f"where {others} called {found.right.words()}"
+            f"where {others} called {found.right.words()}{there}"
         )
     return draft(
         picture,
@@ -102,12 +106,19 @@ def judge(picture: Picture, found: Mismatch) -> TraceVerdict:
         confidence="high" if found.certain else "low",
         here=found.here,
         over_evicted=() if found.certain else ranks,
-        evidence=tuple(
-            one_line(f"rank {rank}: {call.words()} {found.sites.get(rank, '')}")
-            for rank, call in sorted(found.wrong.items())[:8]
-        ),
+        evidence=_evidence(found, peer),
         proven=_can_never_be(found) and all_held_in(picture, found.here) and _counted_alike(picture, found.here),
     )
+
+
+def _at(site: str | None) -> str:
+    return f" (at {short_site(site)})" if site else ""
+
+
+def _evidence(found: Mismatch, peer: int | None) -> tuple[str, ...]:
+    """Return the calls that differ and where they were made, and those of a peer that made the right one."""
+    told = sorted(found.wrong.items())[:8] + ([(peer, found.right)] if peer is not None else [])
+    return tuple(one_line(f"rank {rank}: {call.words()} {found.sites.get(rank, '')}") for rank, call in told)
 
 
 def _can_never_be(found: Mismatch) -> bool:

@@ -99,6 +99,57 @@ def test_what_was_only_reported_ends_no_training() -> None:
     assert course.effective_s(START + 200) == pytest.approx(180)
 
 
+def stands(number: int, onset_s: float, when_s: float) -> bytes:
+    """A hang that is only reported, by a version that tells whether ranks stand still."""
+    return fails(number, onset_s, when_s, "report", kind="hang").replace(
+        b'"attempt":', b'"stands_still":true,"attempt":'
+    )
+
+
+def go_on(number: int, at_s: float, late_s: float = 0.0) -> bytes:
+    return line(at_s + late_s, "standstill_over", action=True, attempt=number, at_s=100_000.0 + at_s)
+
+
+def test_a_hang_that_was_only_reported_costs_its_time_while_it_lasts_and_no_more() -> None:
+    course = story(*HEALED, stands(1, 120.0, 130.0))
+    assert course.effective_s(START + 170) == pytest.approx(90 + 10)
+    assert course.attempts[-1].stands_since_s == START + 120
+    course.take(go_on(1, 160.0))
+    assert course.effective_s(START + 200) == pytest.approx(90 + 10 + 40)
+    assert course.attempts[-1].stands_since_s is None
+    course.take(stands(1, 180.0, 185.0))  # it hangs again
+    assert course.effective_s(START + 200) == pytest.approx(90 + 10 + 20)
+    assert [each.incident for each in course.attempts[-1].standstills] == [2, 3]
+    assert course.ran_s(START + 200) == pytest.approx(95 + 90), "counters never fall"
+
+
+def test_what_was_in_vain_does_not_fall_when_ranks_go_on_and_that_is_heard_a_moment_later() -> None:
+    course = story(*HEALED, stands(1, 120.0, 130.0))
+    before_s = course.effective_s(START + 161)
+    course.take(go_on(1, 160.0, late_s=1.0))
+    assert course.effective_s(START + 161) == before_s
+
+
+def test_ranks_that_went_on_while_no_controller_was_there_trained_since_then() -> None:
+    course = story(*HEALED, stands(1, 120.0, 130.0), go_on(1, 160.0, late_s=300.0))
+    assert course.effective_s(START + 460) == pytest.approx(90 + 10 + 300)
+
+
+def test_what_is_reported_of_a_standstill_that_goes_on_counts_once() -> None:
+    course = story(*HEALED, stands(1, 120.0, 130.0), stands(1, 125.0, 140.0), go_on(1, 150.0))
+    assert course.effective_s(START + 200) == pytest.approx(90 + 10 + 50)
+
+
+def test_a_standstill_that_the_attempt_is_ended_for_counts_once() -> None:
+    course = story(*HEALED, stands(1, 120.0, 130.0), fails(1, 120.0, 150.0))
+    assert course.effective_s(START + 200) == pytest.approx(90 + 10)
+
+
+def test_ranks_of_an_attempt_that_is_over_stand_still_no_more() -> None:
+    course = story(*HEALED, stands(1, 120.0, 130.0), line(150, "end_attempt", action=True, attempt=1))
+    assert course.attempts[-1].stands_since_s is None
+
+
 def test_where_no_step_was_counted_nobody_knows() -> None:
     course = story(line(0, "job_started"), begins(0, 0.0))
     assert course.ettr(START + 100) is None

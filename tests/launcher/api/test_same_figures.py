@@ -44,7 +44,8 @@ class Writing:
 
     def line(self, word: e.Event | a.Action, after_s: float = 0.0) -> None:
         self.now_s += after_s
-        what = "action" if isinstance(word, (a.StartAttempt, a.EndAttempt, a.RecordIncident, a.Finish)) else "event"
+        is_action = isinstance(word, (a.StartAttempt, a.EndAttempt, a.RecordIncident, a.StandstillOver, a.Finish))
+        what = "action" if is_action else "event"
         entry = JournalEntry(at=self.now_s, mono=self.now_s - AHEAD_S, **{what: word})  # type: ignore[arg-type]
         self.course.take(msgspec.json.encode(entry))
         self.history.take(entry)
@@ -60,6 +61,8 @@ class Writing:
         self.line(e.AttemptStarted(attempt=number, node="n", pids=(1, 2), port=1, resumes_s=made_s), draw(takes))
         if draw(st.booleans()):
             self.line(e.FirstStep(attempt=number, node="n", at_s=self.now_s - AHEAD_S + 0.05), draw(takes))
+        for _ in range(draw(st.integers(0, 2))):
+            self.hang(number, draw)
         if draw(st.booleans()):
             return  # its controller was killed
         onset_s = self.now_s + draw(st.floats(0.01, 50.0))
@@ -68,6 +71,26 @@ class Writing:
             self.fail(onset_s)
         else:
             self.end(number)
+
+    def hang(self, number: int, draw: st.DrawFn) -> None:
+        """Ranks wait, and that is only reported; they go on or not, and what is told may be late."""
+        self.now_s += draw(st.floats(0.0, 100.0))
+        onset_s = self.now_s - AHEAD_S - draw(st.floats(0.0, 20.0))
+        record = a.RecordIncident(
+            attempt=number,
+            symptom="hang",
+            onset_at_s=onset_s,
+            detected_at_s=self.now_s - AHEAD_S,
+            verdict=msgspec.structs.replace(DRAFT, kind="hang"),
+            action="report",
+            reason="",
+            stands_still=draw(st.booleans()),
+        )
+        self.line(record)
+        self.incidents.append(incident_of(record, len(self.incidents) + 1, AHEAD_S, self.now_s))
+        if draw(st.booleans()):
+            self.now_s += draw(st.floats(0.0, 100.0))
+            self.line(a.StandstillOver(attempt=number, at_s=self.now_s - AHEAD_S - draw(st.floats(0.0, 1.0))))
 
     def end(self, number: int) -> None:
         self.line(a.EndAttempt(attempt=number, signal=15))

@@ -549,6 +549,7 @@ CLOSED = (
     ("GET", f"/v1/code/parts/{'0' * 64}"),
     ("GET", "/v1/checks/1"),
     ("GET", "/incidents/0001.scene.json"),
+    ("GET", "/attempt_0/1/stderr.log"),
     ("GET", "/v1/anything-of-a-later-version"),
     ("POST", "/v1/traces"),
     ("POST", "/v1/nodes/n/evict"),

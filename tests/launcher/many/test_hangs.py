@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from clusters import PATIENT, STEPS, start_all, write
 from hosts import Cluster, need_hosts
+from jobs import wait_for
+
+from robust_run.launcher.operator.views.course_reader import CourseReader
 
 #: Three hosts import torch at once, on a machine that is busy.
 TORCH_S = 180.0
@@ -72,3 +77,34 @@ def test_the_node_of_a_stuck_rank_is_evicted_and_the_standby_takes_its_place(clu
     job.finish()
     job.assert_never_two_at_once()
     job.assert_nothing_left()
+
+
+def test_a_controller_that_is_killed_while_ranks_stand_still_hears_from_the_nodes_when_they_go_on(
+    tmp_path: Path,
+) -> None:
+    need_hosts()
+    with Cluster(2, tmp_path) as two:
+        program = STUCK.replace("number == 20", "number < 0")
+        options = ["--nnodes", "2", "--on-hang", "report", *PATIENT]
+        job = start_all(two, write(tmp_path, program), tmp_path=tmp_path, options=options)
+        workers = {worker.rank: worker for worker in job.wait_for_steps(0, 2, timeout_s=TORCH_S)}
+        host = next(host for host in two if host.name == workers[1].host)
+        stopped = host.pid_outside(workers[1].pid)
+        os.kill(stopped, signal.SIGSTOP)
+        assert job.wait_for_incident(timeout_s=TORCH_S)["verdict"]["kind"] == "stopped"
+        assert any(told["stands_still"] for told in job.actions("record_incident"))
+        led = next(host for host in two if job.on(host).controller_pids())
+        os.kill(job.on(led).controller_pid(), signal.SIGKILL)
+        job.wait_for_event("controller_resumed")
+        job.wait_for_event("node_returned", 2)
+        assert not job.actions("standstill_over"), "ranks still wait"
+        os.kill(stopped, signal.SIGCONT)
+        wait_for(lambda: job.actions("standstill_over"), f"ranks to go on:\n{job.said()}", TORCH_S)
+        job.wait_for_more_steps(0, 2)
+        assert len(job.actions("start_attempt")) == 1, "no attempt was ended"
+        assert set(job.finish().values()) == {0}, job.said()
+        course = CourseReader(str(job.run_dir / "journal.jsonl")).read_all()
+        stood = course.attempts[0].standstills[0]
+        assert stood.end_s is not None
+        assert course.effective_s(course.last_s) <= course.ran_s(course.last_s) - (stood.end_s - stood.begin_s) + 0.01
+        job.assert_nothing_left()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from page_ground import BEGIN_S, attempt, incident
 
+from robust_run.report.effective import Standstill
 from robust_run.report.pages.course import intervals, lost_of, milestones
 from robust_run.report.pages.types import ReportedCheckpoint
 from robust_run.report.types import Action
@@ -39,6 +41,19 @@ def test_a_report_has_nothing_after_its_verdict() -> None:
     reported = incident(action=Action(name="report"), resumed_s=None)
     assert [each.name for each in milestones(reported, STRUCK, None)] == ["onset", "suspected", "verdict"]
     assert lost_of(reported, STRUCK, None, BEGIN_S + 500.0).seconds == 0.0
+
+
+def test_a_report_of_a_standstill_costs_it_and_tells_when_ranks_went_on() -> None:
+    reported = incident(action=Action(name="report"), resumed_s=None)
+    stands = msgspec.structs.replace(STRUCK, ended_s=None, standstills=(Standstill(BEGIN_S + 100.0, None, 1),))
+    cost = lost_of(reported, stands, None, BEGIN_S + 130.0)
+    assert (cost.seconds, cost.ranks, cost.is_over, cost.steps) == (pytest.approx(30.0), 8, False, 0)
+    went_on = msgspec.structs.replace(stands, standstills=(Standstill(BEGIN_S + 100.0, BEGIN_S + 140.0, 1),))
+    assert [each.name for each in milestones(reported, went_on, None)][-1] == "ranks went on"
+    cost = lost_of(reported, went_on, None, BEGIN_S + 500.0)
+    assert (cost.seconds, cost.is_over) == (pytest.approx(40.0), True)
+    ended = msgspec.structs.replace(stands, told_s=BEGIN_S + 110.0)
+    assert lost_of(reported, ended, None, BEGIN_S + 500.0).seconds == pytest.approx(10.0)
 
 
 def test_no_moment_is_before_the_onset() -> None:

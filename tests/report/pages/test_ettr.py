@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from page_ground import BEGIN_S, attempt, incident
 
+from robust_run.report.effective import Standstill
 from robust_run.report.pages.ettr import WINDOW_S, course, longest_unproductive_s, ratio, seconds_by_kind, spans_of
 from robust_run.report.pages.types import AttemptTimes, LifeSpan, ReportedCheckpoint
 from robust_run.report.types import Action, Incident
@@ -71,6 +72,25 @@ def test_what_was_only_reported_ends_no_training() -> None:
     assert seconds_by_kind(spans)["productive"] == pytest.approx(80.0)
 
 
+def test_a_wait_that_was_only_reported_is_no_training_until_ranks_go_on() -> None:
+    stood = (Standstill(BEGIN_S + 50.0, BEGIN_S + 60.0, 1), Standstill(BEGIN_S + 80.0, None, 2))
+    attempts = (msgspec.structs.replace(HANG[0], ended_s=None, standstills=stood),)
+    seconds = seconds_by_kind(spans_of(attempts, (), BEGIN_S, BEGIN_S + 90.0))
+    assert seconds["standstill"] == pytest.approx(10.0 + 10.0)
+    assert seconds["productive"] == pytest.approx(40.0 + 20.0)
+
+
+def test_what_was_trained_before_and_after_a_standstill_is_made_again_as_any_other() -> None:
+    stood = (Standstill(BEGIN_S + 80.0, BEGIN_S + 90.0, 1),)
+    attempts = (
+        msgspec.structs.replace(HANG[0], standstills=stood),
+        msgspec.structs.replace(HANG[1], resumed=ReportedCheckpoint(created_s=BEGIN_S + 70.0)),
+    )
+    seconds = seconds_by_kind(spans_of(attempts, (incident(2, onset_s=100.0),), BEGIN_S, BEGIN_S + 200.0))
+    assert seconds["redone"] == pytest.approx(10.0 + 10.0)
+    assert seconds["standstill"] == pytest.approx(10.0)
+
+
 def test_the_sliding_window_forgets_what_is_an_hour_ago() -> None:
     spans = (
         LifeSpan(kind="first_start", begin_s=0.0, end_s=WINDOW_S),
@@ -100,7 +120,11 @@ def lives(draw: st.DrawFn) -> tuple[list[AttemptTimes], list[Incident]]:
     for number in range(draw(st.integers(0, 4))):
         names = ("started_s", "first_step_s", "verdict_s", "told_s", "ended_s")
         times = {name: value for name in names if (value := draw(maybe)) is not None}
-        attempts.append(attempt(number, draw(moments), **times))
+        stood = draw(st.lists(st.tuples(moments, maybe), max_size=3))
+        standstills = tuple(
+            Standstill(BEGIN_S + begin_s, BEGIN_S + end_s if end_s is not None else None) for begin_s, end_s in stood
+        )
+        attempts.append(attempt(number, draw(moments), standstills=standstills, **times))
         if draw(st.booleans()):
             incidents.append(
                 incident(number + 1, number, draw(moments), detected_s=draw(moments), decided_s=draw(moments))

@@ -109,6 +109,47 @@ def test_ranks_are_walked_through_with_the_keyboard(tmp_path: Path) -> None:
     assert seen["found"]["stops"] == 1, "the whole grid is one stop of the Tab key"
 
 
+def test_a_command_is_copied_by_its_button_and_lines_of_evidence_are_searched(tmp_path: Path) -> None:
+    printed = "".join(f"line {number}\n" for number in range(100)) + "CUDA error: out of memory\n"
+    seen_lines = incident(evidence=(Evidence(what="last words", rank=5, text=printed),))
+    (tmp_path / "page.html").write_text(incident_html(incident_page(incident=seen_lines, drawn=RUNS)))
+    script = """
+        const copied = [];
+        Object.defineProperty(w.navigator, 'clipboard', {value: {writeText: t => (copied.push(t), Promise.resolve())}});
+        const button = d.querySelector('.copy'); button.click(); await sleep(10);
+        const field = d.getElementById('find-lines'), lines = () => Array.from(d.querySelectorAll('#evidence pre'))
+            .map(p => p.textContent).join('\\n').split('\\n').filter(l => l);
+        const type = word => { field.value = word; field.dispatchEvent(new w.Event('input', {bubbles: true})); };
+        const all = lines().length; type('cuda ERROR');
+        const hits = lines(), said = d.getElementById('find-lines-said').textContent; type('');
+        return {copied, says: button.textContent, command: button.previousElementSibling.textContent, all, hits, said,
+            again: lines().length};
+    """
+    seen = look_at(tmp_path, "page.html", script)
+    assert not seen["bad"]
+    found = seen["found"]
+    assert found["copied"] == [found["command"]]
+    assert found["says"] == "copied"
+    assert found["hits"] == ["CUDA error: out of memory"]
+    assert found["said"].startswith("1 of ")
+    assert found["again"] == found["all"] == 101
+
+
+@pytest.mark.parametrize(("width", "shown"), [(390, "narrow"), (1280, "wide")])
+def test_the_course_of_ettr_fits_a_phone_and_its_words_can_be_read(tmp_path: Path, width: int, shown: str) -> None:
+    (tmp_path / "page.html").write_text(job_html(job_page(drawn=DONE)))
+    script = """
+        const drawn = Array.from(d.querySelectorAll('.chart')).filter(c => c.getBoundingClientRect().width);
+        const words = Array.from(drawn[0].querySelectorAll('text')).map(t => t.getBoundingClientRect());
+        return {shown: drawn.map(c => c.className), high: Math.min(...words.map(b => b.height)),
+            right: Math.max(...words.map(b => b.right))};
+    """
+    found = look_at(tmp_path, "page.html", script, width=width)["found"]
+    assert found["shown"] == [f"chart {shown}"]
+    assert found["high"] > 9.0, "pixels"
+    assert found["right"] <= width
+
+
 def test_another_view_needs_no_script_and_shows_the_groups(tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text(incident_html(incident_page()))
     script = """

@@ -11,6 +11,7 @@ import pytest
 from page_ground import ANYTHING, BEGIN_S, DONE, HOSTILE, RUNS, assert_harmless, attempt, incident, incident_page, scene
 from seen_ranks import process, stack
 
+from robust_run.report.effective import Standstill
 from robust_run.report.pages.advice import BY_KIND, BY_RULE, ROLLED_BACK, START_AGAIN
 from robust_run.report.pages.families import families
 from robust_run.report.pages.incident_page import incident_html
@@ -206,6 +207,12 @@ def test_a_job_that_was_stopped_is_never_told_to_resume() -> None:
         assert START_AGAIN in steps
 
 
+#: Its ranks stood still for 30 s.
+WENT_ON = attempt(
+    0, 0.0, started_s=1.0, first_step_s=10.0, standstills=(Standstill(BEGIN_S + 100.0, BEGIN_S + 130.0, 1),)
+)
+
+
 def stopped_page(**more: Any) -> IncidentPage:
     """Rank 5 and a child of it are stopped, and that was only reported."""
     found = incident(verdict={"kind": "stopped", "rule": "state"}, action=Action(name="report"), resumed_s=None)
@@ -232,12 +239,34 @@ def test_stopped_processes_are_to_be_continued_on_their_node() -> None:
         {"attempt": attempt(0, 0.0, started_s=1.0, told_s=106.0)},
         {"following": attempt(1, 107.0)},
         {"scene": None},
+        {"attempt": WENT_ON},
     ],
-    ids=["the job is over", "the attempt was told to end", "the next attempt runs", "nobody looked"],
+    ids=["the job is over", "the attempt was told to end", "the next attempt runs", "nobody looked", "it goes on"],
 )
 def test_what_has_ended_since_is_not_to_be_continued(more: dict[str, Any]) -> None:
     page = msgspec.structs.replace(stopped_page(), **more)
     assert not any("kill" in each for each in commands(page))
+
+
+def test_a_hang_that_is_over_says_so_and_nobody_is_told_to_start_again() -> None:
+    told = incident(action=Action(name="report", reason="--on-hang report"), resumed_s=None)
+    page = incident_page(incident=told, attempt=WENT_ON, following=None, drawn=RUNS)
+    assert "ranks went on 30.0 s after the onset" in incident_html(page)
+    assert "until ranks went on" in incident_html(page)
+    assert not any("robust restart" in each for each in commands(page))
+    standing = attempt(0, 0.0, started_s=1.0, standstills=(Standstill(BEGIN_S + 100.0, None, 1),))
+    page = msgspec.structs.replace(page, attempt=standing)
+    assert "no rank has gone on since" in incident_html(page)
+    assert any("robust restart" in each for each in commands(page))
+
+
+def test_a_log_is_linked_where_it_is_there_and_nowhere_else() -> None:
+    path = "attempt_0/5/stderr.log"
+    told = incident(evidence=(Evidence(what="last words", rank=5, path=path, text="boom"),))
+    assert f"<a href='../{path}'>" in incident_html(incident_page(incident=told, files=(path,)))
+    assert f"../{path}" not in incident_html(incident_page(incident=told))
+    odd = incident(evidence=(Evidence(what="last words", rank=5, path="../../etc/'x", text="boom"),))
+    assert "href='../../.." not in incident_html(incident_page(incident=odd, files=("../../etc/'x",)))
 
 
 def test_a_process_that_a_debugger_holds_is_not_to_be_continued() -> None:

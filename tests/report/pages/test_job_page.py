@@ -9,11 +9,13 @@ import msgspec
 import pytest
 from page_ground import BEGIN_S, DONE, HOSTILE, assert_harmless, attempt, incident, job_page
 
+from robust_run.report.effective import Standstill
 from robust_run.report.heat import Heat
 from robust_run.report.pages.ettr import spans_of
 from robust_run.report.pages.job_page import job_html
 from robust_run.report.pages.types import CodeRow, Drawn, EvictedHost, Happened, IncidentCost, JobPage
 from robust_run.report.pages.words import clock_time
+from robust_run.report.types import Action
 
 
 def words(html: str) -> str:
@@ -198,3 +200,34 @@ def test_a_large_job_of_many_attempts_stays_small() -> None:
     html = job_html(page)
     assert len(html.encode()) < 10_000_000
     assert "older incidents not listed" in words(html)
+
+
+def standing(end_s: float | None = None) -> JobPage:
+    """A job whose ranks wait for one, which was only reported."""
+    stood = (Standstill(BEGIN_S + 260.0, end_s, 1),)
+    attempts = (attempt(0, 0.5, started_s=1.0, first_step_s=10.0, standstills=stood),)
+    told = incident(onset_s=260.0, action=Action(name="report", reason="--on-hang report"), resumed_s=None)
+    cost = IncidentCost(seconds=40.0, ranks=8, is_over=end_s is not None, steps=0)
+    spans = spans_of(attempts, (told,), BEGIN_S, BEGIN_S + 300.0)
+    return job_page(attempts=attempts, incidents=(Happened(incident=told, lost=cost),), spans=spans)
+
+
+def test_a_job_whose_ranks_stand_still_is_hung_and_it_counts() -> None:
+    said = words(job_html(standing()))
+    assert "HUNG" in said
+    assert (
+        "Hung for 40.0 s: rank 5 never joined all_reduce #60 of group tp_2It is in data.py:88 batch. 8 ranks"
+        in said.replace(" It", "It")
+    )
+    assert "What to do about it: incident 1" in said
+    assert "running" not in said.partition("What the figures mean")[0]
+    assert "standing still" in said
+    assert "83.3%" in said or "83.3 %" in said, "250 of 300 s"
+    assert "40.0 s …" in said, "so far"
+
+
+def test_a_job_whose_ranks_went_on_runs_and_the_standstill_counts_still() -> None:
+    said = words(job_html(standing(BEGIN_S + 290.0)))
+    assert "HUNG" not in said
+    assert "running" in said
+    assert "standing still" in said

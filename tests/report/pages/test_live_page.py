@@ -94,7 +94,14 @@ def test_pages_need_the_token_and_lead_nowhere_else(tmp_path: Path) -> None:
         url, token = address(job)
         (tmp_path / "die").touch()
         wait_for(lambda: (tmp_path / "runs-1-1").exists(), "the second attempt")
-        for path in ("/", "/page", "/report.html", "/incidents/0001.html", "/incidents/0001.json"):
+        for path in (
+            "/",
+            "/page",
+            "/report.html",
+            "/incidents/0001.html",
+            "/incidents/0001.json",
+            "/attempt_0/1/stderr.log",
+        ):
             assert get(url + path)[0] == 401, path
             assert get(url + path, "x" * 64)[0] == 401, path
         status, kind, page = get(f"{url}/", token)
@@ -106,7 +113,13 @@ def test_pages_need_the_token_and_lead_nowhere_else(tmp_path: Path) -> None:
         assert_harmless(page)
         assert "bold" in page
         assert json.loads(get(f"{url}/incidents/0001.json", token)[2])["verdict"]["kind"] == "code"
+        assert "href='../attempt_0/1/stderr.log'" in page
+        status, kind, log = get(f"{url}/attempt_0/1/stderr.log", token)
+        assert (status, kind) == (200, "text/plain; charset=utf-8"), "no browser takes it for a page"
+        assert "<b>bold</b> words" in log
         for path in (
+            "/attempt_0/0/stderr.log",  # no incident names it
+            "/attempt_0/1/error.json",
             "/incidents/0002.html",
             "/incidents/0000.html",
             "/incidents/..%2ftoken",

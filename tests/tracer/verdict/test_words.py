@@ -39,7 +39,7 @@ def test_a_stopped_rank() -> None:
 def test_a_mismatch() -> None:
     assert sentence("TP2xDP2", "size", 3, 2) == (
         "rank 3 called all_reduce of 1101 float32 as #17 of group TP (ranks 2-3) (at train.py:21 step), "
-        "where 1 other called all_reduce of 1024 float32"
+        "where 1 other called all_reduce of 1024 float32 (at train.py:21 step)"
     )
 
 

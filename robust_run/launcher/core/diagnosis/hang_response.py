@@ -15,12 +15,13 @@ from __future__ import annotations
 from typing import Literal
 
 from robust_run.launcher.core.attempts import end_attempt, failure_ending
+from robust_run.launcher.core.diagnosis import standstill
 from robust_run.launcher.core.membership import evict
 from robust_run.launcher.core.resume import leftovers
 from robust_run.launcher.core.resume.leftovers import report, wake
 from robust_run.launcher.core.state import CorePolicy, Eviction, JobState
 from robust_run.launcher.model.actions import Action, Inquire, Say
-from robust_run.launcher.model.events import HangSuspected, Inquired
+from robust_run.launcher.model.events import HangSuspected, Inquired, WaitOver
 from robust_run.report.summary import duration
 from robust_run.tracer.types import TraceVerdict
 
@@ -40,9 +41,12 @@ BACK_OFF = 2.0
 EARLY_EXIT = "early_exit"
 
 
-def take(policy: CorePolicy, state: JobState, event: HangSuspected | Inquired, now_s: float) -> list[Action]:
+def take(policy: CorePolicy, state: JobState, event: HangSuspected | WaitOver | Inquired, now_s: float) -> list[Action]:
     """Ask, or act on the answer."""
+    if isinstance(event, WaitOver):
+        return [*standstill.over(state, event)]
     if isinstance(event, HangSuspected):
+        standstill.waits(state, event)
         return suspected(state, event, now_s)
     return inquired(policy, state, event, now_s)
 
@@ -71,7 +75,9 @@ def inquired(policy: CorePolicy, state: JobState, event: Inquired, now_s: float)
         return []
     wanted, reason = _wanted(policy, state, verdict, now_s)
     if wanted == "report":
-        told = [] if _is_known(state, verdict) else [report(state, verdict, reason, now_s)]
+        told = []
+        if not _is_known(state, verdict):
+            told = [report(state, verdict, reason, now_s, stands_still=standstill.begins(state, verdict))]
         state.reported += [(verdict.kind, verdict.ranks, now_s)] if told else []
         return [*told, *wake(state)] if state.act_at_s is not None else [*told]
     return _act(policy, state, verdict, wanted, event.at_unix_s, now_s)

@@ -78,7 +78,9 @@ def wake(state: JobState) -> list[Action]:
     return [WakeAt(state.deadline_at_s)] if state.deadline_at_s is not None else []
 
 
-def report(state: JobState, verdict: TraceVerdict, reason: str, now_s: float) -> RecordIncident:
+def report(
+    state: JobState, verdict: TraceVerdict, reason: str, now_s: float, *, stands_still: bool = False
+) -> RecordIncident:
     """Put a verdict on record about which nothing is done, or nothing yet."""
     since_s = state.suspected_at_s if state.suspected_at_s is not None else now_s
     return RecordIncident(
@@ -90,4 +92,5 @@ def report(state: JobState, verdict: TraceVerdict, reason: str, now_s: float) ->
         action="report",
         reason=reason,
         act_at_s=state.act_at_s,
+        stands_still=stands_still,
     )

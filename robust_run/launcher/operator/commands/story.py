@@ -114,6 +114,8 @@ class Story:
                 return self._node_of(rank), f"rank {rank}, inside NCCL: {reason}"
             case e.HangSuspected(rank=rank, waited_s=waited_s):
                 return self._node_of(rank), f"rank {rank} has been waiting for its peers for {waited_s:.1f} s"
+            case a.StandstillOver(attempt=attempt):
+                return "", f"the ranks of attempt {attempt} go on"
             case e.SpawnFailed(rank=rank, message=message, node=node):
                 return self._name(node), f"rank {rank} could not be started: {message}"
             case e.StoreLost(detail=detail, node=node):

@@ -147,7 +147,8 @@ def incident_lines(
     lines.append(f"  {noticed}, judged {age_between(incident.onset_s, incident.decided_s)} after it")
     lines.append(f"  done: {action.name}{': ' + action.reason if action.reason else ''}")
     if incident.resumed_s is not None:
-        lines.append(f"  next step {age_between(incident.onset_s, incident.resumed_s)} after the onset")
+        what = "ranks went on" if incident.action.name == "report" else "next step"
+        lines.append(f"  {what} {age_between(incident.onset_s, incident.resumed_s)} after the onset")
     for evidence in incident.evidence:
         of = f" of rank {evidence.rank}" if evidence.rank is not None else ""
         lines.append(f"  {evidence.what}{of}{', ' + evidence.path if evidence.path else ''}:")

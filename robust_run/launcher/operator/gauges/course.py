@@ -78,7 +78,8 @@ def _decision(facts: GaugeFacts) -> MetricFamily:
 
 
 def _recovery(facts: GaugeFacts) -> MetricFamily:
-    lags = (each.resumed_s - each.onset_s for each in facts.incidents if each.resumed_s is not None)
+    told = [each for each in facts.incidents if each.action.name != "report"]
+    lags = (each.resumed_s - each.onset_s for each in told if each.resumed_s is not None)
     return spread_of(
         "recovery_seconds",
         "From the onset of an incident until the first step of the next attempt.",
@@ -133,7 +134,7 @@ def _trained(facts: GaugeFacts) -> MetricFamily:
 
 def _in_vain(facts: GaugeFacts) -> MetricFamily:
     """Counters never fall: a failure is known only after it began, so what it cost is not taken off but counted here."""
-    about = "What of robust_run_training_seconds_total was in vain: after the onset of a failure, or made again."
+    about = "What of robust_run_training_seconds_total was in vain: after the onset of a failure, made again, or in a standstill."
     if facts.course is None or facts.job.ettr is None:
         return MetricFamily(name="training_in_vain_seconds_total", kind="counter", about=about)
     until_s = _until_s(facts, facts.course)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import stat
 import threading
 import time
 from bisect import bisect_right
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,11 +20,19 @@ from robust_run.launcher.operator.views.page_data import Kept, nothing_kept
 from robust_run.launcher.records.journal import JournalEntry, JournalHeader
 from robust_run.report.files import incident as incident_file
 from robust_run.report.heat import Heat, heat_of
-from robust_run.report.pages.types import JobPage, NodePlace, ReportedCheckpoint
+from robust_run.report.pages.types import JobPage, NodePlace, ReportedCheckpoint, ReportedSeries
+from robust_run.report.types import Incident
 from robust_run.tracer.types import RankTrace, Scene
+
+if TYPE_CHECKING:
+    from robust_run.health.metrics.reports import MetricPoint
 
 #: A scene's file may be so large; more is not read.
 LARGEST_SCENE_BYTES = 512 << 20
+#: Ranks of this machine whose reports are looked for.
+MOST_ASKED = 16
+#: So much of the end of a log is handed out.
+LOG_BYTES = 4 << 20
 #: Rings that are read for a heat-map, evenly chosen where there are more.
 MOST_RINGS = 512
 #: How long the list of checkpoints is good for.
@@ -77,6 +88,22 @@ def scene_in(folder: str, number: int) -> Scene | None:
         return incident_file.read_scene(path)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
         return None
+
+
+def files_in(folder: str, incident: Incident) -> tuple[str, ...]:
+    """Return which files of an incident's evidence are in a run directory: ranks of other nodes may have theirs there alone."""
+    named = {each.path for each in incident.evidence if each.path}
+    return tuple(sorted(path for path in named if folder and os.path.isfile(os.path.join(folder, path))))
+
+
+def log_in(folder: str, path: str) -> bytes:
+    """Return the end of a file below a run directory. Raises OSError, also for what is no file."""
+    descriptor = os.open(os.path.join(folder, path), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(f"{path!r} is no file")
+        file.seek(max(os.fstat(descriptor).st_size - LOG_BYTES, 0))
+        return file.read(LOG_BYTES)
 
 
 def scene_mark(folder: str, number: int) -> tuple[int, int]:
@@ -161,6 +188,33 @@ def _rings_in_memory(memory: str, attempt: int) -> dict[int, str]:
     }
 
 
+def series_in(memory: str, attempt: int) -> tuple[tuple[ReportedSeries, ...], int]:
+    """Return what the first rank on this machine that reports says of its training, and that rank; nothing where none does.
+
+    The files are in memory, hold the newest reports, and are gone when the attempt is.
+    """
+    from robust_run.health.metrics import reports
+
+    folder = os.path.join(memory, f"attempt_{attempt}-reports")
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return (), 0
+    numbers = (name.removeprefix("rank_").removesuffix(reports.SUFFIX) for name in names)
+    ranks = sorted(int(number) for number in numbers if number.isdecimal())
+    for rank in ranks[:MOST_ASKED]:
+        points = reports.read(reports.file_of(folder, rank)).points
+        if points:
+            named = list(dict.fromkeys(name for point in points for name in point.values))
+            return tuple(_series(points, name) for name in named), rank
+    return (), 0
+
+
+def _series(points: Sequence[MetricPoint], name: str) -> ReportedSeries:
+    said = [point for point in points if name in point.values]
+    return ReportedSeries(name=name, values=tuple(point.values[name] for point in said), step=said[-1].step)
+
+
 def startup_in(folder: str) -> tuple[str, dict[int, float]]:
     """Return the waterfall of how the newest attempt started, as a fragment of HTML, and by attempt how long it took to start.
 
@@ -183,6 +237,9 @@ def with_pictures(page: JobPage, folder: str, memory: str = "") -> JobPage:
     startup, starts = startup_in(folder) if folder else ("", {})
     page = msgspec.structs.replace(page, startup=startup, starts=starts)
     newest = page.attempts[-1].number if page.attempts else 0
+    if memory:
+        series, rank = series_in(memory, newest)
+        page = msgspec.structs.replace(page, series=series, series_rank=rank)
     heat, attempt = (heat_in("", memory, newest) if memory else None), newest
     if heat is None and folder:
         attempt = newest_with_rings(folder)

@@ -19,6 +19,7 @@ from robust_run.launcher.core.state import policy_of
 from robust_run.launcher.operator.pages.page_reading import (
     JournalTail,
     checkpoints_in,
+    files_in,
     scene_in,
     with_pictures,
 )
@@ -140,7 +141,8 @@ class Pages:
         from robust_run.report.pages.incident_page import incident_html
 
         scene = scene_in(self._folder, number)
-        page = incident_page(facts, self._tail.history, incidents, number, scene, drawn, kept=kept)
+        files = files_in(self._folder, next(each for each in incidents if each.id == number))
+        page = incident_page(facts, self._tail.history, incidents, number, scene, drawn, kept=kept, files=files)
         return _write(os.path.join(self._folder, "incidents", incident_name(number)), incident_html(page))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import msgspec
 
 from robust_run.errors import RobustRunError
-from robust_run.launcher.model.actions import RecordIncident
+from robust_run.launcher.model.actions import RecordIncident, StandstillOver
 from robust_run.launcher.model.events import FirstStep
 from robust_run.launcher.records.incident_record import incident_of
 from robust_run.launcher.records.journal import JournalEntry, in_force, read
@@ -99,9 +99,18 @@ def from_entries(entries: Iterable[JournalEntry]) -> dict[int, Incident]:
         if isinstance(entry.action, RecordIncident):
             number = len(found) + 1
             found[number] = incident_of(entry.action, number, entry.at - entry.mono, entry.at)
+        elif isinstance(entry.action, StandstillOver):
+            told = [each for each in found.values() if _was_reported(each, entry.action.attempt)]
+            if told:
+                over_s = entry.action.at_s + entry.at - entry.mono
+                found[told[-1].id] = msgspec.structs.replace(told[-1], resumed_s=over_s)
         elif isinstance(entry.event, FirstStep) and found:
             last = found[len(found)]
             if entry.event.attempt == last.attempt + 1 and last.resumed_s is None:
                 resumed_s = entry.event.at_s + entry.at - entry.mono
                 found[len(found)] = msgspec.structs.replace(last, resumed_s=resumed_s)
     return found
+
+
+def _was_reported(incident: Incident, attempt: int) -> bool:
+    return incident.attempt == attempt and incident.action.name == "report"

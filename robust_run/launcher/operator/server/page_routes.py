@@ -4,6 +4,7 @@
     GET  /page                           the same page, for its own script
     GET  /incidents/NNNN.html            an incident
     GET  /incidents/NNNN.json  /incidents/NNNN.scene.json
+    GET  /attempt_N/RANK/stderr.log      the end of a log that an incident names, as text
 
 Files are read and pages are drawn in a thread: the loop also keeps agents' leases alive. What the core knows is looked at on it.
 """
@@ -23,6 +24,8 @@ from robust_run.launcher.controller.handle_types import ControllerHandle
 from robust_run.launcher.operator.pages.page_reading import (
     CheckpointList,
     JournalTail,
+    files_in,
+    log_in,
     scene_in,
     scene_mark,
     with_pictures,
@@ -67,6 +70,7 @@ class PageRoutes:
         app.router.add_get("/report.html", self._root, allow_head=False)
         app.router.add_get("/page", self._job, allow_head=False)
         app.router.add_get("/incidents/{name}", self._incident, allow_head=False)
+        app.router.add_get("/{path:attempt_[0-9]+/[0-9]+/[a-z.]+}", self._log, allow_head=False)
 
     async def _root(self, request: web.Request) -> web.Response:
         wants = request.headers.get("Accept", "")
@@ -111,7 +115,8 @@ class PageRoutes:
             await asyncio.to_thread(self._catch_up)
             kept = await asyncio.to_thread(self._kept.kept)
             drawn = self._drawn(incidents[number - 1])
-            page = incident_page(facts, self._tail.history, incidents, number, None, drawn, kept=kept)
+            files = await asyncio.to_thread(files_in, facts.run_directory, incidents[number - 1])
+            page = incident_page(facts, self._tail.history, incidents, number, None, drawn, kept=kept, files=files)
         scene_at = await asyncio.to_thread(scene_mark, facts.run_directory, number)
 
         def draw() -> bytes:
@@ -119,6 +124,18 @@ class PageRoutes:
             return _encoded(incident_html(msgspec.structs.replace(page, scene=scene)))
 
         return _html(await self._incident_pages.page(page, scene_at, self._clock.monotonic_s(), draw))
+
+    async def _log(self, request: web.Request) -> web.Response:
+        """Answer with the end of a log that an incident names: no other file is handed out."""
+        path = request.match_info["path"]
+        if not any(path == each.path for incident in self._controller.incidents() for each in incident.evidence):
+            raise OperationRefusedError(404, f"no incident names {path!r}")
+        try:
+            content = await asyncio.to_thread(log_in, self._controller.facts.run_directory, path)
+        except OSError as error:
+            raise OperationRefusedError(404, f"cannot read {path!r}: {error.strerror or error}") from None
+        headers = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox; default-src 'none'"}
+        return web.Response(body=content, content_type="text/plain", charset="utf-8", headers=headers)
 
     async def _file(self, name: str) -> web.Response:
         path = os.path.join(self._controller.facts.run_directory, "incidents", name)

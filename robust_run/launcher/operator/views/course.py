@@ -26,7 +26,8 @@ START_EDGES_S = (0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1200, 1800, 3600)
 #: Lines of a journal that tell the course; what is in others is known from the state, or to developers only.
 TELLING = frozenset(
     b"job_started start_attempt attempt_started first_step record_incident end_attempt attempt_ended finish node_evicted "
-    b"node_readmitted node_lost node_left hang_suspected inquired controller_resumed update_staged update_refused".split()
+    b"node_readmitted node_lost node_left hang_suspected inquired controller_resumed standstill_over update_staged "
+    b"update_refused".split()
 )
 _KIND = re.compile(rb'"type":"(\w+)"')
 #: The kind is within so many bytes of the beginning of a line.
@@ -61,6 +62,7 @@ class _Fact(msgspec.Struct):
     by: str = ""
     only: tuple[str, ...] = ()
     resumes_s: float | None = None
+    stands_still: bool = False
 
 
 class _Head(msgspec.Struct):
@@ -162,6 +164,10 @@ class Course:
                 if fact.action != "report":
                     onset_s = min(fact.onset_at_s + offset_s, at_s) if fact.onset_at_s else at_s
                     attempt.fail(onset_s, fact.verdict.sentence, at_s)
+                elif fact.stands_still and fact.onset_at_s is not None:
+                    attempt.stand(min(fact.onset_at_s + offset_s, at_s), self.counted["record_incident"])
+            case "standstill_over" if fact.at_s is not None:
+                attempt.go_on(min(fact.at_s + offset_s, at_s), at_s)
             case "end_attempt" if not fact.only:
                 attempt.end(at_s)
             case "attempt_ended":
@@ -188,7 +194,8 @@ class Course:
     def ran_s(self, until_s: float) -> float:
         """Return the time in which attempts ran after their first step, also what turned out to be in vain: this never falls."""
         ran = [
-            msgspec.structs.replace(each, onset_s=None, ended_s=_end_of_run(each), told_s=None) for each in self._all
+            msgspec.structs.replace(each, onset_s=None, ended_s=_end_of_run(each), told_s=None, standstills=())
+            for each in self._all
         ]
         return effective.seconds(ran, 0.0, until_s, counts_steps=self._counts_steps(until_s)).trained
 

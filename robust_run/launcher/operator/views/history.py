@@ -51,6 +51,7 @@ class _Draft(msgspec.Struct):
             checked_s=self.checked_s,
             steps=course.steps,
             code=self.code,
+            standstills=course.standstills,
             how=", ".join(how) if course.started_s is not None else "",
         )
 
@@ -133,6 +134,11 @@ class AttemptHistory:
             case a.RecordIncident(attempt=attempt, action=done) if attempt in self._attempts and done != "report":
                 onset_s = min(action.onset_at_s + entry.at - entry.mono, entry.at)
                 self._attempts[attempt].course.fail(onset_s, action.verdict.sentence, entry.at)
+            case a.RecordIncident(attempt=attempt, stands_still=True) if attempt in self._attempts:
+                onset_s = min(action.onset_at_s + entry.at - entry.mono, entry.at)
+                self._attempts[attempt].course.stand(onset_s, self.incidents)
+            case a.StandstillOver(attempt=attempt, at_s=at_s) if attempt in self._attempts:
+                self._attempts[attempt].course.go_on(min(at_s + entry.at - entry.mono, entry.at), entry.at)
             case a.Finish(outcome=outcome):
                 self.finished_s, self.outcome = entry.at, outcome
                 self._over(entry.at)

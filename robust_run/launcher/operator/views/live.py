@@ -81,6 +81,8 @@ def with_course(
     newest = book if book is not None and book.attempt == job.attempt else None
     here = newest if newest is not None and newest.step else None
     since_s = newest.waiting_since_s if newest is not None else None
+    last = course.attempts[-1] if course.attempts and course.attempts[-1].number == job.attempt else None
+    stands_since_s = last.stands_since_s if last is not None else None
     return msgspec.structs.replace(
         job,
         attempts=tuple(
@@ -93,6 +95,7 @@ def with_course(
         step_s=here.step_s if here else None,
         step_age_s=max(now_s - here.at_s, 0.0) if here and here.at_s is not None and now_s is not None else None,
         waiting_s=max(now_s - since_s, 0.0) if since_s is not None and now_s is not None else None,
+        stands_still_s=max(until_s - stands_since_s, 0.0) if stands_since_s is not None else None,
     )
 
 

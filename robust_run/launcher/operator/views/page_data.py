@@ -42,8 +42,12 @@ def incident_page(
     drawn: Drawn,
     *,
     kept: Kept = nothing_kept,
+    files: tuple[str, ...] = (),
 ) -> IncidentPage:
-    """Return what the page of incident `number` (from 1; one of `incidents`, which are in their order) shows."""
+    """Return what the page of incident `number` (from 1; one of `incidents`, which are in their order) shows.
+
+    `files`: those of its evidence that are there.
+    """
     incident = next(each for each in incidents if each.id == number)
     until_s = drawn.at_s if drawn.is_live or history.last_s is None else history.last_s
     counts = _counts(history, incidents, until_s)
@@ -57,6 +61,7 @@ def incident_page(
         attempt=history.attempt(incident.attempt),
         following=history.attempt(incident.attempt + 1) if incident.action.name not in ("report", "stop") else None,
         lost=_lost(history, incident, drawn.at_s, kept, is_live=drawn.is_live, counts=counts),
+        files=files,
         drawn=drawn,
     )
 

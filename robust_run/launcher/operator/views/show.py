@@ -17,8 +17,6 @@ from robust_run.terminal import plain
 #: Attempts that a status names.
 MOST_ATTEMPTS = 5
 HOUR_S = 3600.0
-#: Kinds of verdicts of which ranks that wait are the symptom.
-WAITS = ("stopped", "hang", "mismatch", "desync", "comm_stall", "unknown")
 #: Of a job that failed: characters of the verdict, and of why it was not restarted, in the first line.
 FIRST_CHARACTERS, REASON_CHARACTERS = 90, 40
 
@@ -131,12 +129,7 @@ def tone(job: JobView) -> str:
 
 def is_hung(job: JobView) -> bool:
     """Whether ranks still wait as they did when that was reported, and nothing was done about it."""
-    last = job.last_incident
-    if job.phase != "running" or last is None or last.attempt != job.attempt:
-        return False
-    if last.action != "report" or last.kind not in WAITS:
-        return False
-    return job.waiting_s is not None and job.now_unix_s - job.waiting_s <= last.at_unix_s
+    return job.phase == "running" and job.stands_still_s is not None
 
 
 def headline(job: JobView, *, brief: bool = False) -> str:
@@ -167,7 +160,9 @@ def _doing(job: JobView) -> str:
     return {
         "new": "starting",
         "opening": f"starting: {work}",
-        "running": f"HUNG for {age(job.waiting_s or 0.0)}: {work}" if is_hung(job) else f"running: {work}{_step(job)}",
+        "running": f"HUNG for {age(job.stands_still_s or 0.0)}: {work}"
+        if is_hung(job)
+        else f"running: {work}{_step(job)}",
         "suspecting": f"running: {work}, but a rank lost its connection and the reason is awaited",
         "diagnosing": f"checking the nodes of attempt {job.attempt}",
         "replaying": "replaying a failure on groups of nodes",

@@ -124,6 +124,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
     """How long a step takes."""
     waiting_s: float | None = None
     """How long a rank has been waiting in one call; None: none does, or nobody looks (`--slow-round 0`)."""
+    stands_still_s: float | None = None
+    """For how long no rank has trained, of a wait that was only reported; None: they train, or it is over."""
     outcome: Literal["", "done", "failed", "stopped"] = ""
     exit_code: int | None = None
     reason: str = ""

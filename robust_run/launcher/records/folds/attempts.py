@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from robust_run.report.effective import AttemptStretch
+from robust_run.report.effective import AttemptStretch, Standstill
+
+#: So late it is known at most that ranks go on, of an agent that is connected: the longest lease, and some.
+HEARD_S = 20.0
 
 
 class AttemptCourse(msgspec.Struct, kw_only=True):
@@ -36,6 +39,9 @@ class AttemptCourse(msgspec.Struct, kw_only=True):
     told: set[str] = set()
     """Nodes that said how they started them; an agent that comes back says it again."""
 
+    standstills: tuple[Standstill, ...] = ()
+    """Waits that were only reported, in order of time."""
+
     last_end_s: float | None = None
     """When the last of its nodes so far was done with it."""
 
@@ -48,7 +54,32 @@ class AttemptCourse(msgspec.Struct, kw_only=True):
             told_s=self.told_s,
             ended_s=self.ended_s,
             resumed_s=self.resumed_s,
+            standstills=self.standstills,
         )
+
+    @property
+    def stands_since_s(self) -> float | None:
+        """Since when no rank of it trains, though nothing has ended it; None: they train, or it is over."""
+        last = self.standstills[-1] if self.standstills and self.ended_s is None and self.told_s is None else None
+        return last.begin_s if last is not None and last.end_s is None else None
+
+    def stand(self, onset_s: float, incident: int) -> None:
+        """Note that ranks wait since then, which was only reported; what is reported meanwhile is the same standstill."""
+        last = self.standstills[-1] if self.standstills else None
+        if last is None or last.end_s is not None:
+            begin_s = onset_s if last is None or last.end_s is None else max(onset_s, last.end_s)
+            self.standstills = (*self.standstills, Standstill(begin_s, None, incident))
+
+    def go_on(self, at_s: float, known_s: float) -> None:
+        """Note that its ranks go on. Until that was known they stood still for whoever asked: counters do not fall for a moment.
+
+        `known_s`: when it was known; long after `at_s` where a controller was away, which nobody could ask meanwhile.
+        """
+        last = self.standstills[-1] if self.standstills else None
+        if last is not None and last.end_s is None:
+            end_s = known_s if known_s - at_s < HEARD_S else at_s
+            ended = Standstill(last.begin_s, max(end_s, last.begin_s), last.incident)
+            self.standstills = (*self.standstills[:-1], ended)
 
     def start(self, node: str, how: tuple[str, ...], resumes: tuple[float | None, int | None], at_s: float) -> bool:
         """Note that a node started its workers; False: it said so before. `resumes`: its checkpoint, when made and of which step.
