@@ -1,0 +1,94 @@
+"""Each recipe of docs/recipes trains to the very weights that it has under torchrun, whatever happens to a rank on the way."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import framework_parts
+import jobs
+import pytest
+from shown_commands import RECIPES, blocks
+
+FAULTY = Path(__file__).with_name("with_fault.py")
+FRAMEWORKS = ("transformers", "accelerate", "lightning", "fsdp2", "deepspeed")
+#: What frameworks look up or send somewhere, and the place of what DeepSpeed finds: tests have no network and no GPU.
+ALONE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "DS_ACCELERATOR": "cpu", "TOKENIZERS_PARALLELISM": "false"}
+LIMIT_S = 400.0
+pytestmark = pytest.mark.timeout(900)  # the first of them installs the frameworks
+
+
+def script_of(name: str) -> str:
+    """Return the training script that a recipe shows."""
+    (text,) = [block.text for block in blocks(RECIPES / f"{name}.md") if block.values("file") == ["train.py"]]
+    return text
+
+
+def weights_in(said: str) -> str:
+    """Return what the job trained to; rank 0 says it once."""
+    found: list[str] = re.findall(r"^weights \S+$", said, re.MULTILINE)
+    assert len(found) == 1, said
+    return found[0]
+
+
+def folder_for(name: str, tmp_path: Path) -> Path:
+    (tmp_path / "train.py").write_text(script_of(name))
+    return tmp_path
+
+
+@cache
+def _expected(name: str, folder: Path) -> str:
+    """Return what torchrun trains to, undisturbed; once for all tests of a process."""
+    folder.mkdir(exist_ok=True)
+    command = [framework_parts.python(), "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*command, str(folder_for(name, folder) / "train.py")],
+        cwd=folder, env={**os.environ, **ALONE}, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return weights_in(done.stdout)
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where torchrun trained."""
+    return tmp_path_factory.mktemp("torchrun")
+
+
+def trained(name: str, kind: str, rank: int, step: int, tmp_path: Path) -> jobs.Job:
+    """Run a recipe to its end, with a fault that fired."""
+    arguments = (str(FAULTY), kind, str(rank), str(step), "train.py")
+    with jobs.running(
+        folder_for(name, tmp_path), "--nproc-per-node", "2", *arguments, env=ALONE, python=framework_parts.python()
+    ) as job:
+        code = job.finish(LIMIT_S)
+        job.assert_nothing_left()
+    assert code == 0, job.err
+    assert (tmp_path / f"fired-{kind}").exists()
+    return job
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_a_rank_that_is_killed_midway_changes_nothing(name: str, tmp_path: Path, undisturbed: Path) -> None:
+    job = trained(name, "kill", 1, 30, tmp_path)
+    assert weights_in(job.out) == _expected(name, undisturbed / name)
+    assert len(job.events("attempt_started")) == 2
+    assert "rank 1 was killed by SIGKILL" in job.err
+
+
+def test_a_rank_that_is_stopped_is_found_and_the_job_goes_on(tmp_path: Path, undisturbed: Path) -> None:
+    job = trained("transformers", "stop", 1, 30, tmp_path)
+    assert weights_in(job.out) == _expected("transformers", undisturbed / "transformers")
+    assert len(job.events("attempt_started")) == 2
+    assert "SIGSTOP" in job.err
+
+
+@pytest.mark.parametrize("name", ["lightning", "fsdp2"])
+def test_a_rank_0_that_does_something_else_is_left_alone(name: str, tmp_path: Path, undisturbed: Path) -> None:
+    job = trained(name, "slow", 0, 30, tmp_path)
+    assert weights_in(job.out) == _expected(name, undisturbed / name)
+    assert len(job.events("attempt_started")) == 1
