@@ -96,7 +96,13 @@ def _run(command: list[str]) -> str:
     env |= {"DS_BUILD_OPS": "0", "DS_ACCELERATOR": "cpu"}
     try:
         result = subprocess.run(
-            command, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=INSTALL_LIMIT_S, check=False
+            command,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=INSTALL_LIMIT_S,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         pytest.skip(f"installing frameworks took more than {INSTALL_LIMIT_S:g} s")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from generated_docs import DOCS, PART, PARTS, RUN_FILES, made_anew
-from shown_commands import pages
+from shown_commands import RECIPES, pages, recipes
 
 from robust_run.health.rules.table import DEFAULTS
 from robust_run.health.types import FindingKind
