@@ -88,6 +88,7 @@ format: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python bench/startup.py
 	$(BIN)/python bench/recovery.py
+	$(BIN)/python bench/frameworks.py
 	$(BIN)/python bench/hot_update.py
 	$(BIN)/python bench/node_loss.py
 	$(BIN)/python bench/slurm_node_loss.py

@@ -92,9 +92,9 @@ def folder_of(module: Any) -> str | None:
         return None
     places = getattr(spec, "submodule_search_locations", None)
     if places:
-        return os.path.dirname(next(iter(places)))
+        return str(os.path.dirname(next(iter(places))))
     origin = getattr(spec, "origin", None)
-    return os.path.dirname(origin) if origin and os.path.isabs(origin) else ""
+    return str(os.path.dirname(origin)) if origin and os.path.isabs(origin) else ""
 
 
 def is_found(name: str, folders: Iterable[str], exists: Any) -> bool:
