@@ -2,9 +2,9 @@
 
     python bench/frameworks.py --rounds 3 --names transformers,lightning
 
-Rank 1 holds still after step 12 of the first attempt, until waiting workers are ready, and is killed. Seconds
-count from the kill to the first optimizer step of rank 0 in the next attempt. torchrun is in `bench/recovery.py`. The frameworks are installed once, as for the
-tests (`tests/framework_parts.py`). The last line of standard output is one JSON object.
+Rank 1 holds still after step 12 of the first attempt, until waiting workers are ready, and is killed. Seconds count from the
+kill to the first optimizer step of rank 0 in the next attempt. torchrun is in `bench/recovery.py`. The frameworks are installed
+once, as for the tests (`tests/framework_parts.py`). The last line of standard output is one JSON object.
 """
 
 from __future__ import annotations

@@ -17,7 +17,6 @@ EXPECTED: dict[str, str] = {
     r"(this user|root) may (do anything|write everything|read everything|look into all of them)": "file modes stop others only",
     r"root owns what it wants": "file modes stop others only",
     r"no cgroup of version [12] can be made here": "many machines have one version alone, containers often none to write to",
-    r"(transformers|lightning) is not installed": "frameworks are large; their callbacks are tried where somebody has them",
     r"\S+ is only fetched with ROBUST_TEST_PARTS_ALL=1": "other versions of NCCL than the newest are gigabytes",
     r"what is not enclosed is ended by who is left": "a case that cannot be, of a table of cases",
     r"[a-z-]+\.md:\d+: .+": "the page itself says why its command is not run",

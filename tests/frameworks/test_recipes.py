@@ -34,18 +34,19 @@ def weights_in(said: str) -> str:
     return found[0]
 
 
-def folder_for(name: str, tmp_path: Path) -> Path:
-    (tmp_path / "train.py").write_text(script_of(name))
-    return tmp_path
-
-
 @cache
-def _expected(name: str, folder: Path) -> str:
+def expected(name: str, folder: Path) -> str:
     """Return what torchrun trains to, undisturbed; once for all tests of a process."""
     folder.mkdir(exist_ok=True)
+    return under_torchrun(script_of(name), folder)
+
+
+def under_torchrun(text: str, folder: Path) -> str:
+    """Return what a script trains to under torchrun."""
+    (folder / "train.py").write_text(text)
     command = [framework_parts.python(), "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     done = subprocess.run(
-        [*command, str(folder_for(name, folder) / "train.py")],
+        [*command, "train.py"],
         cwd=folder, env={**os.environ, **ALONE}, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S,
         check=False,
     )  # fmt: skip
@@ -59,12 +60,11 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("torchrun")
 
 
-def trained(name: str, kind: str, rank: int, step: int, tmp_path: Path) -> jobs.Job:
-    """Run a recipe to its end, with a fault that fired."""
+def trained(text: str, kind: str, rank: int, step: int, tmp_path: Path) -> jobs.Job:
+    """Run a script to its end, with a fault that fired."""
+    (tmp_path / "train.py").write_text(text)
     arguments = (str(FAULTY), kind, str(rank), str(step), "train.py")
-    with jobs.running(
-        folder_for(name, tmp_path), "--nproc-per-node", "2", *arguments, env=ALONE, python=framework_parts.python()
-    ) as job:
+    with jobs.running(tmp_path, "--nproc-per-node", "2", *arguments, env=ALONE, python=framework_parts.python()) as job:
         code = job.finish(LIMIT_S)
         job.assert_nothing_left()
     assert code == 0, job.err
@@ -74,21 +74,29 @@ def trained(name: str, kind: str, rank: int, step: int, tmp_path: Path) -> jobs.
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_a_rank_that_is_killed_midway_changes_nothing(name: str, tmp_path: Path, undisturbed: Path) -> None:
-    job = trained(name, "kill", 1, 30, tmp_path)
-    assert weights_in(job.out) == _expected(name, undisturbed / name)
+    job = trained(script_of(name), "kill", 1, 30, tmp_path)
+    assert weights_in(job.out) == expected(name, undisturbed / name)
     assert len(job.events("attempt_started")) == 2
     assert "rank 1 was killed by SIGKILL" in job.err
 
 
+def test_so_it_is_with_zero_1(tmp_path: Path) -> None:
+    text = script_of("deepspeed").replace('"stage": 2', '"stage": 1')
+    assert text != script_of("deepspeed")
+    (torchrun := tmp_path / "torchrun").mkdir()
+    (killed := tmp_path / "killed").mkdir()
+    assert weights_in(trained(text, "kill", 1, 30, killed).out) == under_torchrun(text, torchrun)
+
+
 def test_a_rank_that_is_stopped_is_found_and_the_job_goes_on(tmp_path: Path, undisturbed: Path) -> None:
-    job = trained("transformers", "stop", 1, 30, tmp_path)
-    assert weights_in(job.out) == _expected("transformers", undisturbed / "transformers")
+    job = trained(script_of("transformers"), "stop", 1, 30, tmp_path)
+    assert weights_in(job.out) == expected("transformers", undisturbed / "transformers")
     assert len(job.events("attempt_started")) == 2
     assert "SIGSTOP" in job.err
 
 
 @pytest.mark.parametrize("name", ["lightning", "fsdp2"])
 def test_a_rank_0_that_does_something_else_is_left_alone(name: str, tmp_path: Path, undisturbed: Path) -> None:
-    job = trained(name, "slow", 0, 30, tmp_path)
-    assert weights_in(job.out) == _expected(name, undisturbed / name)
+    job = trained(script_of(name), "slow", 0, 30, tmp_path)
+    assert weights_in(job.out) == expected(name, undisturbed / name)
     assert len(job.events("attempt_started")) == 1
