@@ -33,24 +33,15 @@ SET_BY_PACKAGES = (
 )  # fmt: skip
 
 
-def may_be_early(modules: Mapping[str, Any], at_start: Sequence[str], now: Sequence[str]) -> list[str]:
-    """Return the names of imported modules to keep. Raises OSError.
-
-    `at_start`, `now`: `sys.path` before the program and by now.
-    """
-    with open("/proc/self/environ", "rb") as file:
-        if changed(file.read(), os.environ):
-            return []
-    return kept(modules, at_start, now, os.path.exists)
+def may_be_early(
+    modules: Mapping[str, Any], path: Sequence[str], began: tuple[Sequence[str], Mapping[str, str]]
+) -> list[str]:
+    """Return the names of imported modules to keep. `began`: `sys.path` and environment before the program."""
+    return [] if changed(began[1], os.environ) else kept(modules, began[0], path, os.path.exists)
 
 
-def changed(began: bytes, env: Mapping[str, str]) -> list[str]:
-    """Return the variables that the program has set or removed and that an import may read. Pure.
-
-    `began`: as in /proc/PID/environ.
-    """
-    pairs = began.decode("utf-8", errors="surrogateescape").split("\0")
-    before = dict(pair.partition("=")[::2] for pair in pairs if pair)
+def changed(before: Mapping[str, str], env: Mapping[str, str]) -> list[str]:
+    """Return the variables that the program has set or removed since `before` and that an import may read. Pure."""
     harmless = (*FREE_PREFIXES, *READ_LATER, *SET_BY_PACKAGES)
     return sorted(
         name
