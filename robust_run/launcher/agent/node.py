@@ -100,6 +100,8 @@ class Node:
         self._warm_launched = False
         self._modules_file = "" if spec.preload else None
         self._code: NodeCode | None = None
+        self.has_told_of_grace = False
+        """Whether it was said in this job that ranks used up --restart-grace."""
         self.looking = Harmless("looking at what ranks do", self.say)
         self.starter = Starter(spec, env, self._setup, self._start_helper, tell, given)
         self.workplace.enter_through(self.starter, self._start_helper)
