@@ -64,7 +64,7 @@ def killed_to_step_s(name: str, side: str, folder: Path) -> float:
     python = framework_parts.python()
     options = ("--log-dir", "runs", "--run-id", "job", "--nproc-per-node", "2", *SIDES[side])
     command = [python, "-m", "robust_run", *options, "noted.py", "train.py"]
-    env = {**os.environ, "ROBUST_WARM_DAEMON": "off", "HF_HUB_OFFLINE": "1", "DS_ACCELERATOR": "cpu"}
+    env = {**os.environ, "ROBUST_WARM_DAEMON": "off", **framework_parts.environment()}
     with open(folder / "log", "w", encoding="utf-8") as log:
         process = subprocess.Popen(command, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     try:

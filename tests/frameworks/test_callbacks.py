@@ -12,7 +12,6 @@ from jobs import run
 HERE = Path(__file__).parent
 #: Within an epoch, at the end of one, in the second one.
 KILLED_AFTER = (3, 10, 13)
-ALONE = {"HF_HUB_OFFLINE": "1"}
 pytestmark = pytest.mark.timeout(900)  # the first of them installs the frameworks
 
 
@@ -25,7 +24,7 @@ def weights_of(program: str, killed_after: int, ranks: int, at: Path) -> tuple[s
         str(ranks),
         str(HERE / program),
         str(killed_after),
-        env=ALONE,
+        env=framework_parts.environment(),
         python=framework_parts.python(),
     )
     assert code == 0, job.err

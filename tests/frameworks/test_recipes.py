@@ -15,8 +15,7 @@ from shown_commands import RECIPES, blocks
 
 FAULTY = Path(__file__).with_name("with_fault.py")
 FRAMEWORKS = ("transformers", "accelerate", "lightning", "fsdp2", "deepspeed")
-#: What frameworks look up or send somewhere, and the place of what DeepSpeed finds: tests have no network and no GPU.
-ALONE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "DS_ACCELERATOR": "cpu", "TOKENIZERS_PARALLELISM": "false"}
+COMMAND = "robust-run --nproc-per-node 2 train.py"
 LIMIT_S = 400.0
 pytestmark = pytest.mark.timeout(900)  # the first of them installs the frameworks
 
@@ -47,9 +46,14 @@ def under_torchrun(text: str, folder: Path) -> str:
     command = [framework_parts.python(), "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     done = subprocess.run(
         [*command, "train.py"],
-        cwd=folder, env={**os.environ, **ALONE}, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LIMIT_S,
+        cwd=folder,
+        env={**os.environ, **framework_parts.environment()},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
         check=False,
-    )  # fmt: skip
+    )
     assert done.returncode == 0, done.stderr
     return weights_in(done.stdout)
 
@@ -64,7 +68,14 @@ def trained(text: str, kind: str, rank: int, step: int, tmp_path: Path) -> jobs.
     """Run a script to its end, with a fault that fired."""
     (tmp_path / "train.py").write_text(text)
     arguments = (str(FAULTY), kind, str(rank), str(step), "train.py")
-    with jobs.running(tmp_path, "--nproc-per-node", "2", *arguments, env=ALONE, python=framework_parts.python()) as job:
+    with jobs.running(
+        tmp_path,
+        "--nproc-per-node",
+        "2",
+        *arguments,
+        env=framework_parts.environment(),
+        python=framework_parts.python(),
+    ) as job:
         code = job.finish(LIMIT_S)
         job.assert_nothing_left()
     assert code == 0, job.err
@@ -78,6 +89,11 @@ def test_a_rank_that_is_killed_midway_changes_nothing(name: str, tmp_path: Path,
     assert weights_in(job.out) == expected(name, undisturbed / name)
     assert len(job.events("attempt_started")) == 2
     assert "rank 1 was killed by SIGKILL" in job.err
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_a_page_shows_the_command_that_is_tried_here(name: str) -> None:
+    assert [block.text.strip() for block in blocks(RECIPES / f"{name}.md") if block.what == "run"] == [COMMAND]
 
 
 def test_so_it_is_with_zero_1(tmp_path: Path) -> None:
