@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 JOBS ?= $(shell expr $$(nproc) + 1)
 MANY_JOBS ?= $(shell expr $$(nproc) + 2)
 # What `make test` runs: the tests that are quick, and the guarantee set. Marks are those of tests/tiers.py.
-FIRST := guarantee or not (torch or job or hosts or cluster)
+FIRST := guarantee or not (torch or job or hosts or cluster or frameworks)
 PYTEST = $(BIN)/python -m pytest -q --dist worksteal --durations=30
 # Tests start thousands of processes: where Python may not keep what it compiled, each would compile anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -31,7 +31,7 @@ test: check test-first
 test-first: $(STAMP) packages compiled
 	$(PYTEST) -n $(JOBS) -m '$(FIRST)'
 
-# What `make test` leaves out: real jobs, simulated hosts, Slurm, HDFS.
+# What `make test` leaves out: real jobs, simulated hosts, Slurm, HDFS, frameworks of others.
 test-rest: $(STAMP) packages compiled
 	$(PYTEST) -n $(MANY_JOBS) -m 'not ($(FIRST))'
 
@@ -92,6 +92,7 @@ format: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python bench/startup.py
 	$(BIN)/python bench/recovery.py
+	$(BIN)/python bench/frameworks.py
 	$(BIN)/python bench/hot_update.py
 	$(BIN)/python bench/node_loss.py
 	$(BIN)/python bench/slurm_node_loss.py

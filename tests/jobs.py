@@ -197,6 +197,13 @@ def running(
         process.wait()
 
 
+def wait_for_file_in(folder: Path, name: str, timeout_s: float = STUCK_S) -> str:
+    """Wait until a worker has made a file, and return what is in it."""
+    path = folder / name
+    wait_for(path.exists, f"{name} in {folder}", timeout_s)
+    return path.read_text()
+
+
 def run(tmp_path: Path, *arguments: str, **more: Any) -> tuple[int, Job]:
     """Run a job to its end and check that nothing of it is left."""
     with running(tmp_path, *arguments, **more) as job:

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
+RECIPES = DOCS / "recipes"
 _FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _INDENTED = re.compile(r"^    (?:\$ )?((?:robust|robust-run|srun) .*(?:\\\n.*)*)", re.MULTILINE)
 
@@ -55,6 +56,11 @@ class Block:
 def pages() -> list[Path]:
     """Return all pages of the guide."""
     return sorted(DOCS.glob("*.md"))
+
+
+def recipes() -> list[Path]:
+    """Return the pages on frameworks. What they show is run by tests/frameworks, with those frameworks."""
+    return sorted(RECIPES.glob("*.md"))
 
 
 def blocks(page: Path) -> list[Block]:

@@ -23,10 +23,11 @@ MARKERS = {
     "job": "starts real jobs on this host",
     "hosts": "starts jobs on simulated hosts, in namespaces",
     "cluster": "starts a real Slurm or a real HDFS",
+    "frameworks": "trains with frameworks of others, in an environment of their own",
     "root": "does less, or nothing, where it is not root",
     "guarantee": "keeps a promise of the README with a real job; see tests/guarantees.py",
 }
-TIERS = ("torch", "job", "hosts", "cluster")
+TIERS = ("torch", "job", "hosts", "cluster", "frameworks")
 """From the cheapest to the costliest."""
 
 STARTERS = {
@@ -49,6 +50,7 @@ FOLDERS = {
     "examples/": "job",
     "gpu/": "job",
     "packaging/": "job",
+    "frameworks/": "frameworks",
     "docs/test_commands.py": "job",
     "docs/test_site.py": "job",
     "test_public_api.py": "torch",

@@ -18,7 +18,7 @@ import click
 import pytest
 from generated_docs import RUN_FILES
 from jobs import wait_for
-from shown_commands import Block, blocks, commands, pages
+from shown_commands import Block, blocks, commands, pages, recipes
 
 from robust_run.launcher.start.options.options import HELP_OPTIONS, OPTIONS
 from robust_run.robust_cli import robust
@@ -203,7 +203,7 @@ def test_what_is_not_run_says_why(block: Block) -> None:
 def test_every_fenced_command_is_run_or_says_why_not() -> None:
     unmarked = [
         block.where
-        for page in pages()
+        for page in (*pages(), *recipes())
         for block in blocks(page)
         if block.language == "sh" and block.what not in ("run", "skip")
     ]
@@ -211,7 +211,7 @@ def test_every_fenced_command_is_run_or_says_why_not() -> None:
     assert len(RUNNABLE) >= 6
 
 
-@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*pages(), *recipes()], ids=lambda page: page.name)
 def test_every_command_that_is_shown_has_such_a_name_and_such_options(page: Path) -> None:
     for line in commands(page):
         words = [word for word in shlex.split(line) if word not in ("...", "&&", "|", ">")]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from generated_docs import DOCS, PART, PARTS, RUN_FILES, made_anew
 from man_pages import man_pages
-from shown_commands import pages
+from shown_commands import RECIPES, pages, recipes
 
 from robust_run.health.rules.table import DEFAULTS
 from robust_run.health.types import FindingKind
@@ -73,7 +73,7 @@ def test_every_rule_inside_nccl_is_explained() -> None:
     assert {rule.replace("-", "_") for rule in found} - set(NCCL_RULES) == set()
 
 
-@pytest.mark.parametrize("page", [*pages(), ROOT / "README.md"], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*pages(), *recipes(), ROOT / "README.md"], ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]*)(?:#[^)]*)?\)", page.read_text()):
         if target and "://" not in target:
@@ -88,6 +88,9 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_every_page_can_be_reached_from_the_first() -> None:
     first = (DOCS / "README.md").read_text()
     assert [page.name for page in pages() if page.name != "README.md" and f"({page.name}" not in first] == []
+    assert "(recipes/README.md)" in first
+    of_recipes = (RECIPES / "README.md").read_text()
+    assert [page.name for page in recipes() if page.name != "README.md" and f"({page.name})" not in of_recipes] == []
 
 
 def _sources(path: Path) -> list[Path]:

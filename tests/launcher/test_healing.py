@@ -101,6 +101,7 @@ def test_a_survivor_that_ignores_sigterm_delays_a_restart_by_the_grace_and_no_mo
     assert (order["signal"], order["grace_s"], order["leftovers_s"]) == (signal.SIGTERM, 1.0, 0.0)
     assert ended == died, "its peers are told at once"
     assert gone - ended >= 1.0
+    assert "rank 1 did not end within 1 s of SIGTERM" in job.err
 
 
 def test_an_exception_that_repeats_itself_stops_the_job_with_its_traceback(tmp_path: Path) -> None:

@@ -201,7 +201,7 @@ def test_an_image_has_its_part(tmp_path: Path) -> None:
     assert start.critical is not None
     assert [span.phase for span in start.critical.spans][:4] == ["agent", "image", "agent", "spawn"]
     assert "imports" in spent(start.critical)
-    assert start.uses == ("image",)
+    assert start.uses == ("image", "preload-auto")
 
 
 # --- several nodes

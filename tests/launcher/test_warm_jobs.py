@@ -253,14 +253,17 @@ def test_a_module_that_computes_in_parallel_at_import_does_no_harm(tmp_path: Pat
     assert how(job)[1] == ["promote", "promote"]
 
 
-def test_preload_auto_imports_what_the_first_attempt_had_imported_before_its_first_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize("arguments", [(), ("--preload", "auto")])
+def test_what_the_first_attempt_had_imported_before_its_first_step_is_imported_before_the_next(
+    arguments: tuple[str, ...], tmp_path: Path
+) -> None:
     path = script(
         tmp_path,
         """
         import os, sys, time
         attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
-        was_there = "numpy.random" in sys.modules, "sympy" in sys.modules, "my_own" in sys.modules
-        import numpy.random, torch, sympy, my_own
+        was_there = "sympy.physics.units" in sys.modules, "my_own" in sys.modules
+        import torch, sympy.physics.units, my_own
         model = torch.nn.Linear(2, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         model(torch.ones(2)).sum().backward()
@@ -271,13 +274,62 @@ def test_preload_auto_imports_what_the_first_attempt_had_imported_before_its_fir
         """,
     )
     script(tmp_path, "", "my_own.py")
-    with running(tmp_path, "--preload", "auto", path) as job:
+    with running(tmp_path, *arguments, path) as job:
         wait_for(lambda: len(job.events("warm_ready")) >= 2, "the second round of imports")
         standby = wait_for(lambda: job.after("warm_ready", 2, "standby_ready"), "a standby worker made after it")[0]
         os.kill(job.pids(0)[0], signal.SIGKILL)
         assert job.finish() == 0
     assert job.events("attempt_started")[1]["pids"] == [standby["pid"]]
-    assert job.out == "(True, True, False)\n"
+    assert job.out == "(True, False)\n"
+
+
+def test_a_program_that_sets_variables_for_its_imports_has_only_torch_imported_for_it(tmp_path: Path) -> None:
+    path = script(
+        tmp_path,
+        """
+        import os, sys, time
+        was_there = "sympy.physics.units" in sys.modules
+        os.environ["MY_SWITCH"] = "1"
+        import torch, sympy.physics.units
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(torch.ones(2)).sum().backward()
+        optimizer.step()
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            time.sleep(600)
+        print(was_there)
+        """,
+    )
+    with running(tmp_path, path) as job:
+        wait_for(lambda: job.after("warm_ready", 2, "standby_ready"), "a standby worker made after it")
+        os.kill(job.pids(0)[0], signal.SIGKILL)
+        assert job.finish() == 0
+    assert job.events("warm_ready")[1]["modules"] == ["torch._dynamo"]
+    assert job.out == "False\n"
+
+
+def test_workers_that_were_not_ready_yet_are_promoted_and_that_is_said(tmp_path: Path) -> None:
+    path = script(
+        tmp_path,
+        """
+        import os, pathlib, signal, time
+        import torch
+        model = torch.nn.Linear(2, 1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(torch.ones(2)).sum().backward()
+        while not pathlib.Path("standby").exists():
+            time.sleep(0.01)
+        optimizer.step()
+        if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+            os.kill(os.getpid(), signal.SIGKILL)
+        """,
+    )
+    with running(tmp_path, path) as job:
+        standbys(job, 1)
+        (tmp_path / "standby").touch()
+        assert job.finish() == 0
+    assert how(job)[1] == ["promote"]
+    assert "1 promoted: what the program imports had not all been preloaded yet" in job.err
 
 
 def test_what_torch_imports_at_a_first_optimizer_is_there_before_the_next(tmp_path: Path) -> None:
@@ -296,7 +348,7 @@ def test_what_torch_imports_at_a_first_optimizer_is_there_before_the_next(tmp_pa
         print(was_there)
         """,
     )
-    with running(tmp_path, path) as job:
+    with running(tmp_path, "--preload", "torch,torch.distributed", path) as job:
         standby = wait_for(lambda: job.after("warm_ready", 2, "standby_ready"), "a standby worker made after it")[0]
         os.kill(job.pids(0)[0], signal.SIGKILL)
         assert job.finish() == 0

@@ -18,6 +18,7 @@ CACHE = "/tmp/torchinductor_me"
         ({"WANDB_MODE": "offline", "TOKENIZERS_PARALLELISM": "false"}, False),
         ({"TORCHELASTIC_RUN_ID": "b", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"}, False),
         ({"TORCHINDUCTOR_CACHE_DIR": CACHE}, False),
+        ({"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}, False),
         ({"TORCHINDUCTOR_CACHE_DIR": "/scratch/mine"}, True),
         ({"TORCHDYNAMO_DISABLE": "1"}, True),
         ({"TORCH_LOGS": "recompiles"}, True),

@@ -66,7 +66,21 @@ class Ending:
             except asyncio.TimeoutError:
                 continue  # unless an order since then gave more, the time is over
         if not self.workers_gone.is_set():
+            self._say_who_stayed(order)
             self._hurry.set()
+
+    def _say_who_stayed(self, order: EndAttempt) -> None:
+        """Say once in a job that survivors of a failure made its relaunch wait for all of their grace."""
+        stayed = sorted(worker.rank for worker in self._workers if worker.exit_code is None)
+        if order.leftovers_s > 0 or not stayed or self._node.has_told_of_grace:
+            return  # somebody stopped the job: then nobody waits for a relaunch
+        from robust_run.tracer.words import ranks_words
+
+        self._node.has_told_of_grace = True
+        self._node.say(
+            f"{ranks_words(stayed)} did not end within {order.grace_s:g} s of SIGTERM, so SIGKILL follows. Inside a collective "
+            "no handler runs: if yours saves nothing, a shorter --restart-grace relaunches sooner"
+        )
 
     async def _terminate(self, sweep: Sweep) -> None:
         """Ask what workers left behind to end, and wait as long as it is given."""

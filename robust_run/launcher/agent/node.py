@@ -100,6 +100,8 @@ class Node:
         self._warm_launched = False
         self._modules_file = "" if spec.preload else None
         self._code: NodeCode | None = None
+        self.has_told_of_grace = False
+        """Whether it was said in this job that ranks used up --restart-grace."""
         self.looking = Harmless("looking at what ranks do", self.say)
         self.starter = Starter(spec, env, self._setup, self._start_helper, tell, given)
         self.workplace.enter_through(self.starter, self._start_helper)
@@ -208,11 +210,12 @@ class Node:
             listener.socket.close()  # rank 0 will host, on a port that was free a moment ago
 
     def start_workers(self, place: RankPlace) -> tuple[list[workers.Worker], tuple[Rung, ...], str]:
-        """Start every rank; return the workers, the rung of each, and why the first not promoted was not.
+        """Start every rank; return the workers, the rung of each, and why one was not promoted, or will import much again.
 
         Raises PlatformError; what was started by then is in our tree and ends with the attempt.
         """
         self.store.retire(place.attempt)
+        self.starter.is_behind = bool(self._to_preload())
         if self.workplace.begin(place.group_rank, f"{place.address}:{place.port}", self.run_directory):
             self._warm_launched = False
             self.starter.drop_warm()
@@ -318,13 +321,17 @@ class Node:
 
     def learn_modules(self) -> None:
         """Have the warm process import what this node's first workers had, as far as `known` thinks it worth it."""
-        if not self._modules_file:
-            return
-        from robust_run.launcher.agent.warm import known
-
-        chosen = known.to_preload(self._modules_file, everything=self.spec.preload_auto)
+        chosen = self._to_preload()
         if chosen is not None and self.starter.preload(chosen):
             self._modules_file = None
+
+    def _to_preload(self) -> tuple[str, ...] | None:
+        """Return what the warm process is still to be told to import; None while that is not known, or nothing is asked."""
+        if not self._modules_file:
+            return None
+        from robust_run.launcher.agent.warm import known
+
+        return known.to_preload(self._modules_file, everything=self.spec.preload_auto)
 
     def first_step_s(self, attempt: int, first_rank: int = 0) -> float | None:
         """Return the monotonic time of the first optimizer step of this node in an attempt, None before it."""

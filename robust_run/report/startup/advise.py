@@ -67,6 +67,12 @@ def _imports(attempt: AttemptStartup, spent: Spent, startup: Startup) -> Iterato
                 why=f"waiting workers lack what is imported besides torch ({seconds(taken_s)} s at each restart)",
                 saves_s=taken_s - 0.1,
             )
+        elif not spawned:
+            yield Advice(
+                what="--preload torch,torch.distributed,MODULE,... with the modules that take long",
+                why=f"waiting workers had not all that the program imports ({seconds(taken_s)} s at this restart)",
+                saves_s=taken_s - 0.1,
+            )
         return
     known = [_known_imports(each) for each in startup.attempts if each.attempt != attempt.attempt]
     if attempt.nodes == 1 and not attempt.uses_any("warm-process", "image", "setup"):

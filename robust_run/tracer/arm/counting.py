@@ -10,7 +10,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import ModuleType
     from typing import Any
 
@@ -47,18 +47,19 @@ def open_cells(path: str) -> tuple[memoryview[int], memoryview[float]]:
     return numbers, cells.cast("d")
 
 
-def list_modules(path: str) -> None:
+def list_modules(path: str, began: tuple[Sequence[str], Mapping[str, str]] | None = None) -> None:
     """Write the names of what is imported by now beside the steps file, if the launcher has put an empty list there.
 
     In the order of their import, a line each: what the warm process should import before the next attempt. Without those of
-    torch, if the program itself has set variables that they read: before the program runs, they would read other values.
+    torch, if the program itself has set variables that they read: before the program runs, they would read other values. Of
+    all others those that `early_imports` keeps. `began`: `sys.path` and environment before the program.
     """
     descriptor = None
     try:
         descriptor = os.open(f"{path}.modules", os.O_WRONLY | os.O_CLOEXEC)
-        names = list(sys.modules)
-        if load("torch_settings").are_the_programs():
-            names = [name for name in names if name.partition(".")[0] != "torch"]
+        has_torch = not load("torch_settings").are_the_programs()
+        others = set(load("early_imports").may_be_early(sys.modules, sys.path, began)) if began else set()
+        names = [name for name in sys.modules if (has_torch if name.partition(".")[0] == "torch" else name in others)]
         os.write(descriptor, "\n".join(names).encode("utf-8", errors="replace") + b"\n.\n")
     except OSError:
         return  # not asked for
@@ -93,8 +94,12 @@ def counter(
     probation: int = 0,
     on_first_step: Sequence[Callable[[], None]] = (),
     on_step: Sequence[Callable[[], None]] = (),
+    began: tuple[Sequence[str], Mapping[str, str]] | None = None,
 ) -> Callable[..., None]:
-    """Return the hook. It runs after every step of every optimizer, so it costs well below a microsecond."""
+    """Return the hook. It runs after every step of every optimizer, so it costs well below a microsecond.
+
+    `began`: `sys.path` and environment before the program.
+    """
     from time import monotonic
 
     getpid = os.getpid
@@ -120,7 +125,7 @@ def counter(
                     counting = start()
                     if not counting:
                         return
-                    list_modules(path)
+                    list_modules(path, began)
                     for tell in on_first_step:
                         tell()
                 times[LAST_CELL] = monotonic()

@@ -145,7 +145,7 @@ class WaitForModules:
 
 def count_into(path: str, probation: int = 0) -> Callable[[ModuleType], None]:
     """Return what registers the hook in a freshly executed `torch.optim.optimizer`, in this very process only."""
-    armed_pid = os.getpid()
+    armed_pid, began = os.getpid(), (tuple(sys.path), dict(os.environ))
 
     def register(module: ModuleType) -> None:
         if os.getpid() == armed_pid:
@@ -154,7 +154,7 @@ def count_into(path: str, probation: int = 0) -> Callable[[ModuleType], None]:
                 raise RuntimeError(f"torch {version} is older than {OLDEST_TORCH[0]}.{OLDEST_TORCH[1]}")
             counting = load("counting")
             numbers, times = counting.open_cells(path)
-            hook = counting.counter(numbers, times, module.torch, path, probation, on_first_step, on_step)
+            hook = counting.counter(numbers, times, module.torch, path, probation, on_first_step, on_step, began)
             module.register_optimizer_step_post_hook(hook)
 
     return register

@@ -18,6 +18,8 @@ READ_BY_TORCH = tuple(
     "CXX TMPDIR".split()
 )
 SET_PER_WORKER = ("TORCHELASTIC_", "TORCH_NCCL_", "TORCH_FR_")
+#: Set by accelerate and transformers when they are imported, and by the warm process while it imports.
+SET_BY_FRAMEWORKS = "PYTORCH_NVML_BASED_CUDA_CHECK"
 #: Torch sets it where the user did not.
 CACHE_FOLDER = "TORCHINDUCTOR_CACHE_DIR"
 
@@ -50,4 +52,6 @@ def differ(at_start: bytes, env: Mapping[str, str], cache_folder: str) -> bool:
         for name in {*began, *env}
         if name.startswith(READ_BY_TORCH) and not name.startswith(SET_PER_WORKER) and began.get(name) != env.get(name)
     ]
-    return any(name != CACHE_FOLDER or env.get(name) != cache_folder for name in changed)
+    return any(
+        name != SET_BY_FRAMEWORKS and (name != CACHE_FOLDER or env.get(name) != cache_folder) for name in changed
+    )

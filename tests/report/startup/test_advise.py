@@ -81,3 +81,8 @@ def test_restarts_that_import_want_more_preloaded() -> None:
     assert advised(slow) == ["--preload auto"]
     cold = attempt_of(node_start(0, attempt=1, imports_s=2.0, load_s=0.1, uses=("no-warm",)), is_first=False)
     assert advised(cold) == ["leave out --no-warm"]
+    lacking = attempt_of(
+        node_start(0, attempt=1, how="promote", imports_s=2.0, load_s=0.1, uses=("preload-auto",)), is_first=False
+    )
+    (named,) = advised(lacking)
+    assert named.startswith("--preload torch,torch.distributed,MODULE")

@@ -9,8 +9,9 @@ from collections.abc import Iterable
 #: tracer/arm/sitecustomize.py): imported before the program runs, they would not see it.
 LATE = ("torch._dynamo",)
 
-#: For `--preload auto`. Packages that start no thread, touch no device and open nothing when they are imported. The warm process
-#: checks them all the same; this list is what it is worth trying.
+#: For `--preload auto`, which is the default. Packages that start no thread, touch no device and open nothing when they are
+#: imported. The warm process checks them all the same; this list is what it is worth trying. Workers list only what an earlier
+#: import would find the same (see `early_imports` in tracer/arm).
 KNOWN_CLEAN = frozenset(
     "numpy scipy transformers tokenizers safetensors accelerate peft einops torchvision torchaudio torchmetrics timm datasets "
     "pyarrow pandas sklearn PIL yaml tqdm regex sentencepiece tiktoken huggingface_hub packaging filelock fsspec requests "

@@ -29,6 +29,9 @@ TOOLS = {
     "PYTHONPROFILEIMPORTTIME": "an import profile",
 }
 
+#: Of a worker that waits with less than it is going to import.
+UNREADY = "what the program imports had not all been preloaded yet"
+
 #: Deaths that make one doubt the fork rather than the program: SIGSEGV, SIGABRT, SIGBUS, SIGILL, SIGFPE.
 SUSPICIOUS_SIGNALS = frozenset({-11, -6, -7, -4, -8})
 
@@ -45,6 +48,8 @@ class StartSituation(msgspec.Struct, frozen=True, kw_only=True):
     has_standby: bool = False
     doubted: str = ""
     """Why the last forked attempt makes one doubt the fork."""
+    is_behind: bool = False
+    """The first attempt has said what it imports, and the warm process was not told yet."""
     differs: tuple[str, ...] = ()
     """Variables of this worker that had to be right when the warm process started, and were not."""
 
@@ -66,8 +71,9 @@ def choose(now: StartSituation) -> StartChoice:
         return StartChoice(
             rung="spawn", reason=f"read at import and different for this worker: {', '.join(now.differs)}"
         )
+    unready = UNREADY if now.attempt and (now.is_behind or now.warm_state == "importing") else ""
     if now.has_standby:
-        return StartChoice(rung="promote")
+        return StartChoice(rung="promote", reason=unready)
     if now.warm_state == "ready":
         return StartChoice(rung="fork", reason="no standby worker was ready" if now.attempt else "")
     if now.warm_state == "importing":

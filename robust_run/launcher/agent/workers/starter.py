@@ -78,6 +78,8 @@ class Starter:
         self._doubted = ""
         self._forked_last = False
         self._failures: dict[int, str] = {}
+        self.is_behind = False
+        """What the first attempt imports is known, and `preload` was not called with it yet."""
         self.enter: Callable[[tuple[str, ...]], tuple[str, ...]] = tuple
         """Makes a worker's command line one that runs it where workers run: inside an image."""
         self._umask = os.umask(0)  # which can only be read by setting it
@@ -218,6 +220,7 @@ class Starter:
                 warm_reason=host.reason,
                 has_standby=host.ready(plan.slot) is not None,
                 doubted=self._doubted,
+                is_behind=self.is_behind,
                 differs=frozen_changes(host.env, plan.plain_env),
             )
         )

@@ -103,7 +103,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     progress_after: float = _JOB.progress_after_s
     progress_path: tuple[str, ...] = ()
     no_warm: bool = False
-    preload: str = "torch,torch.distributed"
+    preload: str = "auto"
     http_port: str | None = None
     http_host: str | None = None
     prometheus_dir: str | None = None

@@ -1,0 +1,118 @@
+"""Each recipe of docs/recipes trains to the very weights that it has under torchrun, whatever happens to a rank on the way."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import framework_parts
+import jobs
+import pytest
+from shown_commands import RECIPES, blocks
+
+FAULTY = Path(__file__).with_name("with_fault.py")
+FRAMEWORKS = ("transformers", "accelerate", "lightning", "fsdp2", "deepspeed")
+COMMAND = "robust-run --nproc-per-node 2 train.py"
+LIMIT_S = 400.0
+pytestmark = pytest.mark.timeout(900)  # the first of them installs the frameworks
+
+
+def script_of(name: str) -> str:
+    """Return the training script that a recipe shows."""
+    (text,) = [block.text for block in blocks(RECIPES / f"{name}.md") if block.values("file") == ["train.py"]]
+    return text
+
+
+def weights_in(said: str) -> str:
+    """Return what the job trained to; rank 0 says it once."""
+    found: list[str] = re.findall(r"^weights \S+$", said, re.MULTILINE)
+    assert len(found) == 1, said
+    return found[0]
+
+
+@cache
+def expected(name: str, folder: Path) -> str:
+    """Return what torchrun trains to, undisturbed; once for all tests of a process."""
+    folder.mkdir(exist_ok=True)
+    return under_torchrun(script_of(name), folder)
+
+
+def under_torchrun(text: str, folder: Path) -> str:
+    """Return what a script trains to under torchrun."""
+    (folder / "train.py").write_text(text)
+    command = [framework_parts.python(), "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*command, "train.py"],
+        cwd=folder,
+        env={**os.environ, **framework_parts.environment()},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return weights_in(done.stdout)
+
+
+@pytest.fixture(scope="session")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where torchrun trained."""
+    return tmp_path_factory.mktemp("torchrun")
+
+
+def trained(text: str, kind: str, rank: int, step: int, tmp_path: Path) -> jobs.Job:
+    """Run a script to its end, with a fault that fired."""
+    (tmp_path / "train.py").write_text(text)
+    arguments = (str(FAULTY), kind, str(rank), str(step), "train.py")
+    with jobs.running(
+        tmp_path,
+        "--nproc-per-node",
+        "2",
+        *arguments,
+        env=framework_parts.environment(),
+        python=framework_parts.python(),
+    ) as job:
+        code = job.finish(LIMIT_S)
+        job.assert_nothing_left()
+    assert code == 0, job.err
+    assert (tmp_path / f"fired-{kind}").exists()
+    return job
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_a_rank_that_is_killed_midway_changes_nothing(name: str, tmp_path: Path, undisturbed: Path) -> None:
+    job = trained(script_of(name), "kill", 1, 30, tmp_path)
+    assert weights_in(job.out) == expected(name, undisturbed / name)
+    assert len(job.events("attempt_started")) == 2
+    assert "rank 1 was killed by SIGKILL" in job.err
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_a_page_shows_the_command_that_is_tried_here(name: str) -> None:
+    assert [block.text.strip() for block in blocks(RECIPES / f"{name}.md") if block.what == "run"] == [COMMAND]
+
+
+def test_so_it_is_with_zero_1(tmp_path: Path) -> None:
+    text = script_of("deepspeed").replace('"stage": 2', '"stage": 1')
+    assert text != script_of("deepspeed")
+    (torchrun := tmp_path / "torchrun").mkdir()
+    (killed := tmp_path / "killed").mkdir()
+    assert weights_in(trained(text, "kill", 1, 30, killed).out) == under_torchrun(text, torchrun)
+
+
+def test_a_rank_that_is_stopped_is_found_and_the_job_goes_on(tmp_path: Path, undisturbed: Path) -> None:
+    job = trained(script_of("transformers"), "stop", 1, 30, tmp_path)
+    assert weights_in(job.out) == expected("transformers", undisturbed / "transformers")
+    assert len(job.events("attempt_started")) == 2
+    assert "SIGSTOP" in job.err
+
+
+@pytest.mark.parametrize("name", ["lightning", "fsdp2"])
+def test_a_rank_0_that_does_something_else_is_left_alone(name: str, tmp_path: Path, undisturbed: Path) -> None:
+    job = trained(script_of(name), "slow", 0, 30, tmp_path)
+    assert weights_in(job.out) == expected(name, undisturbed / name)
+    assert len(job.events("attempt_started")) == 1
