@@ -9,6 +9,7 @@ computed here; no host was given up that nothing was done to; launchers of such 
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -22,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 from busy import busy
 from chaos import FOR_GOOD, HARMLESS, NODES, Schedule
 from chaos_acts import CLOCK, Ground, Struck, strike
-from clusters import STEPS, ClusterJob, start_all, write
+from clusters import STEPS, ClusterJob, Launcher, start_all, write
 from hosts import Cluster
 from jobs import wait_for
 
@@ -32,6 +33,8 @@ PER_LOAD_S = 6.0
 """A process of the load may cost a job so much more."""
 BUSY = 10.0
 """At this load and above it a machine may be too slow for a lease: an attempt may be lost, the job may not."""
+CAME = ("joined", "hosts the controller")
+"""What a launcher says that has found the job."""
 LEAVES = ("kill guard", "late joiner")
 """A node may have left in good order, or not have come yet, when another fault strikes."""
 DISK_BYTES = 64 << 20
@@ -146,6 +149,10 @@ def _check(schedule: Schedule, job: ClusterJob, struck: list[Struck]) -> None:
     late = {f"node-{index}" for index in schedule.late}
     came = lambda: late <= {event["node"]["name"] for event in job.events("node_joined")}  # noqa: E731
     wait_for(came, f"the late joiner, which finds no job after its end:\n{job.said()}", goes_on_s)
+    wait_for(
+        lambda: all(map(_has_come, job.launchers)), "nodes that were started again, which find no job either", goes_on_s
+    )
+    load = max(schedule.load, os.getloadavg()[0])  # of other work, too
     codes = job.finish(goes_on_s)
     hit = {host.name for each in struck if each.fault.act not in HARMLESS for host in each.hosts}
     gone = {
@@ -157,7 +164,7 @@ def _check(schedule: Schedule, job: ClusterJob, struck: list[Struck]) -> None:
     # Two nodes that cannot reach each other: neither can go on alone, and neither knows which of them is cut off.
     without_leader = any(each.cuts_leader and len(_others(schedule, each, struck)) < NODES for each in struck)
     without_disk = bool(hit) and any(each.fault.act == "full disk" for each in struck)  # candidates meet there
-    if schedule.load < BUSY and not without_leader and not without_disk:
+    if load < BUSY and not without_leader and not without_disk:
         acted_on = [
             each for each in job.incidents() if each["action"]["name"] != "report"
         ]  # a report names both ends of a cut
@@ -172,6 +179,10 @@ def _check(schedule: Schedule, job: ClusterJob, struck: list[Struck]) -> None:
     # Where guard and agent are killed at once, nobody is left to remove a folder: the next start on that host does.
     all_gone = {h.name for s in struck if s.fault.act == "kill launcher" and not s.fault.lasts_s for h in s.hosts}
     job.assert_nothing_left(host for host in job.hosts if host.name not in all_gone)
+
+
+def _has_come(launcher: Launcher) -> bool:
+    return launcher.process.poll() is not None or any(words in launcher.err for words in CAME)
 
 
 def _others(schedule: Schedule, cut: Struck, struck: list[Struck]) -> set[str]:
