@@ -37,8 +37,8 @@ CHUNK_BYTES = 8 << 20
 _BLOCK_BYTES = 1 << 20
 _SENT_BLOCK_BYTES = 256 << 10
 """What is encrypted is read in such blocks: they stay in a core's cache."""
-#: With TLS, one who receives a part is woken for so much at once, not for each record of 16 KiB: on a busy machine each time takes
-#: milliseconds. Less than 6 kB/s is too slow, then (`STALL_S`).
+#: With TLS, one who receives a part is woken for so much at once, not for each record of 16 KiB: on a busy machine each time
+#: takes milliseconds. Less than 6 kB/s is too slow, then (`STALL_S`).
 _BURST_BYTES = 128 << 10
 #: Of what is left of a part, so much may be in TLS's own hands already: two records.
 _IN_RECORDS_BYTES = 32 << 10
