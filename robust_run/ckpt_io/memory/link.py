@@ -37,11 +37,6 @@ CHUNK_BYTES = 8 << 20
 _BLOCK_BYTES = 1 << 20
 _SENT_BLOCK_BYTES = 256 << 10
 """What is encrypted is read in such blocks: they stay in a core's cache."""
-#: With TLS, one who receives a part is woken for so much at once, not for each record of 16 KiB: on a busy machine each time
-#: takes milliseconds. Less than 6 kB/s is too slow, then (`STALL_S`).
-_BURST_BYTES = 128 << 10
-#: Of what is left of a part, so much may be in TLS's own hands already: two records.
-_IN_RECORDS_BYTES = 32 << 10
 #: So much is encrypted with one key at most (AES-GCM is good for some 400 GB, RFC 8446, 5.5), then another link is made.
 FRESH_KEYS_BYTES = 128 << 30
 _TLS_ALERT = b"\x15"
@@ -219,13 +214,7 @@ class Link:
 
     def _written(self, descriptor: int, used_bytes: int, came: Callable[[int], None]) -> Iterator[memoryview]:
         at, block = 0, memoryview(bytearray(min(_BLOCK_BYTES, used_bytes)))
-        bursts_until = used_bytes - _BURST_BYTES - _IN_RECORDS_BYTES if self._block is not None else 0
-        if bursts_until > 0:
-            self._wake_for(_BURST_BYTES)
         while at < used_bytes:
-            if 0 < bursts_until <= at:
-                self._wake_for(1)
-                bursts_until = 0
             count = self._socket.recv_into(block[: used_bytes - at])
             if not count:
                 raise LinkLost("it hung up in the middle of a part")
@@ -238,9 +227,6 @@ class Link:
                 raise LinkLost(f"there is no memory for it here: {error.strerror or error}") from error
             at += count
             came(at)
-
-    def _wake_for(self, least_bytes: int) -> None:
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, least_bytes)
 
     def _exactly(self, size_bytes: int) -> bytes:
         return exactly(self._socket, size_bytes)

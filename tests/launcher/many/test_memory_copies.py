@@ -62,12 +62,14 @@ def evict(job: ClusterJob, host: Host, name: str) -> None:
     host.run([sys.executable, "-c", "from robust_run.robust_cli import main; main()", *words], env=job.env)
 
 
-def begin(cluster: Cluster | list[Host], tmp_path: Path, nodes: int, *more: str, has_copies: bool = True) -> ClusterJob:
+def begin(
+    cluster: Cluster | list[Host], tmp_path: Path, nodes: int, *more: str, has_copies: bool = True, step_s: float = 0.1
+) -> ClusterJob:
     """Start the training on some of the hosts; the others stand by. Return when it keeps copies and has made some steps."""
     options = ["--nnodes", str(nodes), "--standby", str(len(cluster) - nodes), "--restart-grace", "0.3", *PATIENT]
     job = start_all(
         cluster,
-        write(tmp_path, TRAIN),
+        write(tmp_path, TRAIN.replace("pause(0.1)", f"pause({step_s})")),
         tmp_path=tmp_path,
         options=[*options, "--ckpt-dir", str(tmp_path / "ckpt"), *more],
     )
@@ -140,12 +142,12 @@ ASK = "import ssl, sys; print(ssl.get_server_certificate((sys.argv[1], int(sys.a
 @pytest.mark.parametrize("hosts", [3], indirect=True)
 def test_with_certificates_the_copy_that_saves_a_node_went_over_tls(hosts: Cluster, tmp_path: Path) -> None:
     files = node_options(tmp_path)
-    job = begin(hosts, tmp_path, 2, *files)
+    job = begin(hosts, tmp_path, 2, *files, step_s=0.5)  # encrypted, a copy takes longer than 0.1 s on a busy machine
     try:
         for ready in job.events("memory_ready"):
             shown = hosts[0].run([sys.executable, "-c", ASK, ready["host"], str(ready["port"])]).stdout
             assert shown.strip() == Path(files[1]).read_text().strip(), "keepers speak TLS"
-        job.wait_for_steps(0, 2, count=made(job) + 20)  # a busy machine needs them to agree on which steps are copied
+        job.wait_for_steps(0, 2, count=made(job) + 5)
         victim = next(host for host in hosts[1:] if host.name in job.layout(0))
         victim.power_off()
         job.wait_for_steps(1, 2, count=5)
