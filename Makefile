@@ -117,7 +117,7 @@ bench: $(STAMP)
 TOOLS := setpriv:util-linux ip:iproute2 etcd:etcd-server faketime:faketime openssl:openssl \
 	nginx:nginx-light java:openjdk-17-jre-headless fusermount3:fuse3 \
 	mksquashfs:squashfs-tools squashfuse_ll:squashfuse umoci:umoci promtool:prometheus \
-	zsh:zsh fish:fish chromium:chromium slurmctld:slurmctld slurmd:slurmd srun:slurm-client munged:munge
+	g++:g++ zsh:zsh fish:fish chromium:chromium slurmctld:slurmctld slurmd:slurmd srun:slurm-client munged:munge
 
 packages:
 	@if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
