@@ -75,8 +75,15 @@ def python() -> str:
 
 def environment() -> dict[str, str]:
     """Return the variables to run frameworks with; skip the test as `python` does."""
-    folder = Path(python()).parents[1]
-    return {**ALONE, "TORCH_EXTENSIONS_DIR": str(folder / "extensions")}
+    return {**ALONE, **_compiling(Path(python()).parents[1])}
+
+
+def _compiling(folder: Path) -> dict[str, str]:
+    """Return where what is compiled lies, and the way to the ninja that did it: another one would compile it again."""
+    return {
+        "TORCH_EXTENSIONS_DIR": str(folder / "extensions"),
+        "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
+    }
 
 
 def _key() -> str:
@@ -104,11 +111,7 @@ def _make(folder: Path) -> None:
     if (ours := _run([sys.executable, "-c", check])) != (theirs := _run([str(own), "-c", check])):
         pytest.skip(f"frameworks brought another torch: {theirs.strip()} instead of {ours.strip()}")
     # A process that is killed while it compiles leaves a lock that all later ones wait for: so not in a test.
-    _run(
-        [str(own), "-c", COMPILE],
-        TORCH_EXTENSIONS_DIR=str(folder / "extensions"),
-        PATH=f"{own.parent}:{os.environ['PATH']}",
-    )
+    _run([str(own), "-c", COMPILE], **_compiling(folder))
     (folder / STAMP).touch()
 
 
