@@ -31,6 +31,8 @@ def conclude(policy: CorePolicy, state: JobState, now_s: float) -> list[Action]:
     verdict = judge(state)
     if verdict is None:
         return _done(policy, state, now_s)
+    if state.resume is not None:
+        state.progress = msgspec.structs.replace(state.progress, start_step=state.resume.step)
     verdict, spoken = _with_symptoms(policy, state, verdict, now_s)
     restarts = policy.max_restarts or int(state.limit_is_near)  # going on after a requeue is no restart of ours
     limits = RestartLimits(max_restarts=restarts, progress_after_s=policy.progress_after_s)

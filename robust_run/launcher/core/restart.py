@@ -37,6 +37,10 @@ class Trail(msgspec.Struct, frozen=True, kw_only=True):
     """Restarts in a row that brought no progress."""
     best_steps: int = 0
     """Most optimizer steps one attempt has made."""
+    best_reached: int = 0
+    """Most steps that any has come to, with those of the checkpoint that it started from."""
+    furthest_start: int = 0
+    """Step of the furthest checkpoint that any started from."""
     last_signature: str = ""
     """Of the exception that ended the attempt before; empty if none did."""
 
@@ -51,10 +55,36 @@ class RestartDecision(msgspec.Struct, frozen=True, kw_only=True):
 def has_progressed(trail: Trail, progress: Progress, limits: RestartLimits) -> bool:
     """Whether the attempt got somewhere: further in steps than any before, new checkpoint files, or a long life.
 
-    Steps are counted from each attempt's own start, so only more than the best so far proves that it got further.
+    Steps are counted from each attempt's own start. Where that is known, the sum counts; else only more than the best so far
+    proves that it got further.
     """
-    further = progress.steps is not None and progress.steps > trail.best_steps
+    steps = progress.steps or 0
+    further = steps > trail.best_steps or (trail.restarts > 0 and steps > 0 and _reached(progress) > trail.best_reached)
     return further or progress.files_advanced or progress.lived_s >= limits.progress_after_s
+
+
+def _reached(progress: Progress) -> int:
+    return (progress.start_step or 0) + (progress.steps or 0)
+
+
+def _fruitless_before(trail: Trail, progress: Progress) -> int:
+    """Return how many restarts in a row brought nothing before this attempt.
+
+    It starts from a later checkpoint than any before: so the attempt that saved that did bring something, whatever the program
+    counts as a step.
+    """
+    starts_further = trail.restarts > 0 and (progress.start_step or 0) > trail.furthest_start
+    return min(trail.fruitless, 1) if starts_further else trail.fruitless
+
+
+def _with(trail: Trail, progress: Progress) -> Trail:
+    """Return the trail with what an attempt has come to."""
+    return msgspec.structs.replace(
+        trail,
+        best_steps=max(trail.best_steps, progress.steps or 0),
+        best_reached=max(trail.best_reached, _reached(progress)),
+        furthest_start=max(trail.furthest_start, progress.start_step or 0),
+    )
 
 
 def decide(
@@ -66,10 +96,8 @@ def decide(
     is_code = verdict.kind == "code" and finding is not None
     signature = finding.signature if is_code and finding and finding.exception not in PASSING else ""
     repeated = bool(signature) and signature == trail.last_signature and not progressed
-    fruitless = 0 if progressed else trail.fruitless
-    seen = msgspec.structs.replace(
-        trail, fruitless=fruitless, best_steps=max(trail.best_steps, progress.steps or 0), last_signature=signature
-    )
+    fruitless = 0 if progressed else _fruitless_before(trail, progress)
+    seen = msgspec.structs.replace(_with(trail, progress), fruitless=fruitless, last_signature=signature)
     if verdict.exit_code == NEVER_AGAIN:
         return seen, RestartDecision(
             relaunch=False, reason=f"exit code {NEVER_AGAIN} says that it is not to be started again"
@@ -94,12 +122,8 @@ def decide(
 
 def healed(trail: Trail, progress: Progress, limits: RestartLimits) -> tuple[Trail, RestartDecision]:
     """Return the trail after an attempt that ended for no fault of the program's (a lost node): it is always started again."""
-    fruitless = 0 if has_progressed(trail, progress, limits) else trail.fruitless
+    fruitless = 0 if has_progressed(trail, progress, limits) else _fruitless_before(trail, progress)
     seen = msgspec.structs.replace(
-        trail,
-        restarts=trail.restarts + 1,
-        fruitless=fruitless,
-        best_steps=max(trail.best_steps, progress.steps or 0),
-        last_signature="",
+        _with(trail, progress), restarts=trail.restarts + 1, fruitless=fruitless, last_signature=""
     )
     return seen, RestartDecision(relaunch=True, reason="no fault of the program")

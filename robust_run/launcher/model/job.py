@@ -300,6 +300,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
     """Most optimizer steps of any rank."""
     files_advanced: bool = False
     """A file under `progress_paths` appeared or grew during the attempt."""
+    start_step: int | None = None
+    """Of the checkpoint that it started from, as the core knows it; None: it was told of none."""
 
 
 class VerdictDraft(msgspec.Struct, frozen=True, kw_only=True):
