@@ -23,7 +23,7 @@ from robust_run.launcher.model.job import JobSpec, NodeInfo
 from robust_run.launcher.model.world import as_text
 from robust_run.launcher.records.incidents import IncidentBook
 from robust_run.launcher.records.journal import GONE_S, Journal, events_of
-from robust_run.launcher.records.run_directory import RunDirectory
+from robust_run.launcher.records.run_directory import RunDirectory, remove_dead_memory
 from robust_run.launcher.start.console import DRAIN_S, Console, drawing, telling
 from robust_run.launcher.start.guard import guard_is_gone, hold_signals, run_guarded
 from robust_run.launcher.start.one_node import OneNode, api_of
@@ -45,6 +45,7 @@ def launch(spec: JobSpec, env: Mapping[str, str], scheduler: Scheduler | None = 
         return launch_many(spec, env, scheduler=scheduler)
     mask = hold_signals(spec.end_signals)
     try:
+        remove_dead_memory()
         run_directory = RunDirectory.create(spec.log_dir, spec.run_id)
         try:
             # What a scheduler signals, counts and ends are the processes of a step: there, the agent is one of them.
