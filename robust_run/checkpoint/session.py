@@ -6,7 +6,7 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -136,8 +136,10 @@ def take_step(state: dict[str, Any], step: int, settings: Settings) -> Kept:
             "what has the highest one is the newest"
         )
     gathered = gather(state)
+    stream.check_objects(state, step)
     values = _values_of(gathered, step, place_of(settings.folder), _keeping(session, stream, settings))
     agreed = stream.agree(settings)
+    _say_what_is_odd(stream, step, os.environ)
     is_beside_memory = _is_in_memory(session, settings, agreed.has_memory, values)
     failed = is_beside_memory and not _save_in_memory(session, settings, values, gathered)
     due = Due(now=False, memory_failed=failed)
@@ -268,6 +270,24 @@ def _values_of(gathered: Gathered, step: int, stream: str, keeping: KeepNewest |
         keeping=keeping,
         written_by=written_by(os.environ.get("ROBUST_JOB", ""), os.environ.get("ROBUST_CODE_VERSION", "")),
     )
+
+
+def _say_what_is_odd(stream: Stream, step: int, env: Mapping[str, str]) -> None:
+    """Say once, on rank 0, what a program may not have meant."""
+    if stream.last_step or together.rank_and_size()[0]:
+        return
+    if 0 < stream.found_step >= step:
+        stream.say_once(
+            f"step {step} is saved to {stream.folder}, which has step {stream.found_step} already, and nothing was loaded: "
+            "checkpoint.load(state) before the loop goes on from there; to begin anew, give another folder",
+            say,
+        )
+    if MEMORY not in env and "ROBUST_JOB" in env:
+        stream.say_once(
+            "checkpoints go to storage alone: with --ckpt-memory auto, robust-run takes memory where the script's own text "
+            "mentions robust_run.checkpoint; --ckpt-memory 4G (what a node may use) takes it for this program, too",
+            say,
+        )
 
 
 # --- memory

@@ -53,7 +53,10 @@ def settings_of(
     memory = "" if said == "off" else said
     where = env.get(FOLDER, "") if folder is None else folder
     if not where and not said:
-        raise UserError(f"there is nowhere to save to: give folder=, or set {FOLDER} (robust-run --ckpt-dir DIR)")
+        raise UserError(
+            f"there is nowhere to save to: give folder=, or set {FOLDER} (robust-run --ckpt-dir DIR; --ckpt-memory 4G for "
+            "memory alone)"
+        )
     often = every if every is not None else env.get(EVERY) or None
     default = BESIDE_MEMORY if memory else AT_EVERY_CALL
     most = parse_keep(keep if keep is not None else env.get(KEEP, ""))

@@ -73,13 +73,16 @@ def newest_first(folder: str, most_step: int | None = None) -> list[str]:
     return together.first_says(look)
 
 
-def newest_created_s(folder: str) -> float | None:
-    """Return when the newest checkpoint of a folder was made, in seconds since the epoch; None: there is none, or no telling."""
+def newest_there(folder: str) -> tuple[float | None, int]:
+    """Return when the newest checkpoint of a folder was made, in seconds since the epoch, and the highest step that is there.
+
+    None and 0: there is none, or no telling.
+    """
     with suppress(CheckpointError, StoreError, OSError):
         valid = [found for found in catalog.list_checkpoints(folder) if found.state == "valid"]
         made_s = [found.created_s for found in valid if found.created_s is not None]
-        return max(made_s, default=None)
-    return None
+        return max(made_s, default=None), max((found.step or 0 for found in valid), default=0)
+    return None, 0
 
 
 def load(url: str, state: dict[str, Any]) -> Values:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from robust_run.checkpoint import together
 from robust_run.checkpoint.cadence import Every, is_step_due, is_time_due
@@ -38,6 +38,10 @@ class Stream:
         """Of what was loaded; 0: the beginning."""
         self.leave: dict[str, None] = {}
         """Names of checkpoints that were loaded, or could not be."""
+        self.found_step = 0
+        """The highest in the folder when the first step was saved, as rank 0 saw it; 0: none, and on other ranks."""
+        self.objects: frozenset[int] = frozenset()
+        """Identities of what has a state of its own in what was saved last."""
         self._said: set[str] = set()
         self.stored_at_s = 0.0
         """On this process's monotonic clock."""
@@ -71,9 +75,25 @@ class Stream:
                         f"rank 0 saves to {said[0][0]!r}, rank {rank} to {folder!r}: give all ranks the same folder"
                     )
             self.agreed = Agreed(said[0][1], said[0][2], all(has_memory for *_, has_memory in said))
-            age_s = together.first_says(lambda: _age_s(self.folder)) if self.folder else 0.0
+            age_s = together.first_says(self._look) if self.folder else 0.0
             self.stored_at_s = time.monotonic() - age_s
         return self.agreed
+
+    def _look(self) -> float:
+        from robust_run.checkpoint import storage
+
+        newest_s, self.found_step = storage.newest_there(self.folder)
+        return _age_s(newest_s)
+
+    def check_objects(self, state: dict[str, Any], step: int) -> None:
+        """Raise UserError if another state than the one that was saved last claims the same step of the same folder."""
+        objects = frozenset(id(each) for each in state.values() if hasattr(each, "state_dict"))
+        if step == self.last_step and self.objects and objects and not objects & self.objects:
+            raise UserError(
+                f"step {step} was saved already, and of other objects: give each state a folder of its own "
+                "(folder=), or save both as one dict"
+            )
+        self.objects = objects
 
     def is_due(self, settings: Settings, step: int, *, is_beside_memory: bool, memory_failed: bool) -> Due:
         """Ask all ranks whether storage is written now, and whether memory failed. Where a clock is asked it is that of rank 0.
@@ -105,11 +125,8 @@ class Agreed(NamedTuple):
     has_memory: bool
 
 
-def _age_s(folder: str) -> float:
+def _age_s(newest_s: float | None) -> float:
     """Return for how long storage has had nothing newer. That goes on over restarts, or a job that fails often never saves."""
-    from robust_run.checkpoint import storage
-
-    newest_s = storage.newest_created_s(folder)
     if newest_s is not None:
         return max(0.0, time.time() - newest_s)
     is_restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") not in ("", "0")

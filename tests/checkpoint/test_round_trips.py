@@ -216,3 +216,51 @@ def test_ranks_that_have_not_met_are_told_to(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(UserError, match="call init_process_group first"):
         checkpoint.save({}, step=1, folder=str(tmp_path))
+
+
+def test_two_states_in_one_folder_are_told_apart_by_their_objects(tmp_path: Path) -> None:
+    """The second would take the place of the first, and be loaded into it."""
+    one, other = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
+    checkpoint.save({"model": one}, step=1, folder=str(tmp_path))
+    with pytest.raises(UserError, match="step 1 was saved already, and of other objects: give each state a folder"):
+        checkpoint.save({"model": other}, step=1, folder=str(tmp_path))
+    checkpoint.save({"model": one, "more": 1}, step=1, folder=str(tmp_path))  # the last step again, at the end
+    checkpoint.save({"model": other}, step=2, folder=str(tmp_path))  # made anew in between
+
+
+def test_who_forgets_to_load_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    state = {"model": torch.nn.Linear(3, 3)}
+    checkpoint.save(state, step=60, folder=str(tmp_path))
+    assert capsys.readouterr().err == ""
+    a_new_process()
+    for step in (1, 2):
+        checkpoint.save(state, step=step, folder=str(tmp_path))
+    said = capsys.readouterr().err
+    assert said.count("which has step 60 already, and nothing was loaded: checkpoint.load(state)") == 1
+
+
+def test_who_loads_or_goes_on_from_elsewhere_at_a_later_step_is_told_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    state = {"model": torch.nn.Linear(3, 3)}
+    checkpoint.save(state, step=60, folder=str(tmp_path))
+    a_new_process()
+    assert checkpoint.load(state, folder=str(tmp_path)) == 60
+    checkpoint.save(state, step=61, folder=str(tmp_path))
+    a_new_process()
+    checkpoint.save(state, step=100, folder=str(tmp_path))
+    assert capsys.readouterr().err == ""
+
+
+def test_a_job_whose_script_does_not_mention_it_is_told_how_to_have_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ROBUST_JOB", "job")
+    monkeypatch.delenv("ROBUST_CKPT_MEMORY", raising=False)
+    for step in (1, 2):
+        checkpoint.save({"w": torch.zeros(2)}, step=step, folder=str(tmp_path))
+    assert capsys.readouterr().err.count("checkpoints go to storage alone: with --ckpt-memory auto") == 1
+    a_new_process()
+    monkeypatch.setenv("ROBUST_CKPT_MEMORY", "off")
+    checkpoint.save({"w": torch.zeros(2)}, step=3, folder=str(tmp_path))
+    assert "storage alone" not in capsys.readouterr().err, "it was asked for"
