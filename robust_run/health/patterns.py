@@ -73,6 +73,8 @@ _CANNOT_HEAL = frozenset(
         "UnboundLocalError",
     )
 )
+#: What `robust_run.checkpoint` and `ckpt_io` raise for what a program or its options say; its message tells what to change.
+_OWN_REFUSALS = frozenset(("robust_run.errors.UserError", "robust_run.checkpoint.errors.StateRefused"))
 #: Text that never was a file is data: another batch may parse.
 _NOT_A_FILE = re.compile(r"^<(?:unknown|string)>")
 
@@ -121,7 +123,7 @@ def _is_storage(exception: str, text: str) -> bool:
 
 def can_heal(kind: FindingKind, exception: str, frame: str) -> bool:
     """Return whether running the same program again may help."""
-    if kind == "usage":
+    if kind == "usage" or exception in _OWN_REFUSALS:
         return False
     name = exception.rpartition(".")[2]
     return kind != "exception" or name not in _CANNOT_HEAL or _NOT_A_FILE.match(frame) is not None

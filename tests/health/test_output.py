@@ -558,6 +558,9 @@ def test_what_the_words_of_an_exception_mean(line: str, kind: str) -> None:
     [
         (SYNTAX, 1, False),
         (raised("ModuleNotFoundError: No module named 'not_there'"), 1, False),
+        (raised("robust_run.errors.UserError: there is nowhere to save to: give folder="), 1, False),
+        (raised("robust_run.checkpoint.errors.StateRefused: the state cannot be saved: f: needs pickle"), 1, False),
+        (raised("elsewhere.UserError: try again"), 1, True),
         (raised("ImportError: cannot import name 'x' from 'y'"), 1, False),
         (raised("NameError: name 'undefined_name' is not defined"), 1, False),
         (raised("UnboundLocalError: cannot access local variable 'x'"), 1, False),
