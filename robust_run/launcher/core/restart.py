@@ -67,14 +67,16 @@ def _reached(progress: Progress) -> int:
     return (progress.start_step or 0) + (progress.steps or 0)
 
 
-def _fruitless_before(trail: Trail, progress: Progress) -> int:
-    """Return how many restarts in a row brought nothing before this attempt.
-
-    It starts from a later checkpoint than any before: so the attempt that saved that did bring something, whatever the program
-    counts as a step.
+def _starts_further(trail: Trail, progress: Progress) -> bool:
+    """Whether the attempt started from a later checkpoint than any before: the one that saved it did bring something, whatever the
+    program counts as a step.
     """
-    starts_further = trail.restarts > 0 and (progress.start_step or 0) > trail.furthest_start
-    return min(trail.fruitless, 1) if starts_further else trail.fruitless
+    return trail.restarts > 0 and (progress.start_step or 0) > trail.furthest_start
+
+
+def _fruitless_before(trail: Trail, progress: Progress) -> int:
+    """Return how many restarts in a row brought nothing before this attempt."""
+    return min(trail.fruitless, 1) if _starts_further(trail, progress) else trail.fruitless
 
 
 def _with(trail: Trail, progress: Progress) -> Trail:
@@ -111,11 +113,12 @@ def decide(
     if fruitless >= limits.max_restarts:
         times = f"{fruitless} restart{'s' if fruitless > 1 else ''}"
         return seen, RestartDecision(relaunch=False, reason=f"{times} in a row brought no progress (--max-restarts)")
-    reason = (
-        f"restart {fruitless + 1} of {limits.max_restarts} without progress"
-        if not progressed
-        else "it had made progress"
-    )
+    if progressed:
+        reason = "it had made progress"
+    elif _starts_further(trail, progress):
+        reason = "it had started from a later checkpoint than any before"
+    else:
+        reason = f"restart {fruitless + 1} of {limits.max_restarts} without progress"
     relaunched = msgspec.structs.replace(seen, restarts=seen.restarts + 1, fruitless=fruitless + 1)
     return relaunched, RestartDecision(relaunch=True, reason=reason)
 
