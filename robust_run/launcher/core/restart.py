@@ -68,8 +68,8 @@ def _reached(progress: Progress) -> int:
 
 
 def _starts_further(trail: Trail, progress: Progress) -> bool:
-    """Whether the attempt started from a later checkpoint than any before: the one that saved it did bring something, whatever the
-    program counts as a step.
+    """Whether the attempt started from a later checkpoint than any before. The one that saved it did bring something, whatever
+    the program counts as a step.
     """
     return trail.restarts > 0 and (progress.start_step or 0) > trail.furthest_start
 
