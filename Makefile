@@ -84,6 +84,7 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/codespell *.md docs examples robust_run
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
