@@ -107,6 +107,24 @@ def test_what_a_rank_has_saved_outlives_it_and_is_told(ground: Ground) -> None:
     assert len(ground.processes) == 1 and not ground.said
 
 
+def test_one_that_stands_still_is_named_as_the_reason_why_memory_was_passed_over(ground: Ground) -> None:
+    assert ground.keeper.begin(order(0))
+    client = connected(ground, 0)
+    assert save(client, 1)
+    client.close()
+    pid = ground.processes[-1].pid
+    os.kill(pid, signal.SIGSTOP)
+    assert ground.held(0.3) == ()
+    os.kill(pid, signal.SIGCONT)
+    assert ground.keeper.begin(order(1))
+    (said,) = ground.said
+    assert (
+        said
+        == f"the keeper of checkpoints in memory (pid {pid}) did not answer within 0.3 s: what it holds was passed over"
+    )
+    assert ground.keeper.begin(order(2)) and len(ground.said) == 1, "once"
+
+
 def test_one_that_dies_is_said_once_and_replaced_with_the_next_attempt(ground: Ground) -> None:
     assert ground.keeper.begin(order(0))
     client = connected(ground, 0)

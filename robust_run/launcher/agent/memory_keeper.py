@@ -87,6 +87,8 @@ class MemoryKeeper:
         self._number = 0
         self._look: MemoryLook | None = None
         """The newest answer."""
+        self._silent_s = 0.0
+        """How long it has left the last question unanswered, which is still to be said; 0: it has not."""
         self.pid: int | None = None
         """Of the process that was started last."""
         self._when_flushed: Callable[[Flushed | None], None] = lambda _: None
@@ -106,6 +108,12 @@ class MemoryKeeper:
 
     def begin(self, order: StartAttempt) -> bool:
         """Tell the keeper of an attempt that begins, and start one if there is none; false: there is none, which was said."""
+        if self._silent_s:  # said here: whoever asked has a thread of its own
+            self._say(
+                f"the keeper of checkpoints in memory (pid {self.pid}) did not answer within {self._silent_s:g} s: "
+                "what it holds was passed over"
+            )
+            self._silent_s = 0.0
         self.open()
         messages: tuple[FromAgent, ...] = (*brought(order), attempt_of(order))
         if self._socket is not None and not all(map(self._send, messages)):
@@ -138,6 +146,7 @@ class MemoryKeeper:
             self._answered.wait_for(lambda: self._socket is None or self._has_answered(number), limit_s)
             look = self._look
             if look is None or look.number != number:
+                self._silent_s = limit_s if self._socket is not None else 0.0
                 return silent
             return MemoryHeld(generations=look.generations, room_bytes=look.room_bytes)
 
