@@ -266,7 +266,8 @@ class _Trial:
     def _stored(self) -> int:
         """Return the newest step in storage."""
         names = os.listdir(self._storage) if self._storage.exists() else []
-        return max((int(name.removeprefix("step-")) for name in names if re.fullmatch(r"step-\d+", name)), default=0)
+        whole = [name for name in names if (self._storage / name / "MANIFEST").exists()]  # a power cut leaves others
+        return max((int(name.removeprefix("step-")) for name in whole if re.fullmatch(r"step-\d+", name)), default=0)
 
     def _copies(self) -> dict[str, str]:
         """Return by name of a host which one gets its copies, in this attempt; the newest order counts."""
