@@ -349,3 +349,15 @@ def test_where_nobody_was_told_to_send_nobody_stands_in() -> None:
     all_ready(story, "a", "b")
     waits_without(story, "c")
     assert over(story) == ()
+
+
+def test_for_a_node_that_left_nobody_stands_in() -> None:
+    """A scheduler tells all nodes to end at once: one has left when the job is over, and is writing its own part."""
+    story = runs("a", "b", "c")
+    all_ready(story, "a", "b", "c")
+    story.leaves("b")
+    story.happens(SignalReceived(signal=15))
+    ends = [each for node in ("a", "b", "c") if node in story.state.unended for each in story.ends(node)]
+    (end,) = (each for each in ends if isinstance(each, Finish))
+    assert not story.state.members["b"].present, "it has left"
+    assert end.stand_ins == ()

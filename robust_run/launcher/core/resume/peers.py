@@ -56,13 +56,17 @@ def again(state: JobState, node: str) -> list[Action]:
 def stand_ins(state: JobState) -> tuple[StandIn, ...]:
     """Return who has the copies of nodes of the newest attempt that are gone; empty: none is, or somebody's copy is nowhere.
 
-    One that is cut off, and not gone, writes nothing at the end of a job unless it is told to end, too: then two nodes say that
-    they have these ranks, and the write is given up.
+    One that has left was told to, as all may have been at once (a scheduler's SIGTERM): then each writes its own. One that is cut
+    off, and not gone, writes nothing at the end of a job unless it is told to end, too: then two nodes say that they have these
+    ranks, and the write is given up.
     """
     keeps: dict[str, list[int]] = {}
     for each in state.layout:
         if _is_here(state, each.node):
             continue
+        member = state.members.get(each.node)
+        if member is None or member.gone != "lost":
+            return ()
         told = state.memory_told.get(each.node)
         at = next((node for node in state.places if told is not None and state.memory_at.get(node) == told), "")
         if not _is_here(state, at):
