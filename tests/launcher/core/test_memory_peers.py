@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from stories import Story, gathering, start_of
 
 from robust_run.launcher.core.step import replay
-from robust_run.launcher.model.actions import Action, Finish, StandIn
+from robust_run.launcher.model.actions import Action, Finish, Say, StandIn
 from robust_run.launcher.model.events import ControllerResumed, SignalReceived
 from robust_run.launcher.model.resume_events import (
     LookForCheckpoints,
@@ -361,3 +361,13 @@ def test_for_a_node_that_left_nobody_stands_in() -> None:
     (end,) = (each for each in ends if isinstance(each, Finish))
     assert not story.state.members["b"].present, "it has left"
     assert end.stand_ins == ()
+
+
+def test_a_job_without_a_folder_whose_memory_is_empty_may_have_files_of_its_own() -> None:
+    """ "Starts from the beginning" was said of a program that loaded its own checkpoint of step 10."""
+    story = runs("a")
+    all_ready(story, "a")
+    story.exits(0, -9)
+    story.all_end()
+    said = [each.text for each in story.happens(ResumeChosen(attempt=1)) if isinstance(each, Say)]
+    assert said == []

@@ -114,7 +114,9 @@ def chosen(state: JobState, event: ResumeChosen, *, saves_plain_files: bool = Fa
     state.told_over.update(each.uuid or each.name for each in news)
     unsure = [each for each in event.unsure if each not in state.told_over]
     state.told_over.update(unsure)
-    if not event.source and (event.attempt == 0 or (saves_plain_files and not event.passed_over)):
+    # Without a folder that was looked at, the program may have files of its own: where it starts is not ours to say.
+    is_unknown = (saves_plain_files or not state.looks_in) and not event.passed_over
+    if not event.source and (event.attempt == 0 or is_unknown):
         return []
     return [Say(text=sentence(event, news, unsure))]
 
