@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from clusters import ALL_REDUCE, TOKEN, TRAIN, write
 from hosts import Cluster, Host, need_hosts
+from jobs import wait_for
 from pod_operators import elastic_pytorchjob, indexed_job, jobset, pytorchjob, trainjob
 from pods import Pod, PodJob, end_worker, pod_job, publish
 
@@ -111,11 +112,11 @@ def test_a_pod_that_is_lost_is_replaced_by_the_standby_and_stands_by_when_it_is_
     job.wait_for_steps(0, 2, timeout_s=TORCH_S)
     job.wait_for_event("node_joined", 3, TORCH_S)
     world = job.layout(0)  # the first two that came
-    assert world[0] == "gpu-0"
-    lost = host_of(job, world[1])
+    name = next(each for each in world if each != "gpu-0")  # where the controller is
+    lost = host_of(job, name)
     lost.power_off()
     job.wait_for_steps(1, 2, timeout_s=TORCH_S)
-    assert world[1] not in job.layout(1)
+    assert name not in job.layout(1)
     lost.power_on()
     job.join(lost)  # as the Job's controller does: the same number, name and arguments
     job.wait_for_event("node_joined", 4, TORCH_S)
@@ -126,9 +127,14 @@ def test_a_pod_that_is_lost_is_replaced_by_the_standby_and_stands_by_when_it_is_
 def test_the_pod_with_the_controller_is_lost_another_one_leads_and_the_new_pod_joins_that(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    job = started(cluster, tmp_path, indexed_job(), TRAIN)
+    job = pod_job(cluster, tmp_path, indexed_job(), write(tmp_path, TRAIN))
+    job.join(cluster[0])
+    job.join(cluster[1])
     job.wait_for_steps(0, 2, timeout_s=TORCH_S)
+    job.join(cluster[2])
     job.wait_for_event("node_joined", 3, TORCH_S)
+    candidate = job.on(cluster[1])
+    wait_for(candidate.controller_pids, f"a candidate on gpu-1:\n{job.said()}", TORCH_S)
     cluster[0].power_off()
     job.wait_for_steps(1, 2, timeout_s=TORCH_S)
     assert "gpu-0" not in job.layout(1)
