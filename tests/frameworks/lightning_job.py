@@ -1,4 +1,4 @@
-"""A program that trains with Lightning and keeps every step; it is killed after the step that is its argument."""
+"""A program that trains with Lightning and keeps every step; it is killed after a step, one by attempt."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import torch
 from lightning.pytorch import LightningModule, Trainer, seed_everything
 
 from robust_run.checkpoint.lightning import RobustCheckpoint
+
+DIES_AFTER = {str(attempt): int(step) for attempt, step in enumerate(sys.argv[1:])}
 
 
 class Model(LightningModule):
@@ -53,7 +55,7 @@ class Loader:
 class Dies(RobustCheckpoint):
     def on_train_batch_end(self, trainer: Any, pl_module: Any, *args: Any, **kwargs: Any) -> None:
         super().on_train_batch_end(trainer, pl_module, *args, **kwargs)
-        if trainer.global_step == int(sys.argv[1]) and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
+        if trainer.global_step == DIES_AFTER.get(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")):
             os.kill(os.getpid(), signal.SIGKILL)
 
 

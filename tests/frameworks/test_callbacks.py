@@ -15,7 +15,7 @@ KILLED_AFTER = {1: (10, 13), 2: (3,)}
 pytestmark = pytest.mark.timeout(900)  # the first of them installs the frameworks
 
 
-def weights_of(program: str, killed_after: int, ranks: int, at: Path) -> tuple[str, str]:
+def weights_of(program: str, killed_after: tuple[int, ...], ranks: int, at: Path) -> tuple[str, str]:
     """Return what it ends with, and all that was said."""
     at.mkdir()
     code, job = run(
@@ -23,7 +23,7 @@ def weights_of(program: str, killed_after: int, ranks: int, at: Path) -> tuple[s
         "--nproc-per-node",
         str(ranks),
         str(HERE / program),
-        str(killed_after),
+        *map(str, killed_after),
         env=framework_parts.environment(),
         python=framework_parts.python(),
     )
@@ -37,8 +37,8 @@ def weights_of(program: str, killed_after: int, ranks: int, at: Path) -> tuple[s
 def test_it_goes_on_from_the_last_step_with_the_batches_and_numbers_that_come_next(
     program: str, ranks: int, tmp_path: Path
 ) -> None:
-    undisturbed, _ = weights_of(program, 0, ranks, tmp_path / "undisturbed")
-    for step in KILLED_AFTER[ranks]:
-        ended, said = weights_of(program, step, ranks, tmp_path / str(step))
-        assert ended == undisturbed
-        assert re.search(rf"attempt 1 starts at step ({step}|{step - 1}) from memory", said), said
+    undisturbed, _ = weights_of(program, (), ranks, tmp_path / "undisturbed")
+    ended, said = weights_of(program, KILLED_AFTER[ranks], ranks, tmp_path / "killed")
+    assert ended == undisturbed
+    for attempt, step in enumerate(KILLED_AFTER[ranks], 1):
+        assert re.search(rf"attempt {attempt} starts at step ({step}|{step - 1}) from memory", said), said

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import subprocess
-from functools import cache
 from pathlib import Path
 
 import framework_parts
@@ -33,11 +33,15 @@ def weights_in(said: str) -> str:
     return found[0]
 
 
-@cache
 def expected(name: str, folder: Path) -> str:
-    """Return what torchrun trains to, undisturbed; once for all tests of a process."""
+    """Return what torchrun trains to, undisturbed; once for all processes of tests."""
     folder.mkdir(exist_ok=True)
-    return under_torchrun(script_of(name), folder)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        found = folder / "weights"
+        if not found.exists():
+            found.write_text(under_torchrun(script_of(name), folder))
+        return found.read_text()
 
 
 def under_torchrun(text: str, folder: Path) -> str:
@@ -61,7 +65,10 @@ def under_torchrun(text: str, folder: Path) -> str:
 @pytest.fixture(scope="session")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where torchrun trained."""
-    return tmp_path_factory.mktemp("torchrun")
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "torchrun"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 def trained(text: str, kind: str, rank: int, step: int, tmp_path: Path) -> jobs.Job:

@@ -1,4 +1,4 @@
-"""A program that trains with transformers' Trainer and keeps every step; rank 0 is killed after the step that is its argument."""
+"""A program that trains with transformers' Trainer and keeps every step; each rank is killed after a step, one by attempt."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import torch
 from transformers import Trainer, TrainingArguments
 
 from robust_run.checkpoint.trainer import RobustCallback
+
+DIES_AFTER = {str(attempt): int(step) for attempt, step in enumerate(sys.argv[1:])}
 
 
 class Model(torch.nn.Module):
@@ -36,7 +38,7 @@ class Data(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
 class Dies(RobustCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         super().on_step_end(args, state, control, **kwargs)
-        if state.global_step == int(sys.argv[1]) and os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
+        if state.global_step == DIES_AFTER.get(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")):
             os.kill(os.getpid(), signal.SIGKILL)
 
 

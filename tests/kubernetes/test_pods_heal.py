@@ -62,7 +62,7 @@ def host_of(job: PodJob, machine: str) -> Host:
 def test_a_worker_that_is_killed_is_replaced_and_the_pods_stay(kind: str, cluster: Cluster, tmp_path: Path) -> None:
     pods = KINDS[kind]()
     processes = 2 if "PyTorch" in kind or kind == "TrainJob" else 1
-    job = started(cluster, tmp_path, pods, ALL_REDUCE)
+    job = started(cluster, tmp_path, pods, ALL_REDUCE if kind == "PyTorchJob" else TRAIN)
     job.wait_for_steps(0, 2 * processes, timeout_s=TORCH_S)
     hosts = {job.pods[host.name].name: host for host in cluster if host.name in job.pods}
     before = {name: job.pod_of(host) for name, host in hosts.items()}
