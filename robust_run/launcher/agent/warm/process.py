@@ -41,6 +41,10 @@ IMPORT_NICENESS = 10
 #: How long a child forked as a test may take. No attempt waits for it, and a busy machine may not run it for seconds.
 CANARY_S = 10.0
 
+#: Thresholds of the garbage collector while modules are imported: next to nothing that an import makes is garbage, and looking
+#: for it costs a tenth of an import of torch.
+SELDOM = (100_000, 50, 50)
+
 #: While this is set, torch asks the driver's library how many GPUs there are, and does not initialise CUDA for it.
 NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
@@ -77,8 +81,12 @@ class WarmProcess:
         began_s = time.monotonic()
         users_own = os.environ.get(NVML_CHECK)
         os.environ[NVML_CHECK] = "1"
+        thresholds = gc.get_threshold()
+        gc.set_threshold(*SELDOM)
         for names in batches(modules):
             self._import(names)
+        if gc.get_threshold() == SELDOM:  # else a module has its own
+            gc.set_threshold(*thresholds)
         del os.environ[NVML_CHECK]
         if users_own is not None:
             os.environ[NVML_CHECK] = users_own
