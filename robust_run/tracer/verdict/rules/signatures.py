@@ -14,11 +14,11 @@ from typing import Literal, NamedTuple
 
 from robust_run.tracer.types import BACKWARD, WORLD, Group, Op, TraceVerdict
 from robust_run.tracer.verdict.alike import Signature, differ, fits, signature, tolerated
-from robust_run.tracer.verdict.certainty import in_doubt
 from robust_run.tracer.verdict.draft import draft
-from robust_run.tracer.verdict.held import all_held_in
 from robust_run.tracer.verdict.picture import Picture, WaitPlace
-from robust_run.tracer.verdict.sequences import following
+from robust_run.tracer.verdict.rules.certainty import in_doubt
+from robust_run.tracer.verdict.rules.held import all_held_in
+from robust_run.tracer.verdict.rules.sequences import following
 from robust_run.tracer.words import count_words, one_line, short_site
 
 #: Parts of different sizes are allowed by NCCL.

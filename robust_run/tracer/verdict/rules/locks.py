@@ -5,10 +5,10 @@ from __future__ import annotations
 from robust_run.tracer.stacks.normal import origin, short_path
 from robust_run.tracer.stacks.side_threads import none_may_act
 from robust_run.tracer.types import RankSight, TraceVerdict
-from robust_run.tracer.verdict.absent import omission
 from robust_run.tracer.verdict.draft import draft
 from robust_run.tracer.verdict.graph import dependents, sinks
 from robust_run.tracer.verdict.picture import Picture
+from robust_run.tracer.verdict.rules.absent import omission
 from robust_run.tracer.verdict.wake import wake_clause
 from robust_run.tracer.wake.proof import is_proven, lock_circle
 

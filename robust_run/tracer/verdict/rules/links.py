@@ -20,7 +20,7 @@ from robust_run.tracer.verdict.addresses import address_of, nodes_by_address
 from robust_run.tracer.verdict.draft import Confidence, draft
 from robust_run.tracer.verdict.graph import dependents, sinks
 from robust_run.tracer.verdict.picture import Picture, WaitPlace
-from robust_run.tracer.verdict.stall import complete, members
+from robust_run.tracer.verdict.rules.stall import complete, members
 from robust_run.tracer.words import bytes_words, count_words
 
 #: A packet may be lost, and its repetition too; the kernel doubles the time between them (RFC 6298).

@@ -5,8 +5,8 @@ from __future__ import annotations
 from robust_run.tracer.types import TraceVerdict
 from robust_run.tracer.verdict.draft import draft
 from robust_run.tracer.verdict.graph import nobody_sends
-from robust_run.tracer.verdict.order import is_closed
 from robust_run.tracer.verdict.picture import Picture
+from robust_run.tracer.verdict.rules.order import is_closed
 
 
 def judge(picture: Picture, older_than_s: float) -> TraceVerdict | None:

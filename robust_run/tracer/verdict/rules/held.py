@@ -16,7 +16,7 @@ from robust_run.tracer.stacks.normal import is_waiting, main_stacks
 from robust_run.tracer.stacks.side_threads import none_may_act, none_may_end
 from robust_run.tracer.types import LIFECYCLE, P2P, RankSight
 from robust_run.tracer.verdict.picture import Picture, WaitPlace
-from robust_run.tracer.verdict.stall import members
+from robust_run.tracer.verdict.rules.stall import members
 
 
 def all_tied(picture: Picture, circle: Iterable[int]) -> bool:

@@ -15,9 +15,9 @@ import msgspec
 from robust_run.tracer.nccl.blame import EVERYBODY
 from robust_run.tracer.nccl.types import FaultKind, NcclFault
 from robust_run.tracer.types import Scene, TraceKind, TraceVerdict
-from robust_run.tracer.verdict import absent
 from robust_run.tracer.verdict.draft import Confidence, draft
 from robust_run.tracer.verdict.picture import Picture, WaitPlace
+from robust_run.tracer.verdict.rules import absent
 from robust_run.tracer.verdict.types import RankPatience
 
 #: Faults of the communication itself. That a rank is late rings tell better.

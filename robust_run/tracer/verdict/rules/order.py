@@ -15,11 +15,11 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from robust_run.tracer.types import LIFECYCLE, P2P, Op, TraceVerdict
-from robust_run.tracer.verdict.certainty import surely_missing
 from robust_run.tracer.verdict.draft import draft
-from robust_run.tracer.verdict.held import all_tied
 from robust_run.tracer.verdict.picture import Picture
-from robust_run.tracer.verdict.sequences import following
+from robust_run.tracer.verdict.rules.certainty import surely_missing
+from robust_run.tracer.verdict.rules.held import all_tied
+from robust_run.tracer.verdict.rules.sequences import following
 from robust_run.tracer.words import count_words, op_name, ranks_words, short_site
 
 #: Passages up to so many calls are compared.

@@ -11,12 +11,12 @@ import msgspec
 
 from robust_run.tracer.stacks.activity import activity_of
 from robust_run.tracer.types import LIFECYCLE, RankSight, Scene, TraceVerdict
-from robust_run.tracer.verdict.certainty import surely_missing
 from robust_run.tracer.verdict.draft import draft
 from robust_run.tracer.verdict.frozen import freezer_of, frozen_word, thawing
 from robust_run.tracer.verdict.graph import dependents
-from robust_run.tracer.verdict.held import all_held_in
 from robust_run.tracer.verdict.picture import Picture, WaitPlace
+from robust_run.tracer.verdict.rules.certainty import surely_missing
+from robust_run.tracer.verdict.rules.held import all_held_in
 from robust_run.tracer.verdict.types import RankPatience
 from robust_run.tracer.verdict.wake import wake_clause
 
