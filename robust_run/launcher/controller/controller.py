@@ -57,8 +57,8 @@ from robust_run.launcher.records.journal import Journal
 from robust_run.tracer.nccl.types import CommRate
 
 if TYPE_CHECKING:
-    from robust_run.launcher.controller.checking import Checking
-    from robust_run.launcher.controller.code_staging import Staging
+    from robust_run.launcher.controller.checks.checking import Checking
+    from robust_run.launcher.controller.code.staging import Staging
     from robust_run.launcher.controller.fleet_comparison import FleetComparison
     from robust_run.launcher.controller.memory_groups import MemoryGroupsLook
     from robust_run.launcher.controller.news import News
@@ -252,7 +252,7 @@ class Controller:
             import os
 
             from robust_run.health.diagnostics.records import default_path
-            from robust_run.launcher.controller.checking import Checking
+            from robust_run.launcher.controller.checks.checking import Checking
 
             self._checking = Checking(
                 state=self.state,
@@ -295,7 +295,7 @@ class Controller:
     def _code_staging(self) -> Staging:
         """What is done about versions of the code; imported when there are any."""
         if self._staging is None:
-            from robust_run.launcher.controller.code_staging import Staging
+            from robust_run.launcher.controller.code.staging import Staging
 
             self._staging = Staging(self.state, self._outbox.send, self.tell, self._later, self._clock.unix_s)
         return self._staging

@@ -42,7 +42,7 @@ def job_facts(
 
 
 if TYPE_CHECKING:
-    from robust_run.launcher.controller.checking import Checking
+    from robust_run.launcher.controller.checks.checking import Checking
 
 
 class Handle:

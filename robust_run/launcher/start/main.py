@@ -268,7 +268,7 @@ class _Job:
         """Keep the code that the job is started with: before its first workers where they shall run from the copy, else beside
         their first imports.
         """
-        from robust_run.launcher.controller.code_staging import capture_beside, capture_now
+        from robust_run.launcher.controller.code.staging import capture_beside, capture_now
 
         place, tell, now_unix_s = self._node.code.place, self._controller.tell, self._clock.unix_s()
         if beside is None:

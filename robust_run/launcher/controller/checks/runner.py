@@ -18,9 +18,9 @@ from robust_run.health.checks.fleet import SLACK_S
 from robust_run.health.checks.plan import CheckRound, MeetingPlace, Wish, needs_places, orders
 from robust_run.health.checks.session import Session
 from robust_run.health.checks.types import CheckJudgement, NodeFacts
-from robust_run.launcher.controller.asking import Asking, Question, is_there
-from robust_run.launcher.controller.check_session import CheckSession, note_gone, places_of
-from robust_run.launcher.controller.fleet_history import FleetHistory
+from robust_run.launcher.controller.checks.asking import Asking, Question, is_there
+from robust_run.launcher.controller.checks.fleet_history import FleetHistory
+from robust_run.launcher.controller.checks.session import CheckSession, note_gone, places_of
 from robust_run.launcher.core.state import JobState
 from robust_run.launcher.model.actions import Order
 from robust_run.launcher.model.check_events import EndChecks, FactsTold, OpenPlace, RunChecks, TellFacts

@@ -1,6 +1,6 @@
 """Node checks, the controller's side: for the ladder, before a standby is counted on, and for a person who asks.
 
-The plan, the rounds and the judging are pure (`health.checks.session`), the asking is `controller.check_runner`'s; here is who
+The plan, the rounds and the judging are pure (`health.checks.session`), the asking is `runner`'s; here is who
 wants checks and how long that holds. Results are too much for the journal; it gets what they say, and a file beside the incident
 keeps them.
 """
@@ -17,9 +17,9 @@ from robust_run.health.checks import show
 from robust_run.health.checks.admission import ADMISSION, admit
 from robust_run.health.checks.plan import Wish
 from robust_run.health.checks.types import CheckJudgement
-from robust_run.launcher.controller.asking import is_there
-from robust_run.launcher.controller.check_runner import CheckSessionRunner
-from robust_run.launcher.controller.check_session import CheckSession
+from robust_run.launcher.controller.checks.asking import is_there
+from robust_run.launcher.controller.checks.runner import CheckSessionRunner
+from robust_run.launcher.controller.checks.session import CheckSession
 from robust_run.launcher.core.state import JobState
 from robust_run.launcher.model.actions import Order
 from robust_run.launcher.model.check_events import (

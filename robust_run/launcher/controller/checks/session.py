@@ -9,7 +9,7 @@ import msgspec
 from robust_run.health.checks.plan import CheckRound, MeetingPlace, Wish
 from robust_run.health.checks.session import Session
 from robust_run.health.checks.types import CheckJudgement, NodeFacts
-from robust_run.launcher.controller.asking import Question, is_there
+from robust_run.launcher.controller.checks.asking import Question, is_there
 from robust_run.launcher.core.state import JobState
 from robust_run.launcher.model.check_events import PlaceOpened
 
