@@ -20,9 +20,9 @@ from robust_run.ckpt_io.errors import CheckpointError
 from robust_run.ckpt_io.memory.budget import MemoryFacts, rounded
 from robust_run.ckpt_io.memory.buffers import Ledger
 from robust_run.ckpt_io.memory.client import MemoryClient
-from robust_run.ckpt_io.memory.copy_words import Go, Kept, NoRoom, NotHere, Pull, Stale
-from robust_run.ckpt_io.memory.copying import FETCH_AGAIN_S, FETCH_RESTS_S, CopyFailed, Errand, fetch
-from robust_run.ckpt_io.memory.link import Credentials, Link, LinkLost
+from robust_run.ckpt_io.memory.copies.copying import FETCH_AGAIN_S, FETCH_RESTS_S, CopyFailed, Errand, fetch
+from robust_run.ckpt_io.memory.copies.link import Credentials, Link, LinkLost
+from robust_run.ckpt_io.memory.copies.words import Go, Kept, NoRoom, NotHere, Pull, Stale
 from robust_run.ckpt_io.memory.protocol import AttemptBegins, Bring, Source
 
 Nodes = Callable[..., KeeperGround]

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from robust_run.ckpt_io.memory.copy_words import Answered, Asked, PartSent
+from robust_run.ckpt_io.memory.copies.words import Answered, Asked, PartSent
 from robust_run.store.digests import digest_of
 
 PROOF_BYTES = KEY_BYTES = 32

@@ -23,9 +23,9 @@ import msgspec
 
 from robust_run.ckpt_io.memory import buffers
 from robust_run.ckpt_io.memory.budget import rounded
-from robust_run.ckpt_io.memory.copy_words import Go, Kept, Later, NoRoom, NotHere, Parcel, Pull, Push, Stale
-from robust_run.ckpt_io.memory.filling import Filling
-from robust_run.ckpt_io.memory.link import Credentials, Link, LinkLost, LinkRefused, dial, shut
+from robust_run.ckpt_io.memory.copies.filling import Filling
+from robust_run.ckpt_io.memory.copies.link import Credentials, Link, LinkLost, LinkRefused, dial, shut
+from robust_run.ckpt_io.memory.copies.words import Go, Kept, Later, NoRoom, NotHere, Parcel, Pull, Push, Stale
 from robust_run.ckpt_io.memory.protocol import CopyTo, Source
 
 DIAL_S = 10.0

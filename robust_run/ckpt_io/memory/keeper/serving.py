@@ -17,12 +17,12 @@ import msgspec
 
 from robust_run.ckpt_io.memory import node_memory, place
 from robust_run.ckpt_io.memory.buffers import Ledger
-from robust_run.ckpt_io.memory.copy_server import CopyServer, Host
+from robust_run.ckpt_io.memory.copies.keeper_copies import CopyThreads
+from robust_run.ckpt_io.memory.copies.link import KEY_BYTES, Credentials
+from robust_run.ckpt_io.memory.copies.server import CopyServer, Host
 from robust_run.ckpt_io.memory.frames import FrameRefused
-from robust_run.ckpt_io.memory.keeper import Keeper
-from robust_run.ckpt_io.memory.keeper_copies import CopyThreads
-from robust_run.ckpt_io.memory.link import KEY_BYTES, Credentials
-from robust_run.ckpt_io.memory.peers import Peer
+from robust_run.ckpt_io.memory.keeper.keeper import Keeper
+from robust_run.ckpt_io.memory.keeper.peers import Peer
 from robust_run.ckpt_io.memory.protocol import (
     SCHEMA,
     AttemptBegins,
@@ -275,7 +275,7 @@ def _credentials(setup: KeeperSetup) -> Credentials:
     """Return what this keeper shows to others; one whose certificate cannot be used neither calls nor is called."""
     if setup.tls is None or not setup.key:
         return Credentials(setup.key)
-    from robust_run.ckpt_io.memory.link_tls import LinkTls  # ssl is for those who use it
+    from robust_run.ckpt_io.memory.copies.link_tls import LinkTls  # ssl is for those who use it
     from robust_run.errors import UserError
 
     try:

@@ -15,9 +15,9 @@ from collections.abc import Callable, Mapping
 
 from robust_run.ckpt_io.memory import buffers
 from robust_run.ckpt_io.memory.budget import rounded
+from robust_run.ckpt_io.memory.copies.sending import Sending
+from robust_run.ckpt_io.memory.flushing.running import Runs
 from robust_run.ckpt_io.memory.generations import Holdings, large
-from robust_run.ckpt_io.memory.running import Runs
-from robust_run.ckpt_io.memory.sending import Sending
 from robust_run.ckpt_io.memory.types import BUFFERS
 
 

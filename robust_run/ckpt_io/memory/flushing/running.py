@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
-from robust_run.ckpt_io.memory.flush_words import AnyOrder, FlushAnswer, FlushSilent
+from robust_run.ckpt_io.memory.flushing.words import AnyOrder, FlushAnswer, FlushSilent
 
 _Result = TypeVar("_Result")
 

@@ -19,7 +19,7 @@ from typing import Literal
 
 import msgspec
 
-from robust_run.ckpt_io.memory.copy_words import PartSent, Push
+from robust_run.ckpt_io.memory.copies.words import PartSent, Push
 from robust_run.ckpt_io.memory.generations import Generation, HeldBuffer, Holdings, Part
 
 GUEST_BUFFERS = 2

@@ -22,10 +22,10 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from robust_run.ckpt_io.memory import buffers
-from robust_run.ckpt_io.memory.copy_words import Go, Kept, Later, NoRoom, NotHere, Pull, Push, Stale
-from robust_run.ckpt_io.memory.guest_desk import GuestDesk, Room
-from robust_run.ckpt_io.memory.guests import Needed
-from robust_run.ckpt_io.memory.link import NONCE_BYTES, PROOF_BYTES, Credentials, Link, LinkLost, proof, set_up
+from robust_run.ckpt_io.memory.copies.guest_desk import GuestDesk, Room
+from robust_run.ckpt_io.memory.copies.guests import Needed
+from robust_run.ckpt_io.memory.copies.link import NONCE_BYTES, PROOF_BYTES, Credentials, Link, LinkLost, proof, set_up
+from robust_run.ckpt_io.memory.copies.words import Go, Kept, Later, NoRoom, NotHere, Pull, Push, Stale
 
 MOST_UNPROVEN = 8
 #: With TLS: it takes three times as many round trips.

@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from robust_run.ckpt_io.memory.buffers import read_only
-from robust_run.ckpt_io.memory.flush_words import (
+from robust_run.ckpt_io.memory.flushing.removals import AT_THE_END_S, Removals
+from robust_run.ckpt_io.memory.flushing.running import Process, Runs, Starts
+from robust_run.ckpt_io.memory.flushing.words import (
     FlushAnswer,
     FlushDone,
     FlushOrder,
@@ -17,8 +19,6 @@ from robust_run.ckpt_io.memory.flush_words import (
 )
 from robust_run.ckpt_io.memory.generations import Generation, HeldBuffer, Holdings
 from robust_run.ckpt_io.memory.protocol import Flushed, FlushLast, KeeperNote
-from robust_run.ckpt_io.memory.removals import AT_THE_END_S, Removals
-from robust_run.ckpt_io.memory.running import Process, Runs, Starts
 
 #: How long other nodes may show no sign of going on.
 OTHERS_S = 60.0

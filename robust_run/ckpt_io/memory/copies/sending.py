@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import msgspec
 
 from robust_run.ckpt_io.memory import generations, pace
-from robust_run.ckpt_io.memory.copy_words import Push
-from robust_run.ckpt_io.memory.copying import CopyFailed, Outgoing, Sender, close_all
+from robust_run.ckpt_io.memory.copies.copying import CopyFailed, Outgoing, Sender, close_all
+from robust_run.ckpt_io.memory.copies.words import Push
 from robust_run.ckpt_io.memory.generations import Generation, HeldBuffer, Holdings
 from robust_run.ckpt_io.memory.pace import Pace
 from robust_run.ckpt_io.memory.pool import Pool

@@ -7,10 +7,11 @@ from collections.abc import Callable
 
 import msgspec
 
-from robust_run.ckpt_io.memory import generations, guests
-from robust_run.ckpt_io.memory.copy_words import Kept, Later, NotHere, Parcel, Pull, Push, Stale
+from robust_run.ckpt_io.memory import generations
+from robust_run.ckpt_io.memory.copies import guests
+from robust_run.ckpt_io.memory.copies.guests import Guests, Needed
+from robust_run.ckpt_io.memory.copies.words import Kept, Later, NotHere, Parcel, Pull, Push, Stale
 from robust_run.ckpt_io.memory.generations import Generation, HeldBuffer, Holdings
-from robust_run.ckpt_io.memory.guests import Guests, Needed
 from robust_run.ckpt_io.memory.pool import Pool
 
 

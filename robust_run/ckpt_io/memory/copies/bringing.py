@@ -9,11 +9,11 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from robust_run.ckpt_io.memory import buffers, generations
-from robust_run.ckpt_io.memory.copy_words import Pull
-from robust_run.ckpt_io.memory.copying import Brought, CopyFailed, Errand, fetch
+from robust_run.ckpt_io.memory.copies.copying import Brought, CopyFailed, Errand, fetch
+from robust_run.ckpt_io.memory.copies.guest_desk import GuestDesk
+from robust_run.ckpt_io.memory.copies.link import Credentials
+from robust_run.ckpt_io.memory.copies.words import Pull
 from robust_run.ckpt_io.memory.generations import Generation, HeldBuffer, Holdings, Part
-from robust_run.ckpt_io.memory.guest_desk import GuestDesk
-from robust_run.ckpt_io.memory.link import Credentials
 from robust_run.ckpt_io.memory.pool import Pool
 from robust_run.ckpt_io.memory.protocol import Bring, Coming, KeeperNote, Source
 

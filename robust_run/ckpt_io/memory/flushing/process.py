@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from robust_run.ckpt_io.memory.flush_words import AnyOrder, FlushAnswer, FlushDone, FlushOrder, FlushSilent
+from robust_run.ckpt_io.memory.flushing.words import AnyOrder, FlushAnswer, FlushDone, FlushOrder, FlushSilent
 
 #: How long one that was killed may take to be gone: one that waits for a storage that hangs cannot be.
 KILLED_WITHIN_S = 2.0

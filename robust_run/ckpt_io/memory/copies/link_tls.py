@@ -13,7 +13,7 @@ import ssl
 from collections.abc import Callable, Iterator
 
 from robust_run import tls
-from robust_run.ckpt_io.memory.link import LinkLost, LinkRefused
+from robust_run.ckpt_io.memory.copies.link import LinkLost, LinkRefused
 from robust_run.ckpt_io.memory.protocol import TlsFiles
 from robust_run.errors import UserError
 

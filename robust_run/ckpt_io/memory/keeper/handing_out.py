@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable
 
 from robust_run.ckpt_io.memory import buffers
-from robust_run.ckpt_io.memory.bringing import Bringing
+from robust_run.ckpt_io.memory.copies.bringing import Bringing
 from robust_run.ckpt_io.memory.generations import Generation, HeldBuffer
-from robust_run.ckpt_io.memory.peers import Peer
+from robust_run.ckpt_io.memory.keeper.peers import Peer
 from robust_run.ckpt_io.memory.pool import Pool
 from robust_run.ckpt_io.memory.protocol import Absent, Fetch, Held, Read
 

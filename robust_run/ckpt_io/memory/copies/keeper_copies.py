@@ -8,15 +8,16 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from robust_run.ckpt_io.memory import generations, guests
-from robust_run.ckpt_io.memory.bringing import Bringing, RunsFetch
-from robust_run.ckpt_io.memory.copying import Sender
+from robust_run.ckpt_io.memory import generations
+from robust_run.ckpt_io.memory.copies import guests
+from robust_run.ckpt_io.memory.copies.bringing import Bringing, RunsFetch
+from robust_run.ckpt_io.memory.copies.copying import Sender
+from robust_run.ckpt_io.memory.copies.guest_desk import GuestDesk
+from robust_run.ckpt_io.memory.copies.link import Credentials
+from robust_run.ckpt_io.memory.copies.sending import RunsSend, Sending
 from robust_run.ckpt_io.memory.generations import Holdings
-from robust_run.ckpt_io.memory.guest_desk import GuestDesk
-from robust_run.ckpt_io.memory.link import Credentials
 from robust_run.ckpt_io.memory.pool import Pool
 from robust_run.ckpt_io.memory.protocol import AttemptBegins, KeeperNote
-from robust_run.ckpt_io.memory.sending import RunsSend, Sending
 from robust_run.ckpt_io.memory.types import MemoryGeneration
 
 #: How long copies of another node are awaited, once this one's ranks have saved, before what an older attempt left is freed.

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from robust_run.ckpt_io.memory import buffers, generations, guests
+from robust_run.ckpt_io.memory import buffers, generations
 from robust_run.ckpt_io.memory.budget import rounded
-from robust_run.ckpt_io.memory.flush_process import FlushProcess
-from robust_run.ckpt_io.memory.flushes import Flushes
-from robust_run.ckpt_io.memory.fourth import FourthBuffers
+from robust_run.ckpt_io.memory.copies import guests
+from robust_run.ckpt_io.memory.copies.keeper_copies import CopyThreads, KeeperCopies
+from robust_run.ckpt_io.memory.flushing.flushes import Flushes
+from robust_run.ckpt_io.memory.flushing.process import FlushProcess
+from robust_run.ckpt_io.memory.flushing.running import Runs
 from robust_run.ckpt_io.memory.generations import HeldBuffer, Holdings, Part
-from robust_run.ckpt_io.memory.handing_out import HandingOut
-from robust_run.ckpt_io.memory.keeper_copies import CopyThreads, KeeperCopies
-from robust_run.ckpt_io.memory.looks import Looks
-from robust_run.ckpt_io.memory.peers import Peer
+from robust_run.ckpt_io.memory.keeper.fourth import FourthBuffers
+from robust_run.ckpt_io.memory.keeper.handing_out import HandingOut
+from robust_run.ckpt_io.memory.keeper.looks import Looks
+from robust_run.ckpt_io.memory.keeper.peers import Peer
+from robust_run.ckpt_io.memory.keeper.striding import Striding
 from robust_run.ckpt_io.memory.pool import Pool
 from robust_run.ckpt_io.memory.protocol import (
     SCHEMA,
@@ -42,8 +45,6 @@ from robust_run.ckpt_io.memory.protocol import (
     Reserved,
     Skip,
 )
-from robust_run.ckpt_io.memory.running import Runs
-from robust_run.ckpt_io.memory.striding import Striding
 from robust_run.ckpt_io.memory.types import BUFFERS
 
 #: How long a save waits for a buffer that is being hashed. Hashing is twice as fast as copying, so this is for moments of a busy
