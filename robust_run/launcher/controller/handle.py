@@ -95,7 +95,7 @@ class Handle:
 
     def checking(self) -> Checking:
         """Return what has checks carried out."""
-        return self._controller.checking
+        return self._controller.parts.checking
 
     def keep_traces(self) -> bool:
         """Have all rings copied."""

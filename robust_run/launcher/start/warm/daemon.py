@@ -44,6 +44,7 @@ OF_AGENTS = (
     "asyncio",
     "robust_run.health.output",
     "robust_run.launcher.controller.pacing",
+    "robust_run.launcher.controller.parts",
     "robust_run.launcher.agent.ending",
     "robust_run.launcher.agent.warm.host",
     "robust_run.launcher.agent.warm.known",
