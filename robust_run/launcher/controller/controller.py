@@ -61,8 +61,10 @@ if TYPE_CHECKING:
     from robust_run.launcher.controller.news import News
     from robust_run.launcher.controller.parts import ControllerParts
     from robust_run.launcher.controller.steps import StepBook
+    from robust_run.launcher.controller.survey import CheckpointSurvey
+    from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
     from robust_run.launcher.model.links import Outbox, Timer
-    from robust_run.launcher.model.start_notes import Seen
+    from robust_run.launcher.model.start_notes import Seen, Starts
 
 #: How long the journal may take to reach the disk before the next attempt starts without waiting for it.
 DURABLE_S = 2.0
@@ -104,6 +106,8 @@ class Controller:
             state=state, clock=clock, send=outbox.send, later=later, tell=self.tell, say=book.say
         )
         self._parts: ControllerParts | None = None
+        self._survey: CheckpointSurvey | None = None
+        """What asks nodes which checkpoints they see; imported when they are first asked."""
         self.comparison: FleetComparison | None = None
         """Compares nodes with their peers; None: nobody does."""
         self._wake: Timer | None = None
@@ -173,7 +177,15 @@ class Controller:
         elif isinstance(seen, CheckAnswer):
             self.parts.checking.take(node, seen)
         else:
-            self.parts.see_of_start(node, seen)
+            self._see_of_start(node, seen)
+
+    def _see_of_start(self, node: str, seen: Starts | CheckpointsSeen) -> None:
+        from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
+
+        if not isinstance(seen, CheckpointsSeen):
+            self.parts.starts.take(node, seen.start)
+        elif self._survey is not None:  # else the controller before this one asked
+            self._survey.take(node, seen)
 
     def see_usage(self, node: str, usage: Sequence[float]) -> None:
         """Take in what a node did in the last second."""
@@ -220,6 +232,22 @@ class Controller:
         if self.state.is_started:
             for node in self.parts.checking.idle():
                 self.parts.checking.admit(node)
+
+    def _look_for_checkpoints(self, order: LookForCheckpoints) -> None:
+        if self._survey is None:
+            from robust_run.launcher.controller.survey import CheckpointSurvey
+
+            self._survey = CheckpointSurvey(
+                state=self.state,
+                clock=self._clock,
+                send=self._outbox.send,
+                later=self._later,
+                tell=self.tell,
+                say=self.book.say,
+                job=self.policy.job,
+                failed_unix_s=self.book.failed_unix_s,
+            )
+        self._survey.begin(order)
 
     def _note(self, event: Event) -> None:
         """Have people told, and begin what begins with a first step; nothing of this decides anything."""
@@ -272,7 +300,7 @@ class Controller:
             case StageCode():
                 self.parts.staging.stage(action)
             case LookForCheckpoints():
-                self.parts.look_for_checkpoints(action)
+                self._look_for_checkpoints(action)
             case MemoryPeers(peers=peers):
                 for peer in peers:
                     self._outbox.send(peer.node, msgspec.structs.replace(action, peers=(peer,)))

@@ -10,7 +10,6 @@ from robust_run.clock import Clock
 from robust_run.launcher.controller.evidence_collector import EvidenceCollector
 from robust_run.launcher.core.state import CorePolicy, JobState
 from robust_run.launcher.model.events import Event
-from robust_run.launcher.model.resume_events import LookForCheckpoints
 from robust_run.launcher.records.incidents import IncidentBook
 
 if TYPE_CHECKING:
@@ -20,14 +19,11 @@ if TYPE_CHECKING:
     from robust_run.launcher.controller.news import News
     from robust_run.launcher.controller.pacing import Pacing
     from robust_run.launcher.controller.starts import StartBook
-    from robust_run.launcher.controller.survey import CheckpointSurvey
-    from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
     from robust_run.launcher.model.links import Outbox, Timer
-    from robust_run.launcher.model.start_notes import Starts
 
 
 class ControllerParts:
-    """Makes them of what the controller has, and passes on to them what only they need."""
+    """Makes them of what the controller has. What finds checkpoints is not here: workers wait for it, and would for this import."""
 
     def __init__(
         self,
@@ -44,16 +40,6 @@ class ControllerParts:
         self._outbox, self._later, self._tell, self._collector = outbox, later, tell, collector
         self._checking: Checking | None = None
         self._starts: StartBook | None = None
-        self._survey: CheckpointSurvey | None = None
-
-    def see_of_start(self, node: str, seen: Starts | CheckpointsSeen) -> None:
-        """Take in what an agent says of its start, and which checkpoints it sees."""
-        from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
-
-        if not isinstance(seen, CheckpointsSeen):
-            self._start_book().take(node, seen.start)
-        elif self._survey is not None:  # else the controller before this one asked
-            self._survey.take(node, seen)
 
     def after(self, event: Event) -> None:
         """Note what happened, where checks may have waited for it."""
@@ -74,7 +60,9 @@ class ControllerParts:
             state=self._state, clock=self._clock, ask=self._collector.ask, tell=self._tell, say=self._book.say
         )
 
-    def _start_book(self) -> StartBook:
+    @property
+    def starts(self) -> StartBook:
+        """What is kept of starts."""
         if self._starts is None:
             from robust_run.launcher.controller.starts import StartBook
 
@@ -101,23 +89,6 @@ class ControllerParts:
                 chosen=self._policy.diagnose_checks,
             )
         return self._checking
-
-    def look_for_checkpoints(self, order: LookForCheckpoints) -> None:
-        """Ask nodes which checkpoints they see."""
-        if self._survey is None:
-            from robust_run.launcher.controller.survey import CheckpointSurvey
-
-            self._survey = CheckpointSurvey(
-                state=self._state,
-                clock=self._clock,
-                send=self._outbox.send,
-                later=self._later,
-                tell=self._tell,
-                say=self._book.say,
-                job=self._policy.job,
-                failed_unix_s=self._book.failed_unix_s,
-            )
-        self._survey.begin(order)
 
     @cached_property
     def memory_groups(self) -> MemoryGroupsLook:
