@@ -46,6 +46,7 @@ OF_AGENTS = (
     "robust_run.launcher.controller.pacing",
     "robust_run.launcher.controller.parts",
     "robust_run.launcher.agent.ending",
+    "robust_run.launcher.agent.parts",
     "robust_run.launcher.agent.warm.host",
     "robust_run.launcher.agent.warm.known",
     "robust_run.launcher.agent.watch",
