@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from robust_run.ckpt_io.memory.protocol import Flushed
+from robust_run.ckpt_io.memory.agent_protocol import Flushed
 
 #: Where nobody waits for the job to end: its keeper says every 10 s how far it is.
 UNASKED_S = 600.0

@@ -15,11 +15,7 @@ from typing import Protocol
 
 import msgspec
 
-from robust_run.ckpt_io.memory.frames import FrameRefused, frame, take
-from robust_run.ckpt_io.memory.pace import Strides
-from robust_run.ckpt_io.memory.process import command
-from robust_run.ckpt_io.memory.protocol import (
-    SOCKET,
+from robust_run.ckpt_io.memory.agent_protocol import (
     AttemptBegins,
     Bring,
     CopyTo,
@@ -36,6 +32,10 @@ from robust_run.ckpt_io.memory.protocol import (
     Source,
     ToAgent,
 )
+from robust_run.ckpt_io.memory.frames import FrameRefused, frame, take
+from robust_run.ckpt_io.memory.pace import Strides
+from robust_run.ckpt_io.memory.process import command
+from robust_run.ckpt_io.memory.protocol import SOCKET
 from robust_run.ckpt_io.memory.types import generation_of_name
 from robust_run.ckpt_io.seen import MemoryHeld
 from robust_run.errors import RobustRunError

@@ -152,7 +152,7 @@ class Node:
 
     def made_keeper(self, ready: Callable[[int], None]) -> MemoryKeeper:
         """Return the handle on this node's keeper, which is started with its first attempt. `ready`: see there."""
-        from robust_run.ckpt_io.memory.protocol import KeeperSetup, TlsFiles
+        from robust_run.ckpt_io.memory.agent_protocol import KeeperSetup, TlsFiles
         from robust_run.launcher.agent.memory_keeper import MemoryKeeper
 
         many = self.spec.many

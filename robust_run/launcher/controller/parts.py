@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class ControllerParts:
-    """Makes them of what the controller has. What finds checkpoints is not here: workers wait for it, and would for this import."""
+    """Makes them of what the controller has. What finds checkpoints is not here: workers would wait for this import, too."""
 
     def __init__(
         self,

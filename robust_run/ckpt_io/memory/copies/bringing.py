@@ -9,13 +9,14 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from robust_run.ckpt_io.memory import buffers, generations
+from robust_run.ckpt_io.memory.agent_protocol import Bring, KeeperNote, Source
 from robust_run.ckpt_io.memory.copies.copying import Brought, CopyFailed, Errand, fetch
+from robust_run.ckpt_io.memory.copies.greeting import Credentials
 from robust_run.ckpt_io.memory.copies.guest_desk import GuestDesk
-from robust_run.ckpt_io.memory.copies.link import Credentials
 from robust_run.ckpt_io.memory.copies.words import Pull
 from robust_run.ckpt_io.memory.generations import Generation, HeldBuffer, Holdings, Part
 from robust_run.ckpt_io.memory.pool import Pool
-from robust_run.ckpt_io.memory.protocol import Bring, Coming, KeeperNote, Source
+from robust_run.ckpt_io.memory.protocol import Coming
 
 BROUGHT_BY = -1
 """The maker of parts that were brought: no connection of a worker."""

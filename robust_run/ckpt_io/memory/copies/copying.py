@@ -22,11 +22,12 @@ from math import inf
 import msgspec
 
 from robust_run.ckpt_io.memory import buffers
+from robust_run.ckpt_io.memory.agent_protocol import CopyTo, Source
 from robust_run.ckpt_io.memory.budget import rounded
 from robust_run.ckpt_io.memory.copies.filling import Filling
-from robust_run.ckpt_io.memory.copies.link import Credentials, Link, LinkLost, LinkRefused, dial, shut
+from robust_run.ckpt_io.memory.copies.greeting import Credentials, dial
+from robust_run.ckpt_io.memory.copies.link import Link, LinkLost, LinkRefused, shut
 from robust_run.ckpt_io.memory.copies.words import Go, Kept, Later, NoRoom, NotHere, Parcel, Pull, Push, Stale
-from robust_run.ckpt_io.memory.protocol import CopyTo, Source
 
 DIAL_S = 10.0
 #: To reserve takes 0.07 s per GiB; what came is hashed as it comes.

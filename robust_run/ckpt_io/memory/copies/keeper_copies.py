@@ -8,16 +8,16 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from robust_run.ckpt_io.memory import generations
+from robust_run.ckpt_io.memory import freeing, generations
+from robust_run.ckpt_io.memory.agent_protocol import AttemptBegins, KeeperNote
 from robust_run.ckpt_io.memory.copies import guests
 from robust_run.ckpt_io.memory.copies.bringing import Bringing, RunsFetch
 from robust_run.ckpt_io.memory.copies.copying import Sender
+from robust_run.ckpt_io.memory.copies.greeting import Credentials
 from robust_run.ckpt_io.memory.copies.guest_desk import GuestDesk
-from robust_run.ckpt_io.memory.copies.link import Credentials
 from robust_run.ckpt_io.memory.copies.sending import RunsSend, Sending
 from robust_run.ckpt_io.memory.generations import Holdings
 from robust_run.ckpt_io.memory.pool import Pool
-from robust_run.ckpt_io.memory.protocol import AttemptBegins, KeeperNote
 from robust_run.ckpt_io.memory.types import MemoryGeneration
 
 #: How long copies of another node are awaited, once this one's ranks have saved, before what an older attempt left is freed.
@@ -72,7 +72,7 @@ class KeeperCopies:
         other nodes, one of them is to have its copies here: when they have come, it has saved, too, and its loss does not need
         an older generation. One that does not send for `FORGET_S` is not waited for: its copies may never come.
         """
-        if not generations.has_moved_on(self._own()):
+        if not freeing.has_moved_on(self._own()):
             return False
         now_s = self._now_s()
         self._moved_on_s = now_s if self._moved_on_s is None else self._moved_on_s

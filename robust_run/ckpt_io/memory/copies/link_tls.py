@@ -13,8 +13,8 @@ import ssl
 from collections.abc import Callable, Iterator
 
 from robust_run import tls
+from robust_run.ckpt_io.memory.agent_protocol import TlsFiles
 from robust_run.ckpt_io.memory.copies.link import LinkLost, LinkRefused
-from robust_run.ckpt_io.memory.protocol import TlsFiles
 from robust_run.errors import UserError
 
 #: A record of TLS that says "internal error": to one who did not begin to speak it, before it is hung up on.

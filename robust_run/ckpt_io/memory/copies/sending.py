@@ -12,12 +12,12 @@ from typing import Any, Protocol
 import msgspec
 
 from robust_run.ckpt_io.memory import generations, pace
+from robust_run.ckpt_io.memory.agent_protocol import CopyTo, KeeperNote
 from robust_run.ckpt_io.memory.copies.copying import CopyFailed, Outgoing, Sender, close_all
 from robust_run.ckpt_io.memory.copies.words import Push
 from robust_run.ckpt_io.memory.generations import Generation, HeldBuffer, Holdings
 from robust_run.ckpt_io.memory.pace import Pace
 from robust_run.ckpt_io.memory.pool import Pool
-from robust_run.ckpt_io.memory.protocol import CopyTo, KeeperNote
 
 #: After a failure, and after each that follows.
 RETRIES_S = (2.0, 5.0, 10.0, 20.0, 40.0, 60.0)

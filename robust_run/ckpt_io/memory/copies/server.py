@@ -22,9 +22,10 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from robust_run.ckpt_io.memory import buffers
+from robust_run.ckpt_io.memory.copies.greeting import NONCE_BYTES, PROOF_BYTES, Credentials, proof, set_up
 from robust_run.ckpt_io.memory.copies.guest_desk import GuestDesk, Room
 from robust_run.ckpt_io.memory.copies.guests import Needed
-from robust_run.ckpt_io.memory.copies.link import NONCE_BYTES, PROOF_BYTES, Credentials, Link, LinkLost, proof, set_up
+from robust_run.ckpt_io.memory.copies.link import Link, LinkLost
 from robust_run.ckpt_io.memory.copies.words import Go, Kept, Later, NoRoom, NotHere, Pull, Push, Stale
 
 MOST_UNPROVEN = 8

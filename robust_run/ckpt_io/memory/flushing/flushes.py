@@ -6,7 +6,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from robust_run.ckpt_io.memory.agent_protocol import Flushed, FlushLast, KeeperNote
 from robust_run.ckpt_io.memory.buffers import read_only
+from robust_run.ckpt_io.memory.flushing.choosing import all_whole, has, offered
 from robust_run.ckpt_io.memory.flushing.removals import AT_THE_END_S, Removals
 from robust_run.ckpt_io.memory.flushing.running import Process, Runs, Starts
 from robust_run.ckpt_io.memory.flushing.words import (
@@ -15,10 +17,8 @@ from robust_run.ckpt_io.memory.flushing.words import (
     FlushOrder,
     FlushProgress,
     FlushSilent,
-    OfferedPart,
 )
 from robust_run.ckpt_io.memory.generations import Generation, HeldBuffer, Holdings
-from robust_run.ckpt_io.memory.protocol import Flushed, FlushLast, KeeperNote
 
 #: How long other nodes may show no sign of going on.
 OTHERS_S = 60.0
@@ -115,7 +115,7 @@ class Flushes:
         """Return the buffers that stay as they are until their content is written."""
         ids = self._running.buffers if self._running is not None else frozenset()
         if self._wanted is not None:
-            ids |= {each.id for each in holdings.buffers if _has(each, self._wanted.generation)}
+            ids |= {each.id for each in holdings.buffers if has(each, self._wanted.generation)}
         return ids
 
     def begin_attempt(self, resumed_step: int | None) -> None:
@@ -131,13 +131,13 @@ class Flushes:
             return
         chosen: list[HeldBuffer] = []
         if self._last is not None:
-            chosen = _all_whole(holdings)
+            chosen = all_whole(holdings)
             if not chosen and self._is_awaited(holdings):
                 self._begin(chosen, holdings, descriptors, then)
             elif self._is_settled(chosen):
                 return
         elif self._wanted is not None:
-            chosen = [each for each in _all_whole(holdings) if _has(each, self._wanted.generation)]
+            chosen = [each for each in all_whole(holdings) if has(each, self._wanted.generation)]
         if chosen:
             self._begin(chosen, holdings, descriptors, then)
 
@@ -177,7 +177,7 @@ class Flushes:
         try:
             for each in chosen:
                 opened.append(read_only(descriptors[each.id]))
-                parts.append(_offered(each, opened[-1]))
+                parts.append(offered(each, opened[-1]))
             order = FlushOrder(
                 run_id=self.job,
                 run_dir=self._wanted.run_dir if self._wanted is not None else "",
@@ -283,31 +283,3 @@ class Flushes:
 
 def _nothing() -> None:
     """Nobody waits for it."""
-
-
-def _has(each: HeldBuffer, generation: Generation) -> bool:
-    return each.part is not None and each.part.generation == generation
-
-
-def _all_whole(holdings: Holdings) -> list[HeldBuffer]:
-    """Return the buffers of all generations of which every rank of this node has a whole part."""
-    found: dict[Generation, dict[int, HeldBuffer]] = {}
-    for each in holdings.buffers:
-        if each.part is not None and each.part.state == "whole" and each.part.world_size == holdings.world_size:
-            found.setdefault(each.part.generation, {})[each.rank] = each
-    wanted = set(holdings.ranks)
-    return [by_rank[rank] for by_rank in found.values() if wanted and wanted <= set(by_rank) for rank in holdings.ranks]
-
-
-def _offered(each: HeldBuffer, descriptor: int) -> OfferedPart:
-    part = each.part
-    assert part is not None, "only what is whole is offered"
-    return OfferedPart(
-        attempt=part.attempt,
-        step=part.step,
-        rank=each.rank,
-        descriptor=descriptor,
-        used_bytes=part.used_bytes,
-        digest=part.digest.hex(),
-        created_s=part.created_s,
-    )

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from robust_run.ckpt_io.memory.agent_protocol import KeeperNote
 from robust_run.ckpt_io.memory.flushing.running import Process, Runs, Starts
 from robust_run.ckpt_io.memory.flushing.words import FlushAnswer, FlushDone, FlushSilent, RemoveOld
-from robust_run.ckpt_io.memory.protocol import KeeperNote
 
 #: How long the end of a job waits for it.
 AT_THE_END_S = 10.0

@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from robust_run.ckpt_io.memory import buffers, generations
-from robust_run.ckpt_io.memory.budget import rounded
+from robust_run.ckpt_io.memory import buffers, freeing, generations
+from robust_run.ckpt_io.memory.agent_protocol import (
+    AttemptBegins,
+    Bring,
+    CopyTo,
+    Flushed,
+    FlushLast,
+    KeeperNote,
+    LookInMemory,
+    MemoryLook,
+    NeedsStrides,
+)
 from robust_run.ckpt_io.memory.copies import guests
 from robust_run.ckpt_io.memory.copies.keeper_copies import CopyThreads, KeeperCopies
 from robust_run.ckpt_io.memory.flushing.flushes import Flushes
@@ -17,6 +27,7 @@ from robust_run.ckpt_io.memory.keeper.fourth import FourthBuffers
 from robust_run.ckpt_io.memory.keeper.handing_out import HandingOut
 from robust_run.ckpt_io.memory.keeper.looks import Looks
 from robust_run.ckpt_io.memory.keeper.peers import Peer
+from robust_run.ckpt_io.memory.keeper.reserving import Reservations
 from robust_run.ckpt_io.memory.keeper.striding import Striding
 from robust_run.ckpt_io.memory.pool import Pool
 from robust_run.ckpt_io.memory.protocol import (
@@ -24,35 +35,21 @@ from robust_run.ckpt_io.memory.protocol import (
     AskFlush,
     Attach,
     Attached,
-    AttemptBegins,
     Begin,
-    Bring,
     Copied,
-    CopyTo,
     Fetch,
     Flush,
-    Flushed,
-    FlushLast,
     FlushState,
     FromWorker,
-    KeeperNote,
-    LookInMemory,
-    MemoryLook,
-    NeedsStrides,
     Place,
     Refused,
     Reserve,
-    Reserved,
     Skip,
 )
-from robust_run.ckpt_io.memory.types import BUFFERS
 
 #: How long a save waits for a buffer that is being hashed. Hashing is twice as fast as copying, so this is for moments of a busy
 #: machine; and ranks of other nodes wait for this one in their next collective, where a skip would leave them with other steps.
 BEGIN_S = 0.5
-_LEAST_BUFFERS = 2
-"""While a rank moves to larger buffers and holds parts in smaller ones: one that is whole, one that is written."""
-_MOST_BYTES = 1 << 46
 
 
 class _LateBegin(NamedTuple):
@@ -84,18 +81,17 @@ class Keeper:
         )
         self.striding = Striding(tell, now_s)
         self._peers: dict[int, Peer] = {}
-        self._needed_bytes: dict[int, int] = {}
-        self._reserving: set[int] = set()
         self._hashing: dict[int, Part] = {}
         self._begins: list[_LateBegin] = []
         self._handing_out = HandingOut(self._find, self._held, self.pool, self.copies.bringing, now_s)
-        self._waiting: list[tuple[Peer, int]] = []
-        """Ask for buffers of a rank for which some are being reserved: it may have died meanwhile and come back."""
         self._looks = Looks(now_s)
         self._fourth = FourthBuffers(ledger, run, self._take_in)
         self.flushes = Flushes(FlushProcess, tell, run, now_s)
         self._now_s = now_s
-        self._skips, self._told_refusal = 0, False
+        self._reservations = Reservations(
+            self.pool, run, tell, lambda: self.holdings, self._take_in, self._needs, self._make_room
+        )
+        self._skips = 0
 
     # --- the agent
 
@@ -105,8 +101,8 @@ class Keeper:
             peer.is_open = peer.is_open and peer.attempt == message.attempt
         if self._skips:
             self._tell(KeeperNote(text=f"attempt {self.holdings.attempt}: {self._skips} saves were not kept in memory"))
-        self._skips, self._told_refusal = 0, False
-        self._needed_bytes.clear()
+        self._skips = 0
+        self._reservations.begin_attempt()
         self.flushes.begin_attempt(message.resumed_step)
         self.holdings = generations.begin_attempt(
             self.holdings,
@@ -172,7 +168,7 @@ class Keeper:
             peer.is_open = False
         elif isinstance(message, Reserve):
             self.flushes.storage = message.storage or self.flushes.storage
-            self._reserve(peer, peer.rank, message.size_bytes)
+            self._reservations.ask(peer, peer.rank, message.size_bytes)
         elif isinstance(message, Begin):
             self._begin(peer, message.step, self._now_s() + BEGIN_S)
         elif isinstance(message, Copied):
@@ -194,7 +190,7 @@ class Keeper:
         peer.reading.clear()
         self._handing_out.forget(peer)
         self._begins = [each for each in self._begins if each.peer is not peer]
-        self._waiting = [each for each in self._waiting if each[0] is not peer]
+        self._reservations.forget(peer)
         self.holdings = generations.forget(self.holdings, peer.number)
         self._free(self._superseded())
 
@@ -213,85 +209,28 @@ class Keeper:
             self._peers[peer.number] = peer
             peer.send(Attached())
 
-    def _reserve(self, peer: Peer, rank: int, size_bytes: int) -> None:
-        if not 0 < size_bytes <= _MOST_BYTES:
-            self._refuse(peer, f"a part of {size_bytes} bytes cannot be; at most {_MOST_BYTES} are kept")
-            return
-        if self._needed_bytes.get(rank) != size_bytes:
+    def _needs(self, rank: int, is_new: bool) -> None:
+        if is_new:
             self._fourth.forget(rank)
-        self._needed_bytes[rank] = size_bytes
         self._free(self._superseded())
-        large = len(generations.large(self.holdings, rank, size_bytes))
-        missing = BUFFERS - large
-        if missing <= 0:
-            self._reserved(peer, rank, size_bytes)
-            return
-        if rank in self._reserving:
-            self._waiting.append((peer, size_bytes))
-            return
-        has_some = any(each.rank == rank for each in self.holdings.buffers)
-        self._start_reserving(peer, rank, size_bytes, missing, max(0, _LEAST_BUFFERS - large) if has_some else missing)
-
-    def _start_reserving(
-        self, peer: Peer, rank: int, size_bytes: int, wanted: int, least: int, *, is_last: bool = False
-    ) -> None:
-        room_bytes = rounded(size_bytes)
-
-        def job() -> list[int]:
-            return buffers.reserve(self._ledger, rank, room_bytes, wanted, least)
-
-        def then(made: list[int] | Exception) -> None:
-            self._reserving.discard(rank)
-            if not is_last and isinstance(made, buffers.NoRoom) and self._make_room():
-                self._start_reserving(peer, rank, size_bytes, wanted, least, is_last=True)
-                return
-            if isinstance(made, Exception):
-                self._refuse(peer, str(made))
-            else:
-                self._take_in(made, rank, room_bytes)
-                self._reserved(peer, rank, size_bytes)
-            self._reserve_waiting()
-
-        self._reserving.add(rank)
-        self._run(job, then, is_long=True)
 
     def _make_room(self) -> bool:
         """Free what ranks of this node need more: parts of ranks that have left it, and copies."""
-        left = generations.left_behind(self.holdings, self._busy())
+        left = freeing.left_behind(self.holdings, self._busy())
         self._free(left)
         return self.copies.desk.give_way() or bool(left)
 
     def _make_room_for_copies(self) -> bool:
         """Free parts of ranks that have left this node, once its own have saved: copies are worth more than what they left."""
-        left = generations.left_behind(self.holdings, self._busy()) if generations.has_moved_on(self.holdings) else ()
+        left = freeing.left_behind(self.holdings, self._busy()) if freeing.has_moved_on(self.holdings) else ()
         self._free(left)
         return bool(left)
 
     def _is_settled(self) -> bool:
-        return all(rank in self._needed_bytes for rank in self.holdings.ranks)
+        return all(rank in self._reservations.needed_bytes for rank in self.holdings.ranks)
 
     def _take_in(self, made: list[int], rank: int, room_bytes: int) -> None:
         self.holdings = generations.add(self.holdings, rank, room_bytes, self.pool.take_in(made))
-
-    def _reserve_waiting(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for peer, size_bytes in waiting:
-            if peer.is_open and peer.rank is not None:
-                self._reserve(peer, peer.rank, size_bytes)
-
-    def _reserved(self, peer: Peer, rank: int, size_bytes: int) -> None:
-        ids = generations.large(self.holdings, rank, size_bytes)
-        peer.known = frozenset(ids)
-        least_bytes = min((each.size_bytes for each in self.holdings.buffers if each.id in peer.known), default=0)
-        if peer.is_open:
-            peer.send(Reserved(buffers=ids, size_bytes=least_bytes), [self.pool.descriptor(each) for each in ids])
-
-    def _refuse(self, peer: Peer, reason: str) -> None:
-        if peer.is_open:
-            peer.send(Refused(reason=reason))
-        if not self._told_refusal:
-            self._told_refusal = True
-            self._tell(KeeperNote(text=reason))
 
     def _begin(self, peer: Peer, step: int, until_s: float | None) -> None:
         """Say where a part goes. One that could go where a part is being hashed waits for that; `until_s` None: no longer."""
@@ -302,7 +241,7 @@ class Keeper:
             stride = self.striding.keeping.stride
             peer.send(Skip(reason=f"step {step} is not kept: every {stride}th is", is_planned=True))
             return
-        free = (peer.known | self._fourth.of(peer.rank, self.holdings, self._needed_bytes)) - self._busy()
+        free = (peer.known | self._fourth.of(peer.rank, self.holdings, self._reservations.needed_bytes)) - self._busy()
         holdings, chosen = generations.make(self.holdings, peer.rank, step, maker=peer.number, free=free)
         if not isinstance(chosen, int) and until_s is not None and peer.known & self._free_soon():
             self._begins.append(_LateBegin(peer, step, until_s))
@@ -351,7 +290,7 @@ class Keeper:
             self._advance_flushes()
             self._free(self._superseded())
             self.copies.look(self.striding.copies)
-            self._fourth.look(self._needed_bytes, self.copies.sending)
+            self._fourth.look(self._reservations.needed_bytes, self.copies.sending)
             self.copies.keeps_originals = self._fourth.ranks >= set(self.holdings.ranks)
             self.striding.say(self.copies.sending.pace.own)
 
@@ -395,9 +334,9 @@ class Keeper:
             self.flushes.advance(holdings, self.pool.descriptors, over)
 
     def _superseded(self) -> tuple[int, ...]:
-        return generations.superseded(
+        return freeing.superseded(
             self.holdings,
-            self._needed_bytes,
+            self._reservations.needed_bytes,
             self._busy(),
             may_forget=self.copies.may_forget(),
             with_fourth=self._fourth.ranks,

@@ -16,27 +16,26 @@ from typing import Any, TypeVar
 import msgspec
 
 from robust_run.ckpt_io.memory import node_memory, place
-from robust_run.ckpt_io.memory.buffers import Ledger
-from robust_run.ckpt_io.memory.copies.keeper_copies import CopyThreads
-from robust_run.ckpt_io.memory.copies.link import KEY_BYTES, Credentials
-from robust_run.ckpt_io.memory.copies.server import CopyServer, Host
-from robust_run.ckpt_io.memory.frames import FrameRefused
-from robust_run.ckpt_io.memory.keeper.keeper import Keeper
-from robust_run.ckpt_io.memory.keeper.peers import Peer
-from robust_run.ckpt_io.memory.protocol import (
-    SCHEMA,
+from robust_run.ckpt_io.memory.agent_protocol import (
     AttemptBegins,
     Bring,
     CopyTo,
     FlushLast,
     FromAgent,
-    FromWorker,
     GoBy,
     KeeperNote,
     KeeperReady,
     KeeperSetup,
     LookInMemory,
 )
+from robust_run.ckpt_io.memory.buffers import Ledger
+from robust_run.ckpt_io.memory.copies.greeting import KEY_BYTES, Credentials
+from robust_run.ckpt_io.memory.copies.keeper_copies import CopyThreads
+from robust_run.ckpt_io.memory.copies.server import CopyServer, Host
+from robust_run.ckpt_io.memory.frames import FrameRefused
+from robust_run.ckpt_io.memory.keeper.keeper import Keeper
+from robust_run.ckpt_io.memory.keeper.peers import Peer
+from robust_run.ckpt_io.memory.protocol import SCHEMA, FromWorker
 
 #: Connections of workers at a time.
 MOST_PEERS = 512

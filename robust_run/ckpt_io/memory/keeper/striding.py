@@ -11,8 +11,8 @@ from collections.abc import Callable
 import msgspec
 
 from robust_run.ckpt_io.memory import pace
+from robust_run.ckpt_io.memory.agent_protocol import GoBy, KeeperNote, NeedsStrides
 from robust_run.ckpt_io.memory.pace import Keeping, Said, Strides
-from robust_run.ckpt_io.memory.protocol import GoBy, KeeperNote, NeedsStrides
 
 #: Steps whose fate is remembered: ranks of a node are not farther apart.
 _REMEMBERED = 64
