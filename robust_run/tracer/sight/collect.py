@@ -14,8 +14,9 @@ import msgspec
 
 from robust_run.tracer.sight.inside import FLOWS, Readings, TracesOfRanks
 from robust_run.tracer.sight.links import StuckConnections
+from robust_run.tracer.sight.recordings import read_ring, sight_without_looking
 from robust_run.tracer.sight.spy import Spy, find_spy
-from robust_run.tracer.sight.target_view import SightWorld, TargetView, read_ring, sight_without_looking
+from robust_run.tracer.sight.target_view import SightWorld, TargetView
 from robust_run.tracer.sight.targets import Target
 from robust_run.tracer.sight.wake.sockets import quiet_times_s
 from robust_run.tracer.stacks.activity import LOOK_S
