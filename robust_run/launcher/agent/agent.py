@@ -49,7 +49,7 @@ from robust_run.launcher.model.resume_events import (
 if TYPE_CHECKING:
     import asyncio
 
-    from robust_run.launcher.agent.memory import AgentMemory
+    from robust_run.launcher.agent.memory.memory import AgentMemory
     from robust_run.launcher.agent.node import Node
     from robust_run.launcher.agent.parts import AgentParts
     from robust_run.launcher.agent.serving import Serving

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from robust_run.launcher.agent.agent import Agent
     from robust_run.launcher.agent.attempt import Attempt
     from robust_run.launcher.agent.health import AgentHealth
-    from robust_run.launcher.agent.memory_flush import LastFlush
+    from robust_run.launcher.agent.memory.flush import LastFlush
     from robust_run.launcher.agent.node import Node
     from robust_run.launcher.agent.signals import Scheduler
     from robust_run.launcher.model.links import ControllerLink
@@ -104,7 +104,7 @@ class AgentLoop:
         is_job_over = self._agent.is_job_over or spec.many is None
         if keeper is None or self._bug is not None or not (is_job_over or self._told_at_s is not None):
             return
-        from robust_run.launcher.agent.memory_flush import LastFlush
+        from robust_run.launcher.agent.memory.flush import LastFlush
 
         self._last_flush = LastFlush(
             keeper,

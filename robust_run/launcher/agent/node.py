@@ -36,7 +36,7 @@ from robust_run.tracer.files.steps import read as read_steps
 
 if TYPE_CHECKING:
     from robust_run.launcher.agent.code_versions.node_code import NodeCode
-    from robust_run.launcher.agent.memory_keeper import MemoryKeeper
+    from robust_run.launcher.agent.memory.keeper import MemoryKeeper
     from robust_run.launcher.agent.nccl.arming import NcclArming
     from robust_run.launcher.agent.places.place import OpenedPlace
     from robust_run.launcher.agent.warm.warm_handoff import WarmHandoff
@@ -153,7 +153,7 @@ class Node:
     def made_keeper(self, ready: Callable[[int], None]) -> MemoryKeeper:
         """Return the handle on this node's keeper, which is started with its first attempt. `ready`: see there."""
         from robust_run.ckpt_io.memory.agent_protocol import KeeperSetup, TlsFiles
-        from robust_run.launcher.agent.memory_keeper import MemoryKeeper
+        from robust_run.launcher.agent.memory.keeper import MemoryKeeper
 
         many = self.spec.many
         tls = TlsFiles(cert=many.tls_cert, key=many.tls_key, ca=many.tls_ca) if many is not None else TlsFiles()

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from robust_run.launcher.agent.checkpoints import AgentCheckpoints
     from robust_run.launcher.agent.checks import AgentChecks
     from robust_run.launcher.agent.code import AgentCode
-    from robust_run.launcher.agent.memory import AgentMemory
-    from robust_run.launcher.agent.memory_keeper import MemoryKeeper
+    from robust_run.launcher.agent.memory.keeper import MemoryKeeper
+    from robust_run.launcher.agent.memory.memory import AgentMemory
     from robust_run.launcher.agent.node import Node
     from robust_run.launcher.agent.serving import Serving
     from robust_run.launcher.model.events import NodeEvent
@@ -114,7 +114,7 @@ class AgentParts:
     def memory(self) -> AgentMemory:
         """What is done about checkpoints in memory; for jobs that keep some there."""
         if self._memory is None:
-            from robust_run.launcher.agent.memory import AgentMemory
+            from robust_run.launcher.agent.memory.memory import AgentMemory
 
             self._memory = AgentMemory(self._node, self._node_id, self._report)
             if self._loop is not None:

@@ -31,7 +31,7 @@ from robust_run.launcher.start.warm import client as warm_process
 from robust_run.version import __version__
 
 if TYPE_CHECKING:
-    from robust_run.launcher.agent.memory_dir import MemoryDir
+    from robust_run.launcher.agent.memory.folder import MemoryDir
     from robust_run.launcher.agent.places.place import OpenedPlace
     from robust_run.launcher.agent.signals import Scheduler
     from robust_run.launcher.agent.warm.warm_handoff import WarmHandoff
@@ -87,7 +87,7 @@ def resume(
 def _take_memory_dir_away(spec: JobSpec) -> None:
     """Take away what is left of a folder in memory when the agent was killed, and its process with it."""
     if spec.ckpt_memory_dir is not None:
-        from robust_run.launcher.agent.memory_dir import take_away
+        from robust_run.launcher.agent.memory.folder import take_away
 
         take_away(spec.ckpt_memory_dir)
 
@@ -98,7 +98,7 @@ def _opened_memory_dir(
     """Return the folder in memory of a job that asked for one. Raises RobustRunError; then nothing was started."""
     if spec.ckpt_memory_dir is None:
         return None
-    from robust_run.launcher.agent.memory_dir import MemoryDir, options_of
+    from robust_run.launcher.agent.memory.folder import MemoryDir, options_of
 
     made = MemoryDir(options_of(spec), env, console.say)
     try:
@@ -298,7 +298,7 @@ class _Job:
         finish = self._link.finish
         self._book.flush()
         if self._memory_dir is not None:
-            from robust_run.launcher.agent.memory_dir import STOPPED_LIMIT_S, is_told_more
+            from robust_run.launcher.agent.memory.folder import STOPPED_LIMIT_S, is_told_more
 
             is_stopped = finish is None or finish.outcome == "stopped"
             self._memory_dir.finish(STOPPED_LIMIT_S if is_stopped else None, lambda: is_told_more(lifeline))

@@ -13,7 +13,7 @@ from robust_run.launcher.model.resume_events import MemoryNeeds, MemoryPeers, Me
 
 if TYPE_CHECKING:
     from robust_run.ckpt_io.seen import MemoryHeld
-    from robust_run.launcher.agent.memory_keeper import Listen, MemoryKeeper
+    from robust_run.launcher.agent.memory.keeper import Listen, MemoryKeeper
     from robust_run.launcher.agent.node import Node
     from robust_run.launcher.model.actions import StartAttempt
 

@@ -16,8 +16,6 @@ from typing import Protocol
 import msgspec
 
 from robust_run.ckpt_io.memory.agent_protocol import (
-    AttemptBegins,
-    Bring,
     CopyTo,
     Flushed,
     FlushLast,
@@ -29,16 +27,15 @@ from robust_run.ckpt_io.memory.agent_protocol import (
     LookInMemory,
     MemoryLook,
     NeedsStrides,
-    Source,
     ToAgent,
 )
 from robust_run.ckpt_io.memory.frames import FrameRefused, frame, take
 from robust_run.ckpt_io.memory.pace import Strides
 from robust_run.ckpt_io.memory.process import command
 from robust_run.ckpt_io.memory.protocol import SOCKET
-from robust_run.ckpt_io.memory.types import generation_of_name
 from robust_run.ckpt_io.seen import MemoryHeld
 from robust_run.errors import RobustRunError
+from robust_run.launcher.agent.memory.attempts import attempt_of, brought
 from robust_run.launcher.model.actions import StartAttempt
 from robust_run.launcher.model.resume_events import MemoryPeers, MemoryStrides
 
@@ -274,32 +271,6 @@ class MemoryKeeper:
 
 #: The job's secret, and what would have the keeper be traced or start from somewhere, as a worker is.
 _NOT_ITS_BUSINESS = frozenset(("ROBUST_TOKEN", "ROBUST_NOTIFY", "ROBUST_CKPT_MEMORY", "ROBUST_RESUME"))
-
-
-def attempt_of(order: StartAttempt) -> AttemptBegins:
-    """Return what the keeper is told of an attempt. Of what is older than it starts from, nothing is lost by that."""
-    placement, resume = order.placements[0], order.resume
-    generation = generation_of_name(resume.name) if resume is not None and resume.source in ("memory", "peer") else None
-    return AttemptBegins(
-        attempt=order.attempt,
-        ranks=tuple(range(placement.first_rank, placement.first_rank + placement.nproc)),
-        world_size=order.world_size,
-        resumed_step=resume.step if resume is not None and resume.source else None,
-        resumed_attempt=generation[0] if generation is not None else None,
-    )
-
-
-def brought(order: StartAttempt) -> tuple[Bring, ...]:
-    """Return what the keeper is told before: which of its ranks' parts other nodes have, if they start from such."""
-    if not order.elsewhere or order.resume is None:
-        return ()
-    generation = generation_of_name(order.resume.name)
-    if generation is None:
-        return ()
-    sources = tuple(
-        Source(rank, each.host, each.port, each.name, each.within_s) for each in order.elsewhere for rank in each.ranks
-    )
-    return (Bring(attempt=order.attempt, from_attempt=generation[0], step=generation[1], sources=sources),)
 
 
 def _make_folder(path: str) -> None:
