@@ -23,7 +23,8 @@ from robust_run.launcher.model.job import JobSpec, NodeInfo
 from robust_run.launcher.model.world import as_text
 from robust_run.launcher.records.incidents import IncidentBook
 from robust_run.launcher.records.journal import GONE_S, Journal, events_of
-from robust_run.launcher.records.run_directory import RunDirectory, remove_dead_memory
+from robust_run.launcher.records.memory_folders import remove_dead_memory
+from robust_run.launcher.records.run_directory import RunDirectory
 from robust_run.launcher.start.console import DRAIN_S, Console, drawing, telling
 from robust_run.launcher.start.guard import guard_is_gone, hold_signals, run_guarded
 from robust_run.launcher.start.one_node import OneNode, api_of
