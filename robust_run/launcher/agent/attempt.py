@@ -285,7 +285,6 @@ class Attempt:
         return self._node.explain(msgspec.structs.replace(found, finding=finding))
 
     def _progress_files(self) -> Files:
-        """Return what there is of files whose growth counts as progress."""
         if paths := self._node.spec.progress_paths:
             from robust_run.launcher.agent.progress import look_at
 
