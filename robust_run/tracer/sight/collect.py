@@ -81,11 +81,6 @@ def _with_wake(sight: RankSight, readings: tuple[WakeReading, ...], quiet_s: flo
     )
 
 
-async def stacks_of(targets: Sequence[Target], world: SightWorld | None = None) -> tuple[RankSight, ...]:
-    """Return one sample of the targets, for people who want to see their stacks."""
-    return await collect(targets, samples=1, world=world)
-
-
 def dead_sights(targets: Sequence[Target], ops: int = OPS, flows: int = FLOWS) -> tuple[RankSight, ...]:
     """Return what is left of targets whose attempt has ended: their rings, and what NCCL was doing."""
     inside = TracesOfRanks(targets)
