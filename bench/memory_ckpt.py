@@ -59,8 +59,8 @@ Save = Callable[[State, int], "Callable[[], object] | float"]
 @contextlib.contextmanager
 def keeper(folder: str) -> Iterator[int]:
     """Run a node's keeper, as an agent does, and name it to this process as a worker's environment does; yield its pid."""
+    from robust_run.ckpt_io.memory.agent_protocol import AttemptBegins, KeeperSetup
     from robust_run.ckpt_io.memory.frames import frame
-    from robust_run.ckpt_io.memory.protocol import AttemptBegins, KeeperSetup
 
     ours, theirs = socket.socketpair()
     argv = [sys.executable, "-m", "robust_run.ckpt_io.memory.process", str(theirs.fileno())]

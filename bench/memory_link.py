@@ -31,11 +31,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 from authorities import Authority
 from sidebyside import print_result
 
-from robust_run.ckpt_io.memory.copy_server import CopyServer
-from robust_run.ckpt_io.memory.copy_words import Go, Kept, Push
-from robust_run.ckpt_io.memory.link import Credentials, Link, LinkLost, dial
-from robust_run.ckpt_io.memory.link_tls import LinkTls
-from robust_run.ckpt_io.memory.protocol import TlsFiles
+from robust_run.ckpt_io.memory.agent_protocol import TlsFiles
+from robust_run.ckpt_io.memory.copies.greeting import Credentials, dial
+from robust_run.ckpt_io.memory.copies.link import Link, LinkLost
+from robust_run.ckpt_io.memory.copies.link_tls import LinkTls
+from robust_run.ckpt_io.memory.copies.server import CopyServer
+from robust_run.ckpt_io.memory.copies.words import Go, Kept, Push
 from robust_run.store.digests import digest
 
 KEY = bytes(range(32))

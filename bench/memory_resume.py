@@ -137,8 +137,8 @@ class Keeper:
     """A keeper in a host's network."""
 
     def __init__(self, host: Host, folder: str) -> None:
+        from robust_run.ckpt_io.memory.agent_protocol import KeeperReady, KeeperSetup
         from robust_run.ckpt_io.memory.process import command
-        from robust_run.ckpt_io.memory.protocol import KeeperReady, KeeperSetup
 
         self.folder = folder
         self._came = bytearray()
@@ -160,8 +160,8 @@ class Keeper:
         """Return what it says next of a kind."""
         import msgspec
 
+        from robust_run.ckpt_io.memory.agent_protocol import KeeperNote, ToAgent
         from robust_run.ckpt_io.memory.frames import take
-        from robust_run.ckpt_io.memory.protocol import KeeperNote, ToAgent
 
         while True:
             while (body := take(self._came)) is None:
@@ -177,7 +177,7 @@ class Keeper:
 
     def begin(self, attempt: int) -> None:
         """Begin an attempt that starts from the step, or the first one."""
-        from robust_run.ckpt_io.memory.protocol import AttemptBegins, LookInMemory, MemoryLook
+        from robust_run.ckpt_io.memory.agent_protocol import AttemptBegins, LookInMemory, MemoryLook
 
         step = STEP if attempt else None
         self.tell(AttemptBegins(attempt=attempt, ranks=(RANK,), world_size=1, resumed_step=step))
@@ -240,7 +240,7 @@ class Rig:
         return ended_s - begun_s
 
     def _from_peer(self) -> tuple[float, float, str]:
-        from robust_run.ckpt_io.memory.protocol import Bring, Source
+        from robust_run.ckpt_io.memory.agent_protocol import Bring, Source
 
         keeper = Keeper(self._here, str(self._folder / "here"))
         try:

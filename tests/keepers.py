@@ -14,10 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from robust_run.ckpt_io.memory import segment
-from robust_run.ckpt_io.memory.client import Buffer, MemoryClient, Skipped
-from robust_run.ckpt_io.memory.frames import frame, take
-from robust_run.ckpt_io.memory.process import command
-from robust_run.ckpt_io.memory.protocol import (
+from robust_run.ckpt_io.memory.agent_protocol import (
     AttemptBegins,
     CopyTo,
     KeeperNote,
@@ -28,6 +25,9 @@ from robust_run.ckpt_io.memory.protocol import (
     TlsFiles,
     ToAgent,
 )
+from robust_run.ckpt_io.memory.client import Buffer, MemoryClient, Skipped
+from robust_run.ckpt_io.memory.frames import frame, take
+from robust_run.ckpt_io.memory.process import command
 from robust_run.ckpt_io.memory.types import MemoryGeneration
 
 #: Only ever waited for in full where something is broken.

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator
 from keepers import KEY, LIMIT_S, KeeperGround
 
 from robust_run.ckpt_io.memory import place
-from robust_run.ckpt_io.memory.copy_server import CopyServer
-from robust_run.ckpt_io.memory.copy_words import Go, Kept, Later, Parcel, Push
-from robust_run.ckpt_io.memory.link import Credentials, Link, LinkLost, dial
-from robust_run.ckpt_io.memory.protocol import CopyTo, Source
+from robust_run.ckpt_io.memory.agent_protocol import CopyTo, Source
+from robust_run.ckpt_io.memory.copies.greeting import Credentials, dial
+from robust_run.ckpt_io.memory.copies.link import Link, LinkLost
+from robust_run.ckpt_io.memory.copies.server import CopyServer
+from robust_run.ckpt_io.memory.copies.words import Go, Kept, Later, Parcel, Push
 from robust_run.store.digests import digest
 
 OURS = Credentials(KEY)

@@ -75,6 +75,6 @@ def load(state: dict[str, Any], *, folder: str | None = None) -> int | None:
         CheckpointError: It cannot be read, is not what was saved, or ranks would begin at different steps.
         UserError: It does not fit the state.
     """
-    from robust_run.checkpoint import session
+    from robust_run.checkpoint import loading
 
-    return session.load(state, folder=folder)
+    return loading.load(state, folder=folder)

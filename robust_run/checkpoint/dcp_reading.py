@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata
 from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPlanner
 from torch.futures import Future
 
-from robust_run.checkpoint import memory, session, spreading
+from robust_run.checkpoint import loading, memory, spreading
 from robust_run.checkpoint.dcp_sources import Contents, FromMemory, FromStorage, Source
 from robust_run.checkpoint.settings import Generation
 from robust_run.ckpt_io.dcp.failures import travels
@@ -41,7 +41,7 @@ class MemoryReader(StorageReader):  # type: ignore[misc]
             CheckpointError: It cannot be read, is not what was saved, or ranks would begin at different steps.
         """
         self._folder = folder
-        self._source: Source | None = session.first_good(folder, _open_memory, FromStorage.opened)
+        self._source: Source | None = loading.first_good(folder, _open_memory, FromStorage.opened)
         self._contents = None if self._source is None else Contents.of(self._source.values)
         self.step: int | None = None if self._source is None else self._source.values.step
         """None: there is nothing to load, begin at step 0."""
@@ -98,7 +98,7 @@ class MemoryReader(StorageReader):  # type: ignore[misc]
         for item in plan.items:
             if item.type == LoadItemType.BYTE_IO:
                 planner.load_bytes(item, _as_bytes(contents.plain[item.storage_index.fqn]))
-        session.go_on_from(source.values, self._folder)
+        loading.go_on_from(source.values, self._folder)
         self.close()
         done: Future[None] = Future()
         done.set_result(None)

@@ -6,31 +6,26 @@ import os
 import secrets
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, NamedTuple
 
 from robust_run.checkpoint import random_states, together
 from robust_run.checkpoint.cadence import AT_EVERY_CALL
-from robust_run.checkpoint.encoding import pack_plain, unpack_plain
+from robust_run.checkpoint.encoding import pack_plain
 from robust_run.checkpoint.gathering import Gathered, gather
 from robust_run.checkpoint.settings import (
-    FOLDER,
     LEAVE,
     MEMORY,
     REPLAY,
-    RESUME,
-    Generation,
     Settings,
     attempt_of,
     checked_step,
-    generation_of,
     settings_of,
-    step_of,
 )
 from robust_run.checkpoint.streams import Due, Stream
 from robust_run.checkpoint.types import Values
-from robust_run.ckpt_io.errors import CheckpointError, MemoryUnavailable, PeerFailed
+from robust_run.ckpt_io.errors import CheckpointError
 from robust_run.ckpt_io.newest import written_by
 from robust_run.ckpt_io.rules.keeping import KeepNewest
 from robust_run.errors import UserError
@@ -39,14 +34,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from robust_run.checkpoint.background import Way
     from robust_run.checkpoint.memory import Memory
-    from robust_run.ckpt_io.memory.client import MemoryClient
 
 KEEPER_S = 15.0
 """How long a keeper may take for an answer: it is there within a second, but machines may be busy."""
 
 
-class _Session:
-    """Of one process; a fork begins its own."""
+class Session:
+    """What one process remembers; a fork begins its own."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -68,13 +62,14 @@ class _Session:
         return self.streams.setdefault(place_of(folder), Stream(folder))
 
 
-_session: _Session | None = None
+_session: Session | None = None
 
 
-def _here() -> _Session:
+def here() -> Session:
+    """Return this process's."""
     global _session  # noqa: PLW0603 - one a process
     if _session is None or _session.pid != os.getpid():
-        _session = _Session()
+        _session = Session()
     return _session
 
 
@@ -128,7 +123,7 @@ def take_step(state: dict[str, Any], step: int, settings: Settings) -> Kept:
 
     All ranks take part. When it returns the state may change, unless it is written yet. Raises as `save`, but for storage.
     """
-    session = _here()
+    session = here()
     stream = session.stream(settings.folder)
     if step < stream.last_step:
         raise UserError(
@@ -151,7 +146,7 @@ def take_step(state: dict[str, Any], step: int, settings: Settings) -> Kept:
     return Kept(stream, settings, values, gathered, way)
 
 
-def _way(session: _Session, stream: Stream, settings: Settings, values: Values) -> Way:
+def _way(session: Session, stream: Stream, settings: Settings, values: Values) -> Way:
     """Return who writes a step to storage: the keepers, in the background, where all of it is in memory; or we, where we must."""
     assert stream.agreed is not None, "storage is due"
     is_asked_for = settings.is_said and settings.every == AT_EVERY_CALL
@@ -167,7 +162,7 @@ def _way(session: _Session, stream: Stream, settings: Settings, values: Values) 
     return "here"
 
 
-def _keeping(session: _Session, stream: Stream, settings: Settings) -> KeepNewest | None:
+def _keeping(session: Session, stream: Stream, settings: Settings) -> KeepNewest | None:
     """Return what is to become of older checkpoints; None: they stay."""
     if not settings.keep or not settings.folder:
         return None
@@ -178,83 +173,6 @@ def _keeping(session: _Session, stream: Stream, settings: Settings) -> KeepNewes
         leave=(*stream.leave, *filter(None, os.environ.get(LEAVE, "").split(","))),
         job=os.environ.get("ROBUST_JOB", ""),
     )
-
-
-def load(state: dict[str, Any], *, folder: str | None) -> int | None:
-    """See `robust_run.checkpoint.load`."""
-    if not isinstance(state, dict):
-        raise UserError(f"the state is a {type(state).__name__}: give the dict that is saved")
-
-    def from_memory(client: MemoryClient, generation: Generation, stream: str | None) -> Values | None:
-        from robust_run.checkpoint import memory, spreading
-
-        load_it = spreading.load if generation.saved_by else memory.load
-        return load_it(client, generation, state, stream)
-
-    def from_storage(url: str) -> Values:
-        from robust_run.checkpoint import storage
-
-        return storage.load(url, state)
-
-    values = first_good(folder, from_memory, from_storage)
-    if values is None:
-        return None
-    go_on_from(values, folder)
-    return values.step
-
-
-def go_on_from(values: Values, folder: str | None) -> None:
-    """Be where the ranks were when this was saved, all else being loaded."""
-    _, world_size = together.rank_and_size()
-    if values.world_size == world_size:
-        random_states.put(unpack_plain(values.random))
-    stream = _here().stream(os.environ.get(FOLDER, "") if folder is None else folder)
-    stream.last_step = stream.began_step = values.step
-
-
-class OfStream(Protocol):
-    """What was found in memory."""
-
-    @property
-    def stream(self) -> str:
-        """The folder that it belongs to."""
-
-
-Found = TypeVar("Found", bound=OfStream)
-FromMemory: TypeAlias = "Callable[[MemoryClient, Generation, str | None], Found | None]"
-"""Finds a generation there; None: it is of another stream than the one named. All ranks take part."""
-
-
-def first_good(
-    folder: str | None, from_memory: FromMemory[Found], from_storage: Callable[[str], Found]
-) -> Found | None:
-    """Return what the launcher names, if it is of this stream; else the newest of the folder that is no newer than that.
-
-    All ranks take part. Raises CheckpointError, UserError.
-    """
-    resume, is_named = os.environ.get(RESUME, ""), folder is not None
-    where = os.environ.get(FOLDER, "") if folder is None else folder
-    generation = generation_of(resume)
-    if generation is not None:
-        found = _from_memory(_here(), generation, resume, from_memory, place_of(where) if is_named else None)
-        if found is not None:
-            return found
-    from robust_run.checkpoint import storage
-
-    if resume and generation is None and (not is_named or os.path.dirname(place_of(resume)) == place_of(where)):
-        return _noted(where, resume, from_storage)
-    for url in storage.newest_first(where, most_step=step_of(os.environ) if resume else None) if where else ():
-        try:
-            return _noted(where, url, from_storage)
-        except CheckpointError as error:  # on all ranks, or on none
-            say(f"checkpoint {url} is passed over: {error}")
-    return None
-
-
-def _noted(folder: str, url: str, load_it: Callable[[str], Found]) -> Found:
-    """Load a checkpoint of storage. Whether that works or not, --ckpt-keep leaves it alone in this process."""
-    _here().stream(folder).leave[os.path.basename(url)] = None
-    return load_it(url)
 
 
 def _values_of(gathered: Gathered, step: int, stream: str, keeping: KeepNewest | None) -> Values:
@@ -293,7 +211,7 @@ def _say_what_is_odd(stream: Stream, step: int, env: Mapping[str, str]) -> None:
 # --- memory
 
 
-def _memory(session: _Session, folder: str) -> Memory:
+def memory_of(session: Session, folder: str) -> Memory:
     """Return the connection to the keeper. Raises MemoryUnavailable."""
     from robust_run.checkpoint.memory import Memory
     from robust_run.checkpoint.places import Places
@@ -314,7 +232,7 @@ _FAULTS = (
 )  # fmt: skip
 
 
-def _is_in_memory(session: _Session, settings: Settings, has_memory: bool, values: Values) -> bool:
+def _is_in_memory(session: Session, settings: Settings, has_memory: bool, values: Values) -> bool:
     """Whether memory takes this stream: the first one, where every rank has memory and none is known to have failed."""
     if not has_memory:
         if settings.memory and not session.is_memory_off:
@@ -331,10 +249,10 @@ def _is_in_memory(session: _Session, settings: Settings, has_memory: bool, value
     return not session.is_memory_off
 
 
-def _save_in_memory(session: _Session, settings: Settings, values: Values, gathered: Gathered) -> bool:
+def _save_in_memory(session: Session, settings: Settings, values: Values, gathered: Gathered) -> bool:
     """Copy a state into memory; False: it failed, which is said once, and memory is left alone from then on."""
     try:
-        if _memory(session, settings.memory).save(values, gathered.tensors):
+        if memory_of(session, settings.memory).save(values, gathered.tensors):
             session.kept_step = values.step
     except _FAULTS as error:  # no fault of the tier may end a training
         _give_up(session, settings, values, error)
@@ -343,7 +261,7 @@ def _save_in_memory(session: _Session, settings: Settings, values: Values, gathe
     return True
 
 
-def _give_up(session: _Session, settings: Settings, values: Values, error: BaseException) -> None:
+def _give_up(session: Session, settings: Settings, values: Values, error: BaseException) -> None:
     session.is_memory_off = True
     with suppress(Exception):
         if session.memory is not None:
@@ -353,40 +271,13 @@ def _give_up(session: _Session, settings: Settings, values: Values, error: BaseE
     say(f"rank {values.rank} keeps no checkpoints in memory from step {values.step} on, they go {goes_on}: {error}")
 
 
-def _say_what_is_missing(session: _Session, settings: Settings, values: Values) -> None:
+def _say_what_is_missing(session: Session, settings: Settings, values: Values) -> None:
     if not settings.folder and not session.told_alone and values.rank == 0:
         session.told_alone = True
         say(
             "checkpoints are kept in memory alone, which ends with the job and with a node that nobody has copies of; "
             "robust-run --ckpt-dir DIR keeps one in a folder every 10 minutes, too"
         )
-
-
-def _from_memory(
-    session: _Session, generation: Generation, url: str, find: FromMemory[Found], stream: str | None
-) -> Found | None:
-    """Find a generation in memory. What cannot be loaded is noted, so that the next attempt starts elsewhere."""
-    from robust_run.ckpt_io import notes
-    from robust_run.ckpt_io.memory.types import generation_uuid
-
-    uuid = generation_uuid(os.environ.get("ROBUST_JOB", ""), generation.attempt, generation.step)
-    together.check_same("steps in memory", (generation.step, int(uuid[:15], 16)))
-    try:
-        client = together.all_or_none(lambda: _memory(session, os.environ.get(MEMORY, "")).client)
-        found = find(client, generation, stream)
-    except (
-        PeerFailed,
-        MemoryUnavailable,
-    ) as error:  # the rank that it befell leaves a note; a late keeper is no damage
-        raise CheckpointError(f"step {generation.step} cannot be loaded from memory: {error}") from error
-    except Exception as error:
-        notes.leave_damage(url, uuid, f"{type(error).__name__}: {error}")
-        if isinstance(error, CheckpointError):
-            raise CheckpointError(f"step {generation.step} cannot be loaded from memory: {error}") from error
-        raise
-    if found is not None:
-        session.in_memory = found.stream
-    return found
 
 
 def say(text: str) -> None:

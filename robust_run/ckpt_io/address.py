@@ -11,14 +11,12 @@ import os
 import os.path
 import re
 from dataclasses import dataclass
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 from robust_run.errors import UserError
 from robust_run.store import paths
 
 _PREFIX = "rrck://"
-#: What stays as it is when an address is spelt; of these only "/" and ":" are common.
-_SAFE = "/:@,;=!$'()*~[]"
 URL_BYTES = 4096
 #: Schemes whose URLs are percent-encoded; in others a name stands as it is.
 _QUOTED = ("file", "http", "https")
@@ -65,12 +63,6 @@ def parse(text: str, also: tuple[str, ...] = ()) -> Address:
     if len(set(address.folders)) != len(address.folders):
         raise UserError(f"address {text}: two targets are the same folder; give each target a root of its own")
     return address
-
-
-def spell(address: Address) -> str:
-    """Return the `rrck://` spelling: `parse` gives the address back."""
-    query = "&".join(f"also={quote(root, safe=_SAFE)}" for root in address.also)
-    return _PREFIX + quote(address.url, safe=_SAFE) + (f"?{query}" if query else "")
 
 
 def normal(url: str) -> str:

@@ -10,7 +10,7 @@ from contextlib import closing, suppress
 from robust_run.ckpt_io import address
 from robust_run.ckpt_io.errors import ManifestRefused, NotACheckpoint, TargetLost
 from robust_run.ckpt_io.finding import FoundManifest, StoreOpener, find_manifest, read_manifest
-from robust_run.ckpt_io.meetings import find_meetings, remove_meeting
+from robust_run.ckpt_io.meetings import meetings_of, remove_meeting_of
 from robust_run.ckpt_io.newest import WRITTEN_BY, look, newest_whole
 from robust_run.ckpt_io.presence import Presence
 from robust_run.ckpt_io.removing import OURS, refuse_link, remove_if_empty, remove_save
@@ -20,7 +20,6 @@ from robust_run.ckpt_io.rules.manifest import size_bytes
 from robust_run.ckpt_io.rules.retention import (
     CheckpointRemoval,
     Leftover,
-    Meeting,
     RootEntry,
     State,
     newest,
@@ -126,39 +125,19 @@ def prune(
         ValueError: The numbers are none.
     """
     found = list_checkpoints(root, also, stores=stores)
-    meetings, at_s = _meetings(root, stores), now_s()
+    meetings, at_s = meetings_of(root, stores), now_s()
     removals = plan_removals(found, keep=keep, keep_every=keep_every, grace_s=grace_s, now_s=at_s)
     removals += plan_meetings(meetings, grace_s=max(grace_s, MEETING_S), now_s=at_s)
     by_name = {checkpoint.name: checkpoint for checkpoint in found}
     roots = _roots(root, also)
     for removal in () if dry_run else removals:
         if removal.leftover is not None and not removal.leftover.path:
-            _remove_meeting(root, removal.name, stores)
+            remove_meeting_of(root, removal.name, stores)
         elif removal.leftover is not None:
             _remove_leftover(address.join(roots[removal.leftover.target], removal.name), removal.leftover.path, stores)
         else:
             _remove_checkpoint(by_name[removal.name], roots, stores)
     return removals
-
-
-def _meetings(root: str, stores: StoreOpener) -> list[Meeting]:
-    """Return what is left of meetings. Raises TargetLost."""
-    place = address.normal(root)
-    try:
-        with closing(stores(place)) as store:
-            return find_meetings(store, store.list())
-    except NotFound:
-        return []
-    except StoreError as error:
-        raise TargetLost(paths.shown(place), error.what) from error
-
-
-def _remove_meeting(root: str, name: str, stores: StoreOpener) -> None:
-    place = address.normal(root)
-    try:
-        remove_meeting(place, name, stores)
-    except StoreError as error:
-        raise TargetLost(paths.shown(address.join(place, name)), error.what) from error
 
 
 def keep_newest(

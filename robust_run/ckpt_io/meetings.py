@@ -18,10 +18,12 @@ from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 
 from robust_run.ckpt_io import address
+from robust_run.ckpt_io.errors import TargetLost
 from robust_run.ckpt_io.finding import StoreOpener
 from robust_run.ckpt_io.removing import OURS, remove_if_empty
 from robust_run.ckpt_io.rules.retention import Meeting, plan_meetings
-from robust_run.store.errors import NotFound
+from robust_run.store import paths
+from robust_run.store.errors import NotFound, StoreError
 from robust_run.store.types import Entry, Store
 
 KINDS = ("offer", "said", "done", "sign", "failed")
@@ -79,3 +81,24 @@ def _is_note(entry: Entry) -> bool:
 
 def _newest_s(entries: Sequence[Entry]) -> float | None:
     return max((each.modified_s for each in entries if each.modified_s is not None), default=None)
+
+
+def meetings_of(root: str, stores: StoreOpener) -> list[Meeting]:
+    """Return what is left of meetings. Raises TargetLost."""
+    place = address.normal(root)
+    try:
+        with closing(stores(place)) as store:
+            return find_meetings(store, store.list())
+    except NotFound:
+        return []
+    except StoreError as error:
+        raise TargetLost(paths.shown(place), error.what) from error
+
+
+def remove_meeting_of(root: str, name: str, stores: StoreOpener) -> None:
+    """Remove what is left of one. Raises TargetLost."""
+    place = address.normal(root)
+    try:
+        remove_meeting(place, name, stores)
+    except StoreError as error:
+        raise TargetLost(paths.shown(address.join(place, name)), error.what) from error

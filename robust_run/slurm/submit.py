@@ -9,8 +9,8 @@ import msgspec
 
 from robust_run.errors import PlatformError, UserError
 from robust_run.launcher.start.options.command import Answered, parse
-from robust_run.launcher.start.options.many_nodes import parse_nnodes
 from robust_run.launcher.start.options.options import Options
+from robust_run.launcher.start.options.rendezvous import parse_nnodes
 from robust_run.slurm.rules.sbatch_options import Option, has, last_value, read_options
 from robust_run.slurm.rules.script import JobWanted, Script
 from robust_run.slurm.tools import Tools

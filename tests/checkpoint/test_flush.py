@@ -16,8 +16,8 @@ from keepers import LIMIT_S, KeeperGround
 from made_ranks import Ranks
 
 from robust_run.ckpt_io import catalog
-from robust_run.ckpt_io.memory.flush_words import flush_uuid
-from robust_run.ckpt_io.memory.protocol import AttemptBegins, Flushed, FlushLast
+from robust_run.ckpt_io.memory.agent_protocol import AttemptBegins, Flushed, FlushLast
+from robust_run.ckpt_io.memory.flushing.words import flush_uuid
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -19,9 +19,9 @@ from made_ranks import Ranks
 from storage_faults import Fault, FullDisk, HalfAStore, Hanging, ReadOnlyFolder
 
 from robust_run.ckpt_io import catalog
-from robust_run.ckpt_io.memory.flush_process import FlushLimits, FlushProcess
-from robust_run.ckpt_io.memory.flush_words import FlushDone, FlushSilent, RemoveOld
-from robust_run.ckpt_io.memory.protocol import Flushed, FlushLast
+from robust_run.ckpt_io.memory.agent_protocol import Flushed, FlushLast
+from robust_run.ckpt_io.memory.flushing.process import FlushLimits, FlushProcess
+from robust_run.ckpt_io.memory.flushing.words import FlushDone, FlushSilent, RemoveOld
 from robust_run.ckpt_io.rules.keeping import KeepNewest
 
 pytestmark = pytest.mark.timeout(600)

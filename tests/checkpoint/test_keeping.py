@@ -11,7 +11,7 @@ from keepers import LIMIT_S, KeeperGround
 from made_ranks import Ranks
 
 from robust_run.ckpt_io import catalog
-from robust_run.ckpt_io.memory.protocol import Flushed, FlushLast
+from robust_run.ckpt_io.memory.agent_protocol import Flushed, FlushLast
 
 pytestmark = pytest.mark.timeout(600)
 

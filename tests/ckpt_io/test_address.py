@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.ckpt_io.address import Address, join, origin, parse, spell, split
+from robust_run.ckpt_io.address import Address, join, origin, parse, split
 from robust_run.errors import RobustRunError, UserError
 
 
@@ -56,6 +57,11 @@ names = st.text(st.characters(blacklist_categories=["Cs"], blacklist_characters=
     lambda name: name not in (".", "..")
 )
 absolute = st.lists(names, min_size=1, max_size=4).map(lambda parts: "/" + "/".join(parts))
+
+
+def spell(address: Address) -> str:
+    query = "&".join(f"also={quote(root, safe='/')}" for root in address.also)
+    return "rrck://" + quote(address.url, safe="/") + (f"?{query}" if query else "")
 
 
 @given(absolute, st.lists(absolute, max_size=3, unique=True))

@@ -11,7 +11,7 @@ import pytest
 from robust_run.checkpoint.flush import choosing
 from robust_run.ckpt_io.catalog import GRACE_S, MEETING_S, list_checkpoints, prune
 from robust_run.ckpt_io.meetings import folder_of, remove_old_meetings
-from robust_run.ckpt_io.memory.flush_words import FlushOrder
+from robust_run.ckpt_io.memory.flushing.words import FlushOrder
 from robust_run.store.opening import open_store
 
 NOW_S = 1_800_000_000.0

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from robust_run.ckpt_io.memory.protocol import Bring, KeeperSetup, Source
-from robust_run.launcher.agent.memory import AgentMemory
-from robust_run.launcher.agent.memory_keeper import brought
+from robust_run.ckpt_io.memory.agent_protocol import Bring, KeeperSetup, Source
+from robust_run.launcher.agent.memory.attempts import brought
+from robust_run.launcher.agent.memory.memory import AgentMemory
 from robust_run.launcher.model.actions import StartAttempt
 from robust_run.launcher.model.job import Placement
 from robust_run.launcher.model.resume_events import (

@@ -9,7 +9,7 @@ from worlds import Machine
 
 from robust_run.ckpt_io.memory_dir.types import Written
 from robust_run.errors import UserError
-from robust_run.launcher.agent.memory_dir import options_of, words
+from robust_run.launcher.agent.memory.folder import options_of, words
 from robust_run.launcher.agent.workers.environment import RankPlace, worker_environment
 from robust_run.launcher.model.job import JobSpec
 from robust_run.launcher.start.options.command import parse

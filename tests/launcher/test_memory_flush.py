@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from robust_run.ckpt_io.memory.protocol import Flushed
-from robust_run.launcher.agent.memory_flush import LEAST_S, PERHAPS_S, TOLD_S, UNASKED_S, LastFlush, left_s
+from robust_run.ckpt_io.memory.agent_protocol import Flushed
+from robust_run.launcher.agent.memory.flush import LEAST_S, PERHAPS_S, TOLD_S, UNASKED_S, LastFlush, left_s
 
 
 class FakeKeeper:

@@ -16,10 +16,11 @@ import pytest
 from jobs import wait_for
 from keepers import LIMIT_S, save, worker
 
+from robust_run.ckpt_io.memory.agent_protocol import KeeperSetup
 from robust_run.ckpt_io.memory.client import MemoryClient
-from robust_run.ckpt_io.memory.protocol import KeeperSetup
 from robust_run.ckpt_io.seen import MemoryGeneration
-from robust_run.launcher.agent.memory_keeper import MemoryKeeper, attempt_of
+from robust_run.launcher.agent.memory.attempts import attempt_of
+from robust_run.launcher.agent.memory.keeper import MemoryKeeper
 from robust_run.launcher.model.actions import StartAttempt
 from robust_run.launcher.model.job import Placement
 from robust_run.launcher.model.resume_events import ResumePoint

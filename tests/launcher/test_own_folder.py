@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robust_run.errors import UserError
+from robust_run.launcher.records.memory_folders import remove_memory_folders
 from robust_run.launcher.records.own_folder import (
     FolderFacts,
     check_run,
@@ -19,7 +20,7 @@ from robust_run.launcher.records.own_folder import (
     why_not_for_run,
     why_not_on_the_way,
 )
-from robust_run.launcher.records.run_directory import RunDirectory, remove_memory_folders
+from robust_run.launcher.records.run_directory import RunDirectory
 
 US, STRANGER, TEAMMATE = 1000, 1666, 1001
 FOLDER, LINK, FILE = stat.S_IFDIR, stat.S_IFLNK, stat.S_IFREG

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from jobs import running, script, wait_for
 
-from robust_run.launcher.records.run_directory import _owner, joined_here
+from robust_run.launcher.records.memory_folders import _owner, joined_here
 from robust_run.robust_cli import robust
 
 RUN = f"ready-{os.getpid()}"

@@ -15,10 +15,8 @@ from robust_run.launcher.model.actions import Finish
 from robust_run.launcher.model.events import SignalReceived
 from robust_run.launcher.model.job import JobSpec, OutputStreams, Std
 from robust_run.launcher.records.journal import Journal
-from robust_run.launcher.records.run_directory import (
-    RunDirectory,
-    remove_memory_folders,
-)
+from robust_run.launcher.records.memory_folders import remove_memory_folders
+from robust_run.launcher.records.run_directory import RunDirectory
 
 GUARD = 4_000_000 + os.getpid()
 """No process has such a pid."""

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from jobs import PATIENT, Job, kill, script, wait_for
 
-from robust_run.launcher.records.run_directory import remove_dead_memory
+from robust_run.launcher.records.memory_folders import remove_dead_memory
 from tests.launcher.setup_ground import LOOK, Ground, ground_at, needs_setups, report_of
 
 FAILS_ONCE = f"""{LOOK}

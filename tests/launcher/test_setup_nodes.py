@@ -14,7 +14,7 @@ from clusters import start_all
 from hosts import Cluster, need_hosts
 from jobs import Job, script, unused_port, wait_for
 
-from robust_run.launcher.records.run_directory import remove_dead_memory
+from robust_run.launcher.records.memory_folders import remove_dead_memory
 from tests.launcher.setup_ground import LOOK, Ground, ground_at
 
 TOKEN = "a token that all nodes know"

@@ -11,7 +11,8 @@ from worlds import PYTHON, Machine
 from robust_run.errors import UserError
 from robust_run.launcher.model.job import NO_PORT, JobSpec
 from robust_run.launcher.start.options.command import parse
-from robust_run.launcher.start.options.validate import parse_patience_s, parse_signals, resolve
+from robust_run.launcher.start.options.patience_use import parse_patience_s
+from robust_run.launcher.start.options.validate import parse_signals, resolve
 
 
 @pytest.fixture
@@ -241,7 +242,7 @@ def test_a_standalone_job_has_a_fresh_id(machine: Machine) -> None:
 
 def test_whom_to_tell_is_checked_and_files_are_absolute(tmp_path: Path) -> None:
     from robust_run.launcher.agent.workers.this_machine import system_world
-    from robust_run.launcher.start.options.validate import resolve_notify
+    from robust_run.launcher.start.options.notify_use import resolve_notify
 
     hook = tmp_path / "hook"
     hook.write_text("https://hooks.example.com/secret\n")

@@ -11,7 +11,7 @@ from robust_run.checkpoint.flush.exchange import Exchange
 from robust_run.ckpt_io import address, catalog, meetings
 from robust_run.ckpt_io.errors import CheckpointError
 from robust_run.ckpt_io.finding import read_manifest
-from robust_run.ckpt_io.memory.flush_words import FlushOrder, Generation, flush_uuid
+from robust_run.ckpt_io.memory.flushing.words import FlushOrder, Generation, flush_uuid
 from robust_run.ckpt_io.rules.types import SavePlan
 from robust_run.ckpt_io.saving import abandon, begin_save
 from robust_run.errors import RobustRunError

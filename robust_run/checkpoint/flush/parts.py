@@ -13,7 +13,7 @@ from robust_run.checkpoint.flush.plan import RankSaid
 from robust_run.checkpoint.types import Values
 from robust_run.ckpt_io.errors import CheckpointError
 from robust_run.ckpt_io.memory import segment
-from robust_run.ckpt_io.memory.flush_words import OfferedPart
+from robust_run.ckpt_io.memory.flushing.words import OfferedPart
 from robust_run.ckpt_io.memory.types import PartIndex
 from robust_run.store.digests import digest
 

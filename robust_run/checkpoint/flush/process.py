@@ -17,7 +17,7 @@ from contextlib import suppress
 
 import msgspec
 
-from robust_run.ckpt_io.memory.flush_words import AnyOrder, FlushDone, FlushOrder, FlushProgress, RemoveOld
+from robust_run.ckpt_io.memory.flushing.words import AnyOrder, FlushDone, FlushOrder, FlushProgress, RemoveOld
 from robust_run.health.sensors.process import die_with_parent
 
 _NICE = 10

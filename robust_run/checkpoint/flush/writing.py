@@ -16,7 +16,7 @@ from robust_run.checkpoint.flush.exchange import Exchange
 from robust_run.checkpoint.flush.plan import VALUES, Piece, RankFile, RankSaid, file_of, own_of, pieces_of, tensors_of
 from robust_run.checkpoint.types import Values
 from robust_run.ckpt_io.errors import CheckpointError
-from robust_run.ckpt_io.memory.flush_words import FlushOrder, Generation, OfferedPart
+from robust_run.ckpt_io.memory.flushing.words import FlushOrder, Generation, OfferedPart
 from robust_run.ckpt_io.newest import WRITTEN_BY
 from robust_run.ckpt_io.rules.keeping import KeepNewest, mark_of
 from robust_run.ckpt_io.rules.layout import parts_folder

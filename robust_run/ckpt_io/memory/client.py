@@ -1,20 +1,19 @@
-"""A worker's connection to the memory keeper of its node. Blocking, with timeouts; knows nothing of torch."""
+"""A worker at the memory keeper of its node: buffers to save to, and parts to start from. Blocking, with timeouts; knows nothing
+of torch.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import mmap
 import os
-import socket
 import threading
 import time
-from typing import Any, TypeVar
 
 import msgspec
 
 from robust_run.ckpt_io.errors import CheckpointError, MemoryUnavailable
-from robust_run.ckpt_io.memory import place
-from robust_run.ckpt_io.memory.frames import FrameRefused, frame, take
+from robust_run.ckpt_io.memory.keeper_connection import KeeperConnection
 from robust_run.ckpt_io.memory.protocol import (
     Absent,
     AskFlush,
@@ -26,11 +25,9 @@ from robust_run.ckpt_io.memory.protocol import (
     Fetch,
     Flush,
     FlushState,
-    FromKeeper,
     Held,
     Place,
     Read,
-    Refused,
     Reserve,
     Reserved,
     Skip,
@@ -42,9 +39,6 @@ from robust_run.ckpt_io.memory.types import BUFFERS
 RESERVE_TIMEOUT_S = 120.0
 #: How long a part is waited for that comes from another node, as long as the keeper says that it does.
 COMING_TIMEOUT_S = 600.0
-_decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(FromKeeper)
-_Answer = TypeVar("_Answer")
-_Other = TypeVar("_Other")
 
 
 class Buffer(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,13 +85,11 @@ class HeldPart:
 class MemoryClient:
     """One connection. For one thread at a time; others wait."""
 
-    def __init__(self, connection: socket.socket, timeout_s: float) -> None:
-        self._socket: socket.socket | None = connection
+    def __init__(self, folder: str, timeout_s: float) -> None:
+        """Connect to the keeper in a folder. Raises MemoryUnavailable."""
+        self._keeper = KeeperConnection(folder, timeout_s, self._forget_views)
         self._timeout_s = timeout_s
-        self._pid = os.getpid()
         self._lock = threading.Lock()
-        self._came = bytearray()
-        self._descriptors: list[int] = []
         self._views: dict[int, memoryview] = {}
         self._size_bytes = 0
 
@@ -108,12 +100,8 @@ class MemoryClient:
         Raises:
             MemoryUnavailable: There is none, it does not answer, or serves another attempt.
         """
-        try:
-            connection = place.connect(folder, timeout_s)
-        except OSError as error:
-            raise MemoryUnavailable(f"the memory keeper in {folder} cannot be reached: {_why(error)}") from error
-        client = cls(connection, timeout_s)
-        client._ask(Attach(rank=rank, world_size=world_size, attempt=attempt), Attached, Attached)
+        client = cls(folder, timeout_s)
+        client._keeper.ask(Attach(rank=rank, world_size=world_size, attempt=attempt), Attached, Attached)
         return client
 
     def begin(self, step: int, size_bytes: int, storage: str = "") -> Buffer | Skipped:
@@ -125,21 +113,21 @@ class MemoryClient:
         with self._lock:
             if size_bytes > self._size_bytes or len(self._views) < BUFFERS:
                 self._reserve(size_bytes, storage)
-            answer = self._ask(Begin(step=step), Place, Skip)
+            answer = self._keeper.ask(Begin(step=step), Place, Skip)
             if isinstance(answer, Skip):
                 return Skipped(reason=answer.reason, is_planned=answer.is_planned)
             if answer.is_new:
-                (descriptor,) = self._take_descriptors(1)
+                (descriptor,) = self._keeper.take_descriptors(1)
                 self._views[answer.buffer] = memoryview(self._mapped(descriptor, mmap.PROT_READ | mmap.PROT_WRITE))
             view = self._views.get(answer.buffer)
             if view is None:
-                raise self._lost(f"named buffer {answer.buffer}, which it never handed out")
+                raise self._keeper.lost(f"named buffer {answer.buffer}, which it never handed out")
             return Buffer(view=view, id=answer.buffer, step=step)
 
     def copied(self, buffer: Buffer, used_bytes: int) -> None:
         """Say that a part was copied. Returns at once. Raises MemoryUnavailable."""
         with self._lock:
-            self._send(Copied(step=buffer.step, buffer=buffer.id, used_bytes=used_bytes))
+            self._keeper.send(Copied(step=buffer.step, buffer=buffer.id, used_bytes=used_bytes))
 
     def fetch(self, attempt: int, step: int, rank: int = -1) -> HeldPart | None:
         """Return a rank's part of a generation; None: it is not held. One that comes from another node is waited for.
@@ -153,7 +141,7 @@ class MemoryClient:
         with self._lock:
             asked = Fetch(attempt=attempt, step=step, rank=rank)
             answer = self._fetched(asked)
-            descriptors = self._take_descriptors(1 if isinstance(answer, Held) else 0)
+            descriptors = self._keeper.take_descriptors(1 if isinstance(answer, Held) else 0)
             if isinstance(answer, Absent):
                 if answer.was_due:
                     raise CheckpointError(answer.reason)
@@ -163,43 +151,48 @@ class MemoryClient:
 
     def _fetched(self, question: Fetch) -> Held | Absent:
         until_s = time.monotonic() + COMING_TIMEOUT_S
-        answer = self._asked(question, self._timeout_s)
+        answer = self._keeper.ask_for_any(question, self._timeout_s)
         while isinstance(answer, Coming):
             if time.monotonic() > until_s:
-                self._hang_up()
+                self._keeper.hang_up()
                 raise CheckpointError(
                     f"step {question.step} of another node is not here after {COMING_TIMEOUT_S:.0f} s: "
                     f"{answer.done_bytes} of {answer.of_bytes} bytes"
                 )
-            answer = self._asked(None, self._timeout_s)
+            answer = self._keeper.ask_for_any(None, self._timeout_s)
         if isinstance(answer, (Held, Absent)):
             return answer
-        raise self._unexpected(question, answer)
+        raise self._keeper.unexpected(question, answer)
 
     def have_read(self, attempt: int, step: int, rank: int = -1) -> None:
         """Say that what was fetched has been read. One who cannot say so any more need not."""
         with self._lock, contextlib.suppress(MemoryUnavailable):
-            self._send(Read(attempt=attempt, step=step, rank=rank))
+            self._keeper.send(Read(attempt=attempt, step=step, rank=rank))
 
     def asks_busy(self) -> bool:
         """Return whether this node is writing a step to storage. Raises MemoryUnavailable."""
         with self._lock:
-            return self._ask(AskFlush(), FlushState, FlushState).is_busy
+            return self._keeper.ask(AskFlush(), FlushState, FlushState).is_busy
 
     def flush(self, step: int, run_dir: str) -> None:
         """Have a step of this attempt written to storage. Returns at once. Raises MemoryUnavailable."""
         with self._lock:
-            self._send(Flush(step=step, run_dir=run_dir))
+            self._keeper.send(Flush(step=step, run_dir=run_dir))
 
     def close(self) -> None:
         """Hang up. Buffers that were handed out stay mapped as long as something looks at them."""
         with self._lock:
-            self._hang_up()
+            self._keeper.hang_up()
+
+    def _forget_views(self) -> None:
+        self._views = {}
 
     def _reserve(self, size_bytes: int, storage: str) -> None:
         self._size_bytes = 0  # where it is refused, smaller buffers may be gone: they are asked for again
-        answer = self._ask(Reserve(size_bytes=size_bytes, storage=storage), Reserved, Reserved, RESERVE_TIMEOUT_S)
-        descriptors = self._take_descriptors(len(answer.buffers))
+        answer = self._keeper.ask(
+            Reserve(size_bytes=size_bytes, storage=storage), Reserved, Reserved, RESERVE_TIMEOUT_S
+        )
+        descriptors = self._keeper.take_descriptors(len(answer.buffers))
         views: dict[int, memoryview] = {}
         for number, descriptor in zip(answer.buffers, descriptors, strict=True):
             if number in self._views:
@@ -216,94 +209,6 @@ class MemoryClient:
             size_bytes = os.fstat(descriptor).st_size
             return mmap.mmap(descriptor, size_bytes, mmap.MAP_SHARED | populate, protection)
         except (OSError, ValueError) as error:
-            raise self._lost(f"handed out a buffer that cannot be mapped: {error}") from error
+            raise self._keeper.lost(f"handed out a buffer that cannot be mapped: {error}") from error
         finally:
             os.close(descriptor)
-
-    # --- messages
-
-    def _ask(
-        self, question: msgspec.Struct, kind: type[_Answer], or_kind: type[_Other], timeout_s: float | None = None
-    ) -> _Answer | _Other:
-        answer = self._asked(question, self._timeout_s if timeout_s is None else timeout_s)
-        if isinstance(answer, (kind, or_kind)):
-            return answer
-        raise self._unexpected(question, answer)
-
-    def _asked(self, question: msgspec.Struct | None, timeout_s: float) -> Any:
-        """Ask, or wait for what else is answered to the question before."""
-        try:
-            if question is not None:
-                self._send(question)
-            return self._answer(timeout_s)
-        except MemoryUnavailable:
-            raise
-        except BaseException:  # a signal's handler, in between: the answer would be taken for that of the next question
-            self._hang_up()
-            raise
-
-    def _unexpected(self, question: msgspec.Struct, answer: Any) -> MemoryUnavailable:
-        self._take_descriptors(0)
-        if isinstance(answer, Refused):
-            if isinstance(question, Attach):
-                self._hang_up()
-            return MemoryUnavailable(answer.reason)
-        return self._lost(f"answered {type(question).__name__} with {type(answer).__name__}")
-
-    def _send(self, message: msgspec.Struct) -> None:
-        connection = self._connection()
-        try:
-            connection.settimeout(self._timeout_s)
-            connection.sendall(frame(message))
-        except OSError as error:
-            raise self._lost(f"does not listen any more: {_why(error)}") from error
-
-    def _answer(self, timeout_s: float) -> Any:
-        connection, until_s = self._connection(), time.monotonic() + timeout_s
-        try:
-            while (body := take(self._came)) is None:
-                connection.settimeout(max(0.001, until_s - time.monotonic()))
-                content, descriptors, _, _ = socket.recv_fds(connection, 1 << 16, BUFFERS, socket.MSG_CMSG_CLOEXEC)
-                self._descriptors += descriptors
-                if not content:
-                    raise self._lost("has gone")
-                self._came += content
-            return _decoder.decode(body)
-        except OSError as error:
-            raise self._lost(f"does not answer: {_why(error)}") from error
-        except (FrameRefused, msgspec.MsgspecError) as error:
-            raise self._lost(f"sent no message of its own: {error}") from error
-
-    def _connection(self) -> socket.socket:
-        if self._socket is None:
-            raise MemoryUnavailable("the connection to the memory keeper was closed")
-        if self._pid != os.getpid():
-            raise MemoryUnavailable(f"the connection to the memory keeper belongs to process {self._pid}")
-        return self._socket
-
-    def _take_descriptors(self, wanted: int) -> list[int]:
-        """Return as many as belong to the answer. Raises MemoryUnavailable where they are others."""
-        came, self._descriptors = self._descriptors, []
-        if len(came) == wanted:
-            return came
-        for each in came:
-            os.close(each)
-        raise self._lost(f"sent {len(came)} descriptors in place of {wanted}")
-
-    def _lost(self, what: str) -> MemoryUnavailable:
-        """Hang up: an answer that comes later would be taken for another one's."""
-        self._hang_up()
-        return MemoryUnavailable(f"the memory keeper {what}")
-
-    def _hang_up(self) -> None:
-        for each in self._descriptors:
-            os.close(each)
-        self._descriptors = []
-        self._views = {}
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
-
-
-def _why(error: OSError) -> str:
-    return error.strerror or str(error) or type(error).__name__

@@ -119,7 +119,7 @@ def _choose(holdings: Holdings, rank: int, step: int, maker: int, free: Collecti
     spare = [
         (not is_dead(holdings, each.part), each.part.generation, each.id)
         for each in mine
-        if each.part is not None and _is_spare(holdings, each.part, newest)
+        if each.part is not None and is_spare(holdings, each.part, newest)
     ]
     if spare:
         return min(spare)[2]
@@ -130,7 +130,7 @@ def _is_left(part: Part, maker: int) -> bool:
     return part.state == "making" and part.maker == maker
 
 
-def _is_spare(holdings: Holdings, part: Part, newest: Generation | None) -> bool:
+def is_spare(holdings: Holdings, part: Part, newest: Generation | None) -> bool:
     """Whether nothing is lost with a part: the ranks have a newer one in common, or will never have it."""
     if not _counts(part):
         return False
@@ -258,56 +258,10 @@ def without(holdings: Holdings, ids: Collection[int]) -> Holdings:
     return msgspec.structs.replace(holdings, buffers=tuple(each for each in holdings.buffers if each.id not in ids))
 
 
-def has_moved_on(holdings: Holdings) -> bool:
-    """Whether the ranks of this node have saved something in common in this attempt."""
-    newest = common(holdings)
-    return newest is not None and newest[0] == holdings.attempt
-
-
-def superseded(
-    holdings: Holdings,
-    needed_bytes: Mapping[int, int],
-    busy: Collection[int],
-    *,
-    may_forget: bool = True,
-    with_fourth: Collection[int] = (),
-) -> tuple[int, ...]:
-    """Return the buffers to free, with which nothing is lost: too small by now, more than are used, or of ranks that have left.
-
-    Args:
-        holdings: What there is.
-        needed_bytes: What each rank asked for in this attempt.
-        busy: Buffers that are read or written.
-        may_forget: Whether other nodes, too, need no parts of ranks that have left.
-        with_fourth: Ranks that use four (`fourth`).
-    """
-    newest = common(holdings)
-    has_own = may_forget and has_moved_on(holdings)
-    used = {
-        id_
-        for rank, size_bytes in needed_bytes.items()
-        for id_ in large(holdings, rank, size_bytes, BUFFERS + (rank in with_fourth))
-    }
-
-    def may_go(each: HeldBuffer) -> bool:
-        if each.rank not in holdings.ranks:
-            return has_own
-        if each.rank not in needed_bytes or each.id in used:
-            return False
-        return each.part is None or _is_spare(holdings, each.part, newest)
-
-    return tuple(each.id for each in holdings.buffers if each.id not in busy and may_go(each))
-
-
 def large(holdings: Holdings, rank: int, size_bytes: int, most: int = BUFFERS) -> tuple[int, ...]:
     """Return the buffers that a rank writes parts of this size to."""
     mine = [each for each in holdings.buffers if each.rank == rank and each.size_bytes >= size_bytes]
     return tuple(each.id for each in mine)[:most]
-
-
-def left_behind(holdings: Holdings, busy: Collection[int]) -> tuple[int, ...]:
-    """Return the buffers of ranks that are not this node's any more: the first to go where there is too little memory."""
-    return tuple(each.id for each in holdings.buffers if each.id not in busy and each.rank not in holdings.ranks)
 
 
 def _counts(part: Part | None) -> bool:

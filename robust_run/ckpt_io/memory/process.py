@@ -34,8 +34,8 @@ def main(descriptor: int) -> None:
     if not die_with_parent(os.getppid()):
         return
     _allow_descriptors()
-    from robust_run.ckpt_io.memory.protocol import KeeperNote
-    from robust_run.ckpt_io.memory.serving import Loop
+    from robust_run.ckpt_io.memory.agent_protocol import KeeperNote
+    from robust_run.ckpt_io.memory.keeper.serving import Loop
 
     code = 0
     loop = Loop(socket.socket(fileno=descriptor))

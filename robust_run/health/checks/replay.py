@@ -46,11 +46,6 @@ class Grid(msgspec.Struct, frozen=True, kw_only=True):
         """Return the groups of the second phase."""
         return tuple(tuple(range(start, self.count, self.n)) for start in range(min(self.n, self.count)))
 
-    @property
-    def is_unique(self) -> bool:
-        """Whether one row and one column meet in one machine at most."""
-        return self.m <= self.n
-
 
 def grid(count: int, unit: int = 1, m: int | None = None) -> Grid:
     """Return how to group machines; the size of rows is a multiple of `unit`, what one replica of the model needs.

@@ -10,20 +10,10 @@ from robust_run.json_output import document, print_document
 from robust_run.terminal import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from robust_run.health.checks.fleet import CheckFleet
     from robust_run.health.checks.plan import CheckRound, Wish
     from robust_run.health.checks.show import ChecksReport
     from robust_run.health.checks.types import Said
-
-
-class FleetFinder:
-    """Finds the nodes of a job; a caller that can reach jobs puts one into click's context (`context.obj`)."""
-
-    def __init__(self, find: Callable[[str, Sequence[str]], CheckFleet]) -> None:
-        self.find = find
-        """From a run (empty: the newest) and names of nodes (none: all) to them. Raises UserError."""
 
 
 @click.command()
@@ -50,7 +40,7 @@ def check(context: click.Context, /, run: str, nodes: tuple[str, ...], everyone:
 
     if run and not (nodes or everyone):
         raise UserError(f"robust check {run}: say which nodes of the run: --node NAME or --all")
-    if typed["only_list"] and (nodes or everyone) and context.find_object(FleetFinder) is None:
+    if typed["only_list"] and (nodes or everyone):
         raise UserError("--list is about this node; leave --node and --all out")
     if nodes and everyone:
         raise UserError("--node and --all: give one of them")
@@ -58,11 +48,12 @@ def check(context: click.Context, /, run: str, nodes: tuple[str, ...], everyone:
     remote = (context.find_object(dict) or {}).get("check_nodes") if nodes or everyone else None
     if remote is not None:
         return _of_a_job(remote(run, nodes, wish, _say), typed)
-    fleet = _fleet(context, run, nodes) if nodes or everyone else _here(os.environ, wish.folder)
+    if nodes or everyone:
+        raise UserError("checks of a job's nodes cannot be started from here; type robust check on the node itself")
+    fleet = _here(os.environ, wish.folder)
     if typed["only_list"]:
         return _list(fleet, wish, as_json=typed["as_json"])
-    if not (nodes or everyone):
-        _warn_if_busy()
+    _warn_if_busy()
     return _run(fleet, wish, os.environ, typed["history"], as_json=typed["as_json"])
 
 
@@ -93,15 +84,6 @@ def _here(env: Any, folder: str) -> CheckFleet:
     from robust_run.health.diagnostics.here import LocalFleet, facts_here
 
     return LocalFleet([facts_here(socket.gethostname(), env, folder=folder)], env)
-
-
-def _fleet(context: click.Context, run: str, nodes: Sequence[str]) -> CheckFleet:
-    from robust_run.errors import UserError
-
-    finder = context.find_object(FleetFinder)
-    if finder is None:
-        raise UserError("checks of a job's nodes cannot be started from here yet; type robust check on the node itself")
-    return finder.find(run, nodes)
 
 
 def _warn_if_busy() -> None:

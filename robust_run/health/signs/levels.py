@@ -11,10 +11,13 @@ MOST_CONDITIONS = 256
 
 
 def follow(levels: Levels, conditions: Iterable[Condition], now_s: float) -> tuple[Levels, tuple[Event, ...]]:
-    """Return the conditions that last and what is to be said, given all that is wrong at this reading."""
+    """Return the conditions that last and what is to be said, given all that is wrong at this reading.
+
+    Of more than are followed, those that are followed already stay: one that others crowd out would be said to be over.
+    """
     standing: dict[tuple[str, str], Standing] = {}
     events: list[Event] = []
-    for condition in conditions:
+    for condition in sorted(conditions, key=lambda each: (each.name, each.subject) not in levels):
         key = (condition.name, condition.subject)
         if key in standing or len(standing) >= MOST_CONDITIONS:
             continue

@@ -49,12 +49,9 @@ from robust_run.launcher.model.resume_events import (
 if TYPE_CHECKING:
     import asyncio
 
-    from robust_run.launcher.agent.checkpoints import AgentCheckpoints
-    from robust_run.launcher.agent.checks import AgentChecks
-    from robust_run.launcher.agent.code import AgentCode
-    from robust_run.launcher.agent.memory import AgentMemory
-    from robust_run.launcher.agent.memory_keeper import MemoryKeeper
+    from robust_run.launcher.agent.memory.memory import AgentMemory
     from robust_run.launcher.agent.node import Node
+    from robust_run.launcher.agent.parts import AgentParts
     from robust_run.launcher.agent.serving import Serving
     from robust_run.launcher.model.links import ControllerLink
     from robust_run.launcher.model.start_notes import Seen
@@ -68,9 +65,9 @@ class Agent:
         self.exit_code: int | None = None
         """Set when this node is no longer needed."""
         self.is_job_over = False
+        """Nor is any other."""
         self.stands_in: tuple[int, ...] = ()
         """Ranks of lost nodes whose parts this node writes to storage at the end of the job."""
-        """Nor is any other."""
         self.newest_attempt = -1
         """The newest attempt it was told anything of."""
         self.history: list[NodeEvent] = []
@@ -87,10 +84,7 @@ class Agent:
         self._pending_end: EndAttempt | None = None
         self._pending_start: StartAttempt | None = None
         """What is to be started once an earlier attempt has ended here."""
-        self._codes: AgentCode | None = None
-        self._checks: AgentChecks | None = None
-        self._checkpoints: AgentCheckpoints | None = None
-        self._memory: AgentMemory | None = None
+        self._parts: AgentParts | None = None
 
     def serve(self, link: ControllerLink) -> None:
         """Report to this one from now on."""
@@ -130,19 +124,18 @@ class Agent:
 
     def _with_save(self, event: AttemptEnded) -> AttemptEnded:
         """Return the end of an attempt with what its ranks have saved, where that matters."""
-        if self._checkpoints is None or self.attempt is None or event.attempt != self.attempt.number:
+        if self._parts is None or self.attempt is None or event.attempt != self.attempt.number:
             return event
-        saved = self._checkpoints.newest_save(self.attempt.rank_folders())
-        return msgspec.structs.replace(event, saved=saved)
+        saved = self._parts.last_save(self.attempt)
+        return event if saved is None else msgspec.structs.replace(event, saved=saved)
 
     def look_for_saves(self) -> None:
-        """Report a checkpoint that ranks have saved, soon after the first of an attempt, and seldom after that."""
-        if self._checkpoints is None or self.attempt is None:
+        """Report a checkpoint that ranks have saved."""
+        if self._parts is None or self.attempt is None:
             return
-        number = self.attempt.number
-        saved = self._checkpoints.look_for_saves(number, self.attempt.rank_folders())
+        saved = self._parts.new_save(self.attempt)
         if saved is not None:
-            self.report(CheckpointSaved(attempt=number, node=self.node_id, saved=saved))
+            self.report(CheckpointSaved(attempt=self.attempt.number, node=self.node_id, saved=saved))
 
     def _start_pending(self) -> None:
         """Start what waited for something else to end or to come."""
@@ -169,13 +162,13 @@ class Agent:
             case KeepTraces() if self.attempt is not None and order.attempt == self._attempt_number:
                 self.attempt.keep_traces()
             case LookForCheckpoints():
-                self.checkpoints.look(order)
-            case MemoryPeers() | MemoryStrides() if self.memory is not None:
-                self.memory.obey(order)
+                self.parts.checkpoints.look(order)
+            case MemoryPeers() | MemoryStrides() if self._memory is not None:
+                self._memory.obey(order)
             case StageCode():
-                self.codes.stage(order.tree)
+                self.parts.codes.stage(order.tree)
             case TellFacts() | OpenPlace() | RunChecks() | EndChecks():
-                self.checks.obey(order)
+                self.parts.checks.obey(order)
             case Dismiss() | Finish():
                 self._go(order)
 
@@ -222,13 +215,13 @@ class Agent:
         if not self._end_checks():
             self._pending_start = order  # the job needs this node now
             return
-        if order.code is not None and not self.codes.is_ready(order):
-            self._pending_start = order if self.codes.is_waiting else None
+        if order.code is not None and not self.parts.codes.is_ready(order):
+            self._pending_start = order if self.parts.codes.is_waiting else None
             return
         self._has_ended = False
         self._node.workplace.meet(order.peers)
-        path = self.checkpoints.path_of(order.resume) if order.resume is not None else ""
-        memory = self.memory
+        path = self.parts.checkpoints.path_of(order.resume) if order.resume is not None else ""
+        memory = self._memory
         place = place_of(order, path, memory.folder_for(order) if memory is not None else "")
         self.attempt = Attempt(place, self._node, self.node_id, self.report, self._deliver)
         self.attempt.start()
@@ -238,65 +231,30 @@ class Agent:
             self._loop.attempt_began(self.attempt)
 
     @property
-    def codes(self) -> AgentCode:
-        """What this agent does about versions of the code; imported when that is first needed."""
-        if self._codes is None:
-            from robust_run.launcher.agent.code import AgentCode
+    def parts(self) -> AgentParts:
+        """What only some jobs need; imported when it is first asked for."""
+        if self._parts is None:
+            from robust_run.launcher.agent.parts import AgentParts
 
-            self._codes = AgentCode(self._node, self.node_id, self.report, self._fetch_code)
-        return self._codes
+            self._parts = AgentParts(
+                self._node, self.node_id, self.report, self._deliver, self._fetch_code, self._later, self._start_pending
+            )
+            if self._loop is not None:
+                self._parts.attach(self._loop)
+        return self._parts
 
     @property
     def minds_code(self) -> bool:
         """Whether there is something to be looked at of versions of the code."""
-        return self._codes is not None or self._node.spec.code != "in-place"
+        return (self._parts is not None and self._parts.has_codes) or self._node.spec.code != "in-place"
 
     @property
-    def checks(self) -> AgentChecks:
-        """What this agent does about checks; imported when they are first asked for."""
-        if self._checks is None:
-            from robust_run.launcher.agent.checks import AgentChecks
-
-            self._checks = AgentChecks(self._node, self._deliver, self._later, self._start_pending)
-        return self._checks
-
-    @property
-    def checkpoints(self) -> AgentCheckpoints:
-        """What this agent does about checkpoints to start from; imported when they are first asked for."""
-        if self._checkpoints is None:
-            from robust_run.launcher.agent.checkpoints import AgentCheckpoints
-
-            memory = self.memory
-            held = memory.held if memory is not None else None
-            self._checkpoints = AgentCheckpoints(self._node.spec.resume_folder, self._deliver, held)
-            if self._loop is not None:
-                self._checkpoints.attach(self._loop.call_soon)
-        return self._checkpoints
-
-    @property
-    def memory(self) -> AgentMemory | None:
-        """What this agent does about checkpoints in memory; None: the job keeps none there."""
-        if self._memory is None and self._node.spec.ckpt_memory:
-            from robust_run.launcher.agent.memory import AgentMemory
-
-            self._memory = AgentMemory(self._node, self.node_id, self.report)
-            if self._loop is not None:
-                self._memory.attach(self._loop.listen)
-        return self._memory
-
-    @property
-    def keeper(self) -> MemoryKeeper | None:
-        """What holds in memory what ranks have saved; None: nothing does."""
-        return self._memory.keeper if self._memory is not None else None
-
-    def let_memory_go(self) -> None:
-        """Let the keeper end: no attempt follows here."""
-        if self._memory is not None:
-            self._memory.end()
+    def _memory(self) -> AgentMemory | None:
+        return self.parts.memory if self._node.spec.ckpt_memory else None
 
     def _end_checks(self) -> bool:
         """Have checks end here; whether none runs any more."""
-        return self._checks is None or self._checks.end()
+        return self._parts is None or self._parts.end_checks()
 
     def _fetch_code(self, tree: str) -> bool:
         assert self._link is not None
@@ -304,13 +262,12 @@ class Agent:
 
     def forget_asked(self) -> None:
         """The connection was lost, and with it what was asked for."""
-        self._end_checks()
-        if self._codes is not None:
-            self._codes.forget_asked()
+        if self._parts is not None:
+            self._parts.forget_asked()
 
     def take_code(self, parts: TreeParts) -> None:
         """Take in a part of a version; an attempt that waits for it starts when it is complete."""
-        if self.codes.take(parts):
+        if self.parts.codes.take(parts):
             self._start_pending()
 
     def _deliver(self, seen: Seen) -> None:
@@ -327,8 +284,8 @@ class Agent:
         if order.attempt == self._attempt_number and self.is_running:
             if self._is_leaving and order.signal:
                 return  # the workers have a signal and a time of their own
-            if self._checkpoints is not None:
-                self._checkpoints.prepare()
+            if self._parts is not None:
+                self._parts.prepare_look()
             if self._loop is None:
                 self._pending_end = order  # the loop is about to exist; nothing can be awaited before it does
             else:
@@ -387,12 +344,10 @@ class Agent:
     def loop_runs(self, loop: Serving) -> None:
         """Go on, now in a loop, with what was begun before there was one: nothing could be awaited then."""
         self._loop = loop
-        if self._checkpoints is not None:
-            self._checkpoints.attach(self._loop.call_soon)
-        if self._memory is not None:
-            self._memory.attach(loop.listen)
-        elif self._node.spec.ckpt_copies:
-            _ = self.memory  # it may keep copies before it is used
+        if self._parts is not None:
+            self._parts.attach(loop)
+        if self._node.spec.ckpt_copies:
+            _ = self._memory  # it may keep copies before it is used
         if self.attempt is not None:
             self._loop.watch(self.attempt)
         if self._pending_end is not None:

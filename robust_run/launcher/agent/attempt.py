@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from robust_run.errors import PlatformError
-from robust_run.launcher.agent import progress
 from robust_run.launcher.agent.workers.process_tree import send_group
 from robust_run.launcher.agent.workers.workers import Worker
 from robust_run.launcher.model.actions import Collect, EndAttempt
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 
     from robust_run.launcher.agent.ending import Ending
     from robust_run.launcher.agent.node import Node
+    from robust_run.launcher.agent.progress import Files
     from robust_run.launcher.agent.startup.watching import StartWatch
     from robust_run.launcher.agent.watch import RankWatch
     from robust_run.launcher.agent.workers.environment import RankPlace
@@ -63,7 +63,7 @@ class Attempt:
         self._watch: RankWatch | None = None
         self._how: tuple[Rung, ...] = ()
         self._start_watch: StartWatch | None = None
-        self._files = progress.look_at(node.spec.progress_paths, node.run_directory.path)
+        self._files = self._progress_files()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ending: Ending | None = None
         """How its processes are ended; None: not watched yet."""
@@ -200,8 +200,10 @@ class Attempt:
         """
         assert self._loop is not None and self._ending is not None
         if self._end_task is None:
+            from robust_run.launcher.agent.ending import report_failure
+
             self._end_task = self._loop.create_task(self._end(self._ending, order))
-            self._end_task.add_done_callback(_report_failure)
+            self._end_task.add_done_callback(report_failure)
         self._ending.heed(order)
 
     def reap_orphans(self) -> None:
@@ -282,19 +284,17 @@ class Attempt:
         finding = self._node.workplace.blame(found.finding, found.exit_code)
         return self._node.explain(msgspec.structs.replace(found, finding=finding))
 
+    def _progress_files(self) -> Files:
+        if paths := self._node.spec.progress_paths:
+            from robust_run.launcher.agent.progress import look_at
+
+            return look_at(paths, self._node.run_directory.path)
+        return {}
+
     def _progress(self, ranks: tuple[RankEvidence, ...]) -> Progress:
-        files = progress.look_at(self._node.spec.progress_paths, self._node.run_directory.path)
+        files = self._progress_files()
         return Progress(
             lived_s=self._node.clock.monotonic_s() - self.started_at_s,
             steps=max((rank.steps for rank in ranks if rank.steps is not None), default=None),
-            files_advanced=progress.advanced(self._files, files),
-        )
-
-
-def _report_failure(task: asyncio.Task[None]) -> None:
-    """Hand an exception of the task to the loop's handler now, not when the task is collected."""
-    error = None if task.cancelled() else task.exception()
-    if error is not None:
-        task.get_loop().call_exception_handler(
-            {"message": "ending an attempt failed", "exception": error, "task": task}
+            files_advanced=any(self._files.get(path) != seen for path, seen in files.items()),  # not one that vanished
         )

@@ -119,3 +119,12 @@ def what_holds(pid: int, root: str = "/proc", mounts: str = "/sys/fs/cgroup") ->
 
     file = frozen_by(pid, root, mounts)
     return f"its cgroup keeps it frozen, to thaw it: {thaw_command(file)}" if file else "it may hold a device"
+
+
+def report_failure(task: asyncio.Task[None]) -> None:
+    """Hand an exception of the task to the loop's handler now, not when the task is collected."""
+    error = None if task.cancelled() else task.exception()
+    if error is not None:
+        task.get_loop().call_exception_handler(
+            {"message": "ending an attempt failed", "exception": error, "task": task}
+        )

@@ -74,7 +74,7 @@ class AgentHealth:
             self._node.spec, self._node.run_directory.path, os.environ, image=place.name if place is not None else ""
         )
         self._training = setup.settings.training
-        self._handle = SensorsHandle(self._loop, self._node._start_helper, environment(), setup, self._tell)
+        self._handle = SensorsHandle(self._loop, self._node.helpers.start, environment(), setup, self._tell)
         self._handle.begin()
         self._loop.call_later(ABSENT_AFTER_S, self._tell_absent)
 

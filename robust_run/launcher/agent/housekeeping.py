@@ -35,11 +35,11 @@ class Housekeeping:
         if health is not None:
             health.look()
         if agent.minds_code:
-            agent.codes.look(attempt if agent.is_running else None)
+            agent.parts.codes.look(attempt if agent.is_running else None)
         if attempt is not None:
             node.workplace.look([each.pid for each in attempt.workers], stepped=self._stepped >= 0)
         if attempt is not None and attempt.replay_steps and agent.is_running:
-            agent.checks.look(attempt, agent.node_id, agent.report)
+            agent.parts.checks.look(attempt, agent.node_id, agent.report)
         if attempt is not None and agent.is_running and not attempt.is_ending:
             self._prepare(attempt, rounds)
         elif attempt is None and agent.exit_code is None and node.spec.many is not None:

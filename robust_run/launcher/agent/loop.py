@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from robust_run.launcher.agent.agent import Agent
     from robust_run.launcher.agent.attempt import Attempt
     from robust_run.launcher.agent.health import AgentHealth
-    from robust_run.launcher.agent.memory_flush import LastFlush
+    from robust_run.launcher.agent.memory.flush import LastFlush
     from robust_run.launcher.agent.node import Node
     from robust_run.launcher.agent.signals import Scheduler
     from robust_run.launcher.model.links import ControllerLink
@@ -87,8 +87,9 @@ class AgentLoop:
         await self._done.wait()
         if self._health is not None:
             self._health.end()
-        await self._flush_memory()
-        self._agent.let_memory_go()
+        if self._node.spec.ckpt_memory:
+            await self._flush_memory()
+            self._agent.parts.let_memory_go()
         self._housekeeping.look_for_first_step()
         await self._link.close()
         if self._bug is not None:
@@ -99,11 +100,11 @@ class AgentLoop:
 
         A node that leaves a job of several cannot do that by itself; but all of them may have been told to end at once.
         """
-        keeper, spec = self._agent.keeper, self._node.spec
+        keeper, spec = self._agent.parts.keeper, self._node.spec
         is_job_over = self._agent.is_job_over or spec.many is None
         if keeper is None or self._bug is not None or not (is_job_over or self._told_at_s is not None):
             return
-        from robust_run.launcher.agent.memory_flush import LastFlush
+        from robust_run.launcher.agent.memory.flush import LastFlush
 
         self._last_flush = LastFlush(
             keeper,

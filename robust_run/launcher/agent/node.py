@@ -36,7 +36,7 @@ from robust_run.tracer.files.steps import read as read_steps
 
 if TYPE_CHECKING:
     from robust_run.launcher.agent.code_versions.node_code import NodeCode
-    from robust_run.launcher.agent.memory_keeper import MemoryKeeper
+    from robust_run.launcher.agent.memory.keeper import MemoryKeeper
     from robust_run.launcher.agent.nccl.arming import NcclArming
     from robust_run.launcher.agent.places.place import OpenedPlace
     from robust_run.launcher.agent.warm.warm_handoff import WarmHandoff
@@ -81,8 +81,9 @@ class Node:
         self.complain = complain
         self._tell = tell
         self.env = env
-        self._setup = workers.ChildSetup(mask)
-        self._helpers: list[workers.Worker] = []
+        setup = workers.ChildSetup(mask)
+        self.helpers = workers.Helpers(setup, run_directory.store_log, clock.monotonic_s)
+        """What serves attempts: the warm process, the store, what reads sensors."""
         self._listener: Listener | None = None
         # The torch of a place may be another one than ours, and then the two may not understand each other.
         self._hosts_store = self.workplace.has_our_torch and torch_is_installed()
@@ -103,16 +104,16 @@ class Node:
         self.has_told_of_grace = False
         """Whether it was said in this job that ranks used up --restart-grace."""
         self.looking = Harmless("looking at what ranks do", self.say)
-        self.starter = Starter(spec, env, self._setup, self._start_helper, tell, given)
-        self.workplace.enter_through(self.starter, self._start_helper)
-        self.store = StoreHost(self._start_helper, own_python(), env, self._on_store_lost)
+        self.starter = Starter(spec, env, setup, self.helpers.start, tell, given)
+        self.workplace.enter_through(self.starter, self.helpers.start)
+        self.store = StoreHost(self.helpers.start, own_python(), env, self._on_store_lost)
         self._nccl = self._nccl_arming()
         self.nccl_news = ""
         """Whether NCCL is traced in the newest attempt, and why not, if that is not what was said of the one before."""
         self.daemon_pid = given.daemon_pid if given is not None else 0
         self.workplace.read_ahead(env, clock, run_directory, self.say)
         if given is not None:
-            self._helpers += [workers.adopt(pid, -1) for pid in (given.warm_pid, given.store_pid)]
+            self.helpers.adopt(given.warm_pid, given.store_pid)
             self.store.adopt(given.store_pid, given.store_control)
 
     def _on_store_lost(self, attempt: int, detail: str) -> None:
@@ -121,10 +122,8 @@ class Node:
         self._tell(StoreLost(attempt=attempt, detail=with_last_line(detail, self.run_directory.store_log)))
 
     def _how_store_died(self) -> str:
-        helper = next((each for each in self._helpers if each.pid == self.store.pid), None)
-        if helper is None or not helper.ends_within(STORE_END_S, self.clock.monotonic_s()):
-            return DIED
-        return f"the store's process {describe_exit(helper.exit_code)}"
+        exit_code = self.helpers.exit_code(self.store.pid, STORE_END_S)
+        return DIED if exit_code is None else f"the store's process {describe_exit(exit_code)}"
 
     def say(self, text: str) -> None:
         """Say a line to the user on stderr."""
@@ -139,7 +138,7 @@ class Node:
         from robust_run.launcher.agent.nccl.arming import NcclArming
 
         memory = self.run_directory.memory if self.run_directory.memory != self.run_directory.path else None
-        return NcclArming(spec, self.env, memory, self.say, self._start_helper)
+        return NcclArming(spec, self.env, memory, self.say, self.helpers.start)
 
     @property
     def ras_address(self) -> str:
@@ -153,8 +152,8 @@ class Node:
 
     def made_keeper(self, ready: Callable[[int], None]) -> MemoryKeeper:
         """Return the handle on this node's keeper, which is started with its first attempt. `ready`: see there."""
-        from robust_run.ckpt_io.memory.protocol import KeeperSetup, TlsFiles
-        from robust_run.launcher.agent.memory_keeper import MemoryKeeper
+        from robust_run.ckpt_io.memory.agent_protocol import KeeperSetup, TlsFiles
+        from robust_run.launcher.agent.memory.keeper import MemoryKeeper
 
         many = self.spec.many
         tls = TlsFiles(cert=many.tls_cert, key=many.tls_key, ca=many.tls_ca) if many is not None else TlsFiles()
@@ -166,7 +165,7 @@ class Node:
             tls=tls if tls.cert or tls.ca else None,
             job=self.spec.run_id,
         )
-        return MemoryKeeper(self._start_helper, self.env, setup, self.say, ready)
+        return MemoryKeeper(self.helpers.start, self.env, setup, self.say, ready)
 
     @property
     def code(self) -> NodeCode:
@@ -361,35 +360,16 @@ class Node:
             except OSError as error:
                 self.complain(steps_file, error)
 
-    def _start_helper(self, argv: tuple[str, ...], env: Mapping[str, str], keep: tuple[int, ...]) -> int:
-        try:
-            log = os.open(self.run_directory.store_log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        except OSError:
-            log = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-        nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            helper = workers.start(argv, env, self._setup, stdin=nothing, stdout=log, stderr=log, keep=keep)
-        finally:
-            os.close(log)
-            os.close(nothing)
-        self._helpers.append(helper)
-        return helper.pid
-
     def helper_pids(self) -> list[int]:
         """Return our own helper processes that outlive an attempt; ended ones are collected on the way."""
-        now_s = self.clock.monotonic_s()
-        self._helpers = [helper for helper in self._helpers if not helper.poll(now_s)]
-        ours = [helper.pid for helper in self._helpers]
-        return [*ours, *self.starter.standby_pids(), *self.workplace.pids(), *self.spare()]
+        return [*self.helpers.pids(), *self.starter.standby_pids(), *self.workplace.pids(), *self.spare()]
 
     def lasting_pids(self) -> list[int]:
         """Return those of them that never become workers: what serves an image, the store, the warm process, the controller."""
-        helpers = [helper.pid for helper in self._helpers if helper.exit_code is None]
-        return [*self.workplace.pids(), *helpers, *self.spare()]
+        return [*self.workplace.pids(), *self.helpers.pids_uncollected(), *self.spare()]
 
     def end_helpers(self, exit_code: int = 1) -> None:
         """End our helper processes and wait for them. `exit_code`: the job's."""
-        import signal
         import time
 
         self.workplace.close(did_well=exit_code == 0)
@@ -398,7 +378,6 @@ class Node:
         if self._nccl is not None:
             self._nccl.close()
         give_up_at_s = time.monotonic() + 5.0  # killed, they are gone at once, unless one hangs in the kernel
-        for helper in self._helpers:
-            helper.signal(signal.SIGKILL, self.clock.monotonic_s())
+        self.helpers.kill()
         while set(self.helper_pids()) - set(self.spare()) and time.monotonic() < give_up_at_s:
             time.sleep(0.001)

@@ -43,8 +43,3 @@ def _stat(path: str, found: Files) -> None:
     except OSError:
         return
     found[path] = (status.st_mtime_ns, status.st_size)
-
-
-def advanced(before: Files, after: Files) -> bool:
-    """Whether a file appeared or changed. Files that vanished (old checkpoints pruned) count for nothing."""
-    return any(before.get(path) != seen for path, seen in after.items())

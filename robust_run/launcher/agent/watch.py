@@ -16,7 +16,7 @@ from robust_run.harmless import Harmless
 from robust_run.launcher.agent.workers.workers import Worker
 from robust_run.launcher.model.actions import Collect
 from robust_run.launcher.model.events import HangSuspected, NodeEvent, WaitOver
-from robust_run.launcher.model.job import JobSpec, Paces, RankEvidence, Sights
+from robust_run.launcher.model.job import JobSpec, Paces, RankEvidence
 from robust_run.launcher.records.run_directory import RunDirectory
 from robust_run.tracer.files import ring
 from robust_run.tracer.files.steps import MARKS_SUFFIX
@@ -32,16 +32,17 @@ if TYPE_CHECKING:
     import asyncio
 
     from robust_run.launcher.agent.nccl.watch import NcclWatch
+    from robust_run.launcher.agent.rank_sights import RankSights
     from robust_run.launcher.model.start_notes import Seen
     from robust_run.tracer.nccl.types import CommRate
     from robust_run.tracer.plugin.metering import Metering
-    from robust_run.tracer.sight.targets import Target
 
 
 def import_what_failures_need() -> None:
     """Import now what is needed when a rank fails: then every millisecond is one of a restart."""
     import shutil  # noqa: F401
 
+    from robust_run.launcher.agent import rank_sights  # noqa: F401
     from robust_run.tracer import verdict  # noqa: F401
     from robust_run.tracer.sight import collect  # noqa: F401
 
@@ -218,91 +219,19 @@ class RankWatch:
     def collect(self, order: Collect) -> None:
         """Look at all ranks and deliver what is seen, a moment later."""
         assert self._loop is not None
-        task = self._loop.create_task(self._collect(order))
+        task = self._loop.create_task(self._sights().collect(order, self._ras_address, self._deliver))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _collect(self, order: Collect) -> None:
-        import asyncio
-
-        from robust_run.tracer.sight.collect import collect
-        from robust_run.tracer.sight.ras import heard, with_report
-
-        targets = [self._target(worker) for worker in self._workers]
-        sights: tuple[RankSight, ...] = ()
-        if not order.samples:
-            self._deliver(Sights(attempt=order.attempt, number=order.number, sights=self._recorded(targets, order)))
-            return
-        try:
-            sights, report = await asyncio.gather(
-                collect(targets, samples=order.samples, ops=order.ops, flows=order.flows),
-                heard(self._ras_address, [target.rank for target in targets], order.samples),
-            )
-            sights = with_report(tuple(self._with_log(self._with_words(sight)) for sight in sights), report)
-            self._deliver(Sights(attempt=order.attempt, number=order.number, sights=sights))
-        except Exception as error:
-            self._harmless.failed(error)
-            self._deliver(Sights(attempt=order.attempt, number=order.number, sights=()))
-
-    def _recorded(self, targets: Sequence[Target], order: Collect) -> tuple[RankSight, ...]:
-        """Return what is in the ranks' rings: nothing is asked of their processes."""
-        from robust_run.tracer.sight.collect import dead_sights
-
-        try:
-            return dead_sights(targets, order.ops, 0)
-        except Exception as error:
-            self._harmless.failed(error)
-            return ()
-
-    def _with_words(self, sight: RankSight) -> RankSight:
-        """Add what a rank raised whose program has ended while a thread of it keeps the process."""
-        from robust_run.tracer.stacks.normal import is_leaving, main_stacks
-
-        stacks = main_stacks(sight)
-        if not stacks or not is_leaving(stacks[-1]):
-            return sight
-        logs = self._run_directory.logs_of(self._attempt, sight.rank)
-        if not logs:
-            return sight
-        import msgspec
-
-        from robust_run.health.output import classify
-        from robust_run.launcher.agent.evidence import end_of
-
-        return msgspec.structs.replace(sight, finding=classify(end_of(f"{logs}/stderr.log"), None))
-
-    def _with_log(self, sight: RankSight) -> RankSight:
-        """Add how what NCCL does came to stand still."""
-        import msgspec
-
-        if self._nccl is None or sight.nccl is None:
-            return sight
-        return msgspec.structs.replace(sight, nccl_log=self._nccl.notes(sight.rank))
-
-    def _target(self, worker: Worker, evidence: RankEvidence | None = None) -> Target:
-        from robust_run.tracer.sight.targets import Target
-
-        ended = worker.exit_code is not None
-        by_itself = ended and (worker.signalled_at_s is None or worker.exited_at_s <= worker.signalled_at_s)
-        return Target(
-            rank=worker.rank,
-            node="",  # the controller knows what it is called
-            pid=worker.pid,
-            steps_file=self._run_directory.steps_file(self._attempt, worker.rank),
-            exit_code=worker.exit_code if by_itself else None,
-            ended_at_s=worker.exited_at_s if ended else None,
-            finding=evidence.finding if evidence is not None else None,
-            alive=not ended,
-        )
-
     def last_sights(self, ranks: Sequence[RankEvidence], ops: int, flows: int) -> tuple[RankSight, ...]:
         """Return what the rings and traces of an attempt that has ended say, if a rank failed by itself."""
-        from robust_run.tracer.sight.collect import dead_sights
+        return self._sights().last(ranks, ops, flows)
 
-        known = {evidence.rank: evidence for evidence in ranks}
-        if not any(evidence.exit_code not in (0, None) and evidence.signalled_at_s is None for evidence in ranks):
-            return ()
-        return dead_sights([self._target(worker, known.get(worker.rank)) for worker in self._workers], ops, flows)
+    def _sights(self) -> RankSights:
+        from robust_run.launcher.agent.rank_sights import RankSights
+
+        notes = self._nccl.notes if self._nccl is not None else None
+        return RankSights(self._attempt, self._workers, self._run_directory, self._harmless, notes)
 
     def keep(self) -> None:
         """Copy the rings to the run directory, for timelines; what cannot be copied is left out."""

@@ -43,12 +43,6 @@ class Connection(asyncio.Protocol):
         """What the controller said when it let this agent in."""
         return self._welcome.result()
 
-    @property
-    def local_address(self) -> str:
-        """This machine's address on the way to the controller."""
-        assert self._transport is not None
-        return str(self._transport.get_extra_info("sockname")[0])
-
     def listen(self, on_message: Callable[[FromController], None], on_closed: Callable[[str], None]) -> None:
         """Hand over messages from now on, those that arrived meanwhile first; `on_closed` is called once, with the reason."""
         self._on_message = on_message

@@ -57,13 +57,9 @@ from robust_run.launcher.records.journal import Journal
 from robust_run.tracer.nccl.types import CommRate
 
 if TYPE_CHECKING:
-    from robust_run.launcher.controller.checking import Checking
-    from robust_run.launcher.controller.code_staging import Staging
     from robust_run.launcher.controller.fleet_comparison import FleetComparison
-    from robust_run.launcher.controller.memory_groups import MemoryGroupsLook
     from robust_run.launcher.controller.news import News
-    from robust_run.launcher.controller.pacing import Pacing
-    from robust_run.launcher.controller.starts import StartBook
+    from robust_run.launcher.controller.parts import ControllerParts
     from robust_run.launcher.controller.steps import StepBook
     from robust_run.launcher.controller.survey import CheckpointSurvey
     from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
@@ -109,7 +105,9 @@ class Controller:
         self.collector = EvidenceCollector(
             state=state, clock=clock, send=outbox.send, later=later, tell=self.tell, say=book.say
         )
-        self._pacing: Pacing | None = None
+        self._parts: ControllerParts | None = None
+        self._survey: CheckpointSurvey | None = None
+        """What asks nodes which checkpoints they see; imported when they are first asked."""
         self.comparison: FleetComparison | None = None
         """Compares nodes with their peers; None: nobody does."""
         self._wake: Timer | None = None
@@ -120,17 +118,29 @@ class Controller:
         """This leader does not see the nodes that its job needs: nothing is decided before it does (`out_of_sight`)."""
         self._waiting: list[Event] = []
         self._busy = False
-        self._starts: StartBook | None = None
-        self._staging: Staging | None = None
-        self._checking: Checking | None = None
-        self._survey: CheckpointSurvey | None = None
-        """What asks nodes which checkpoints they see; imported when they are first asked."""
-        self._groups_look: MemoryGroupsLook | None = None
         self._admits_soon = False
         self.admits = False
         """Whether nodes are checked before they are counted on, where no attempt needs them."""
         self._news: News | None = None
         self._relaunched = state.attempt if len(state.started) == len(state.layout) else -1
+
+    @property
+    def parts(self) -> ControllerParts:
+        """What only some jobs need; imported when it is first asked for, after the first workers were started."""
+        if self._parts is None:
+            from robust_run.launcher.controller.parts import ControllerParts
+
+            self._parts = ControllerParts(
+                self.policy,
+                self.state,
+                self.book,
+                self._clock,
+                self._outbox,
+                self._later,
+                self.tell,
+                self.collector,
+            )
+        return self._parts
 
     def tell(self, event: Event) -> None:
         """Take in what happened and carry out what follows from it; events told meanwhile are taken in turn."""
@@ -159,15 +169,13 @@ class Controller:
     def see(self, node: str, seen: Seen) -> None:
         """Take in what an agent sees of its ranks."""
         if isinstance(seen, Paces):
-            self._paces.take(node, seen)
+            self.parts.paces.take(node, seen)
             if self.comparison is not None and seen.steps:
-                self.comparison.begin(
-                    seen.pace.attempt
-                )  # the controller before this one may have been told the first step
+                self.comparison.begin(seen.pace.attempt)  # the controller before may have been told the first step
         elif isinstance(seen, Sights):
             self.collector.take(node, seen)
         elif isinstance(seen, CheckAnswer):
-            self.checking.take(node, seen)
+            self.parts.checking.take(node, seen)
         else:
             self._see_of_start(node, seen)
 
@@ -175,7 +183,7 @@ class Controller:
         from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
 
         if not isinstance(seen, CheckpointsSeen):
-            self._starts_book.take(node, seen.start)
+            self.parts.starts.take(node, seen.start)
         elif self._survey is not None:  # else the controller before this one asked
             self._survey.take(node, seen)
 
@@ -184,33 +192,13 @@ class Controller:
         if self.comparison is not None:
             self.comparison.take(node, usage)
 
-    @property
-    def _paces(self) -> Pacing:
-        """What compares how fast ranks are; imported when somebody says or asks how fast."""
-        if self._pacing is None:
-            from robust_run.launcher.controller.pacing import Pacing
-
-            self._pacing = Pacing(
-                state=self.state, clock=self._clock, ask=self.collector.ask, tell=self.tell, say=self.book.say
-            )
-        return self._pacing
-
-    @property
-    def _starts_book(self) -> StartBook:
-        """What is kept of starts; imported when there is something to keep."""
-        if self._starts is None:
-            from robust_run.launcher.controller.starts import StartBook
-
-            self._starts = StartBook(self.state, self.book, self._clock, self._later)
-        return self._starts
-
     def nccl_rates(self) -> Sequence[CommRate]:
         """Return what NCCL completed since this controller began, by communicator."""
-        return self._paces.nccl_rates()
+        return self.parts.paces.nccl_rates()
 
     def steps(self) -> StepBook:
         """Return what nodes said of their steps."""
-        return self._paces.steps
+        return self.parts.paces.steps
 
     def _take(self, event: Event) -> None:
         if isinstance(event, AttemptEnded) and self.collector.has_left(event.attempt):
@@ -227,9 +215,9 @@ class Controller:
         for action in actions:
             self._perform(action, now_s)
         if self.state.code.records:
-            self._code_staging.after(event)
-        if self._checking is not None:
-            self._checking.after(event)
+            self.parts.staging.after(event)
+        if self._parts is not None:
+            self._parts.after(event)
         if self.admits and isinstance(event, (NodeJoined, NodeReturned, StoreOpened)):
             self._admit_soon()
 
@@ -242,29 +230,8 @@ class Controller:
         """Have standbys checked that nobody has checked."""
         self._admits_soon = False
         if self.state.is_started:
-            for node in self.checking.idle():
-                self.checking.admit(node)
-
-    @property
-    def checking(self) -> Checking:
-        """What is done about checks; imported when they are first wanted."""
-        if self._checking is None:
-            import os
-
-            from robust_run.health.diagnostics.records import default_path
-            from robust_run.launcher.controller.checking import Checking
-
-            self._checking = Checking(
-                state=self.state,
-                clock=self._clock,
-                send=self._outbox.send,
-                later=self._later,
-                tell=self.tell,
-                book=self.book,
-                history_path=default_path(os.environ),
-                chosen=self.policy.diagnose_checks,
-            )
-        return self._checking
+            for node in self.parts.checking.idle():
+                self.parts.checking.admit(node)
 
     def _look_for_checkpoints(self, order: LookForCheckpoints) -> None:
         if self._survey is None:
@@ -282,24 +249,6 @@ class Controller:
             )
         self._survey.begin(order)
 
-    @property
-    def _memory_groups(self) -> MemoryGroupsLook:
-        """What finds out which nodes share a parallel group; imported where nodes may keep copies of each other's memory."""
-        if self._groups_look is None:
-            from robust_run.launcher.controller.memory_groups import MemoryGroupsLook
-
-            self._groups_look = MemoryGroupsLook(self.state, self.collector.ask, self.tell, self._later)
-        return self._groups_look
-
-    @property
-    def _code_staging(self) -> Staging:
-        """What is done about versions of the code; imported when there are any."""
-        if self._staging is None:
-            from robust_run.launcher.controller.code_staging import Staging
-
-            self._staging = Staging(self.state, self._outbox.send, self.tell, self._later, self._clock.unix_s)
-        return self._staging
-
     def _note(self, event: Event) -> None:
         """Have people told, and begin what begins with a first step; nothing of this decides anything."""
         if isinstance(event, ResumeChosen):
@@ -309,20 +258,13 @@ class Controller:
             if self.comparison is not None:
                 self.comparison.begin(event.attempt)
             if self.state.has_memory and self.policy.many:
-                self._memory_groups.first_step(event.attempt)
+                self.parts.memory_groups.first_step(event.attempt)
         elif isinstance(event, (WarmReady, WarmRefused)) or (
             isinstance(event, (StoreOpened, AttemptStarted)) and event.attempt > 0
         ):
-            self._told.take(event)
-
-    @property
-    def _told(self) -> News:
-        """What says how workers were started; imported when there is something to say."""
-        if self._news is None:
-            from robust_run.launcher.controller.news import News
-
-            self._news = News(self.state, self.book, self._relaunched, is_many=self.policy.many)
-        return self._news
+            if self._news is None:
+                self._news = self.parts.news(self._relaunched)
+            self._news.take(event)
 
     def _perform(self, action: Action, now_s: float) -> None:  # noqa: C901, PLR0912 - the table of actions
         match action:
@@ -352,11 +294,11 @@ class Controller:
             case StandstillOver():
                 self.book.went_on(action)
             case Diagnose():
-                self.checking.diagnose(action)
+                self.parts.checking.diagnose(action)
             case Decided():
                 self.book.decided(action)
             case StageCode():
-                self._code_staging.stage(action)
+                self.parts.staging.stage(action)
             case LookForCheckpoints():
                 self._look_for_checkpoints(action)
             case MemoryPeers(peers=peers):
@@ -410,8 +352,8 @@ class Controller:
         """Tell every node that the job is over, and whoever runs us."""
         if self.comparison is not None:
             self.comparison.end()
-        if self._starts is not None:
-            self._starts.flush()
+        if self._parts is not None:
+            self._parts.finish()
         for member in list(self.state.members.values()):
             if member.present:
                 self._outbox.send(member.info.id, action)

@@ -42,7 +42,7 @@ def job_facts(
 
 
 if TYPE_CHECKING:
-    from robust_run.launcher.controller.checking import Checking
+    from robust_run.launcher.controller.checks.checking import Checking
 
 
 class Handle:
@@ -95,7 +95,7 @@ class Handle:
 
     def checking(self) -> Checking:
         """Return what has checks carried out."""
-        return self._controller.checking
+        return self._controller.parts.checking
 
     def keep_traces(self) -> bool:
         """Have all rings copied."""

@@ -15,7 +15,7 @@ from robust_run.tracer.nccl.types import CommRate
 from robust_run.tracer.types import Scene
 
 if TYPE_CHECKING:
-    from robust_run.launcher.controller.checking import Checking
+    from robust_run.launcher.controller.checks.checking import Checking
 
 
 class JobFacts(msgspec.Struct, frozen=True, kw_only=True):

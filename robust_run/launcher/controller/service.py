@@ -48,7 +48,7 @@ from robust_run.launcher.model.lease_times import lease_times
 from robust_run.launcher.model.start_notes import Starts
 
 if TYPE_CHECKING:
-    from robust_run.launcher.controller.code_sending import CodeSending
+    from robust_run.launcher.controller.code.sending import CodeSending
     from robust_run.launcher.controller.controller import Controller
 
 #: How often silence is looked for.
@@ -276,7 +276,7 @@ class Service:
 
     def _send_code(self, peer: Peer, tree: str) -> None:
         if self._code is None:
-            from robust_run.launcher.controller.code_sending import CodeSending
+            from robust_run.launcher.controller.code.sending import CodeSending
 
             assert self.server is not None
             self._code = CodeSending(self.code_folder, self.server.loop.call_later)

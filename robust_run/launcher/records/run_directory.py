@@ -27,22 +27,18 @@
     token.read                          derived from it: may look at the job over HTTP, and do nothing
 
 With several nodes, each has a run directory of this name; where they share the file system it is one, and ranks and nodes
-never write the same file. What need not outlive the job is in /dev/shm, in folders named for the pid of the guard, so that
-it can remove them without knowing which run they are of.
+never write the same file. What need not outlive the job is in memory: see `memory_folders`.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import stat
 from contextlib import suppress
 
 from robust_run.errors import PlatformError, UserError
+from robust_run.launcher.records.memory_folders import memory_folder, remove_tree, temporary_run
 from robust_run.launcher.records.own_folder import check_run, check_way
-
-_MEMORY = "/dev/shm"  # noqa: S108 - folders in it are made with mkdir, which follows no link, for us alone
-_PREFIX = "robust-run-"
 
 _IGNORE = ".gitignore"
 
@@ -74,7 +70,7 @@ class RunDirectory:
         """
         made = cls._make(log_dir, run_id, guard or os.getpid(), "choose another --log-dir")
         if os.path.exists(made.journal):
-            _remove_tree(made.memory if made.memory != made.path else None)
+            remove_tree(made.memory if made.memory != made.path else None)
             raise UserError(f"the run directory {made.path!r} has the journal of a run: {_who_has(made)}")
         return made
 
@@ -90,10 +86,7 @@ class RunDirectory:
 
     @classmethod
     def _make(cls, log_dir: str | None, run_id: str, guard: int, next_step: str) -> RunDirectory:
-        if log_dir is None:
-            path = os.path.join(_temporary_folder(), f"{_PREFIX}{os.urandom(4).hex()}-{_owner(guard)}")
-        else:
-            path = os.path.join(log_dir, run_id)
+        path = temporary_run(guard) if log_dir is None else os.path.join(log_dir, run_id)
         try:
             if log_dir is None:
                 os.mkdir(path, 0o700)
@@ -105,7 +98,7 @@ class RunDirectory:
             raise UserError(f"cannot make the run directory {path!r}: {error.strerror}; {next_step}") from error
         if log_dir is not None:
             _keep_from_git(path)
-        return cls(path, _memory_folder(run_id, guard) or path, temporary=log_dir is None, guard=guard)
+        return cls(path, memory_folder(run_id, guard) or path, temporary=log_dir is None, guard=guard)
 
     @classmethod
     def resume(cls, path: str) -> RunDirectory:
@@ -122,7 +115,7 @@ class RunDirectory:
     def for_controller(self) -> RunDirectory:
         """Return the same for a process without workers, which keeps nothing in memory."""
         if self.memory != self.path:
-            _remove_tree(self.memory)
+            remove_tree(self.memory)
         return RunDirectory(self.path, self.path, self.temporary, self.guard)
 
     @property
@@ -214,9 +207,9 @@ class RunDirectory:
     def remove_temporary(self) -> None:
         """Remove what was only of use while the job ran, and a run directory that was not asked for."""
         if self.memory != self.path:
-            _remove_tree(self.memory)
+            remove_tree(self.memory)
         if self.temporary:
-            _remove_tree(self.path)
+            remove_tree(self.path)
 
 
 def steady_links(run_path: str) -> str:
@@ -269,96 +262,3 @@ def _how_it_ended(taken: RunDirectory) -> str:
         return ""
     finish = told(taken.path, list(in_force(entries)))
     return finish.outcome if finish is not None else ""
-
-
-def remove_memory_folders(of_pid: int) -> None:
-    """Remove what a guard's job left outside its run directory, for a run of any name.
-
-    For a guard that does not know the run, when its agent and all processes below are gone. Only folders of this user count.
-    """
-    ending = f"-{_owner(of_pid)}"
-    for parent in dict.fromkeys((_MEMORY, _temporary_folder())):
-        try:
-            names = os.listdir(parent)
-        except OSError:
-            continue
-        for name in names:
-            if name.startswith(_PREFIX) and name.endswith(ending):
-                _remove_ours(os.path.join(parent, name))
-
-
-def remove_dead_memory() -> None:
-    """Remove what launchers left in memory that were killed, guard and all; those that live keep theirs."""
-    namespace, _, _ = _owner(0).rpartition(".")
-    try:
-        names = os.listdir(_MEMORY)
-    except OSError:
-        return
-    for name in names:
-        head, _, pid = name.rpartition(".")
-        ours = name.startswith(_PREFIX) and head.endswith(f"-{namespace}")
-        if ours and pid.isdecimal() and not os.path.exists(f"/proc/{pid}"):
-            _remove_ours(os.path.join(_MEMORY, name))
-
-
-def joined_here() -> list[str]:
-    """Return the runs that living launchers of this user and pid namespace have a part in.
-
-    A launcher makes its folder in memory when it has been let in. One whose process is gone does not count, nor one of another
-    container that shares the memory file system.
-    """
-    namespace, _, _ = _owner(0).rpartition(".")
-    found = []
-    for name in sorted(os.listdir(_MEMORY)) if os.path.isdir(_MEMORY) else ():
-        head, _, pid = name.rpartition(".")
-        run, dash, other = head.removeprefix(_PREFIX).rpartition("-")
-        if name.startswith(_PREFIX) and dash and other == namespace and pid.isdecimal() and _is_ours(name, pid):
-            found.append(run)
-    return found
-
-
-def _is_ours(name: str, pid: str) -> bool:
-    try:
-        owner = os.lstat(os.path.join(_MEMORY, name)).st_uid
-    except OSError:
-        return False
-    return owner == os.geteuid() and os.path.exists(f"/proc/{pid}")
-
-
-def _temporary_folder() -> str:
-    folder = os.environ.get("TMPDIR", "")
-    return folder if os.path.isabs(folder) else "/tmp"  # noqa: S108 - folders in it are made with mkdir, for us alone
-
-
-def _memory_folder(run_id: str, guard: int) -> str | None:
-    path = f"{_MEMORY}/{_PREFIX}{run_id}-{_owner(guard)}"
-    try:
-        os.mkdir(path, mode=0o700)
-    except OSError:
-        return None
-    return path
-
-
-def _owner(pid: int) -> str:
-    """Return a name of a process that no other has, not even in another container that shares the memory file system."""
-    try:
-        namespace = os.stat("/proc/self/ns/pid").st_ino
-    except OSError:
-        namespace = 0
-    return f"{namespace:x}.{pid}"
-
-
-def _remove_ours(folder: str) -> None:
-    try:
-        status = os.lstat(folder)
-    except OSError:
-        return
-    if status.st_uid == os.geteuid() and stat.S_ISDIR(status.st_mode):
-        _remove_tree(folder)
-
-
-def _remove_tree(path: str | None) -> None:
-    import shutil
-
-    if path:
-        shutil.rmtree(path, ignore_errors=True)

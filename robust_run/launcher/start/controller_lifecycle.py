@@ -12,7 +12,7 @@ from robust_run.errors import PlatformError
 from robust_run.launcher.control.server import ControlServer
 from robust_run.launcher.control.sockets import raise_file_limit
 from robust_run.launcher.controller.alone import AloneWatch
-from robust_run.launcher.controller.code_staging import store_folder
+from robust_run.launcher.controller.code.staging import store_folder
 from robust_run.launcher.controller.config import ControllerConfig
 from robust_run.launcher.controller.controller import Controller
 from robust_run.launcher.controller.eviction_list import EvictionList
@@ -218,7 +218,7 @@ class ControllerProcess:
         the first attempt runs what lies in each node's folder.
         """
         from robust_run.launcher.agent.code_versions.node_code import NodeCode
-        from robust_run.launcher.controller.code_staging import capture_first
+        from robust_run.launcher.controller.code.staging import capture_first
 
         code = NodeCode(self._config.spec, os.environ, self._run_directory, self._console.say)
         await capture_first(code.place, controller.tell, self._clock)

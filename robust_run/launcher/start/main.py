@@ -23,7 +23,8 @@ from robust_run.launcher.model.job import JobSpec, NodeInfo
 from robust_run.launcher.model.world import as_text
 from robust_run.launcher.records.incidents import IncidentBook
 from robust_run.launcher.records.journal import GONE_S, Journal, events_of
-from robust_run.launcher.records.run_directory import RunDirectory, remove_dead_memory
+from robust_run.launcher.records.memory_folders import remove_dead_memory
+from robust_run.launcher.records.run_directory import RunDirectory
 from robust_run.launcher.start.console import DRAIN_S, Console, drawing, telling
 from robust_run.launcher.start.guard import guard_is_gone, hold_signals, run_guarded
 from robust_run.launcher.start.one_node import OneNode, api_of
@@ -31,7 +32,7 @@ from robust_run.launcher.start.warm import client as warm_process
 from robust_run.version import __version__
 
 if TYPE_CHECKING:
-    from robust_run.launcher.agent.memory_dir import MemoryDir
+    from robust_run.launcher.agent.memory.folder import MemoryDir
     from robust_run.launcher.agent.places.place import OpenedPlace
     from robust_run.launcher.agent.signals import Scheduler
     from robust_run.launcher.agent.warm.warm_handoff import WarmHandoff
@@ -87,7 +88,7 @@ def resume(
 def _take_memory_dir_away(spec: JobSpec) -> None:
     """Take away what is left of a folder in memory when the agent was killed, and its process with it."""
     if spec.ckpt_memory_dir is not None:
-        from robust_run.launcher.agent.memory_dir import take_away
+        from robust_run.launcher.agent.memory.folder import take_away
 
         take_away(spec.ckpt_memory_dir)
 
@@ -98,7 +99,7 @@ def _opened_memory_dir(
     """Return the folder in memory of a job that asked for one. Raises RobustRunError; then nothing was started."""
     if spec.ckpt_memory_dir is None:
         return None
-    from robust_run.launcher.agent.memory_dir import MemoryDir, options_of
+    from robust_run.launcher.agent.memory.folder import MemoryDir, options_of
 
     made = MemoryDir(options_of(spec), env, console.say)
     try:
@@ -268,7 +269,7 @@ class _Job:
         """Keep the code that the job is started with: before its first workers where they shall run from the copy, else beside
         their first imports.
         """
-        from robust_run.launcher.controller.code_staging import capture_beside, capture_now
+        from robust_run.launcher.controller.code.staging import capture_beside, capture_now
 
         place, tell, now_unix_s = self._node.code.place, self._controller.tell, self._clock.unix_s()
         if beside is None:
@@ -298,7 +299,7 @@ class _Job:
         finish = self._link.finish
         self._book.flush()
         if self._memory_dir is not None:
-            from robust_run.launcher.agent.memory_dir import STOPPED_LIMIT_S, is_told_more
+            from robust_run.launcher.agent.memory.folder import STOPPED_LIMIT_S, is_told_more
 
             is_stopped = finish is None or finish.outcome == "stopped"
             self._memory_dir.finish(STOPPED_LIMIT_S if is_stopped else None, lambda: is_told_more(lifeline))

@@ -20,13 +20,14 @@ from robust_run.launcher.model.job import JobSpec
 from robust_run.launcher.model.world import World, absolute
 from robust_run.launcher.operator.reading.place import read_place
 from robust_run.launcher.records.journal import GONE_S, Journal, JournalEntry, in_force, read
+from robust_run.launcher.records.memory_folders import remove_dead_memory
 from robust_run.launcher.records.outcome import told
-from robust_run.launcher.records.run_directory import RunDirectory, remove_dead_memory
+from robust_run.launcher.records.run_directory import RunDirectory
 from robust_run.launcher.start import main
 from robust_run.launcher.start.options.many_nodes import parse_node_name, resolve_tls
+from robust_run.launcher.start.options.notify_use import resolve_notify
 from robust_run.launcher.start.options.options import Options
 from robust_run.launcher.start.options.rendezvous import parse_host, parse_http_port
-from robust_run.launcher.start.options.validate import resolve_notify
 
 if TYPE_CHECKING:
     from robust_run.launcher.agent.signals import Scheduler

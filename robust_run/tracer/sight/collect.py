@@ -14,8 +14,9 @@ import msgspec
 
 from robust_run.tracer.sight.inside import FLOWS, Readings, TracesOfRanks
 from robust_run.tracer.sight.links import StuckConnections
+from robust_run.tracer.sight.recordings import read_ring, sight_without_looking
 from robust_run.tracer.sight.spy import Spy, find_spy
-from robust_run.tracer.sight.target_view import SightWorld, TargetView, read_ring, sight_without_looking
+from robust_run.tracer.sight.target_view import SightWorld, TargetView
 from robust_run.tracer.sight.targets import Target
 from robust_run.tracer.sight.wake.sockets import quiet_times_s
 from robust_run.tracer.stacks.activity import LOOK_S
@@ -78,11 +79,6 @@ def _with_wake(sight: RankSight, readings: tuple[WakeReading, ...], quiet_s: flo
     return msgspec.structs.replace(
         sight, wake=readings[-1] if readings else None, wake_before=readings[:-1], quiet_s=quiet_s
     )
-
-
-async def stacks_of(targets: Sequence[Target], world: SightWorld | None = None) -> tuple[RankSight, ...]:
-    """Return one sample of the targets, for people who want to see their stacks."""
-    return await collect(targets, samples=1, world=world)
 
 
 def dead_sights(targets: Sequence[Target], ops: int = OPS, flows: int = FLOWS) -> tuple[RankSight, ...]:

@@ -15,6 +15,7 @@ from robust_run.tracer.sight.flight_recorder import recorded
 from robust_run.tracer.sight.freezer import MOUNTS, frozen_by
 from robust_run.tracer.sight.links import StuckConnections
 from robust_run.tracer.sight.native_threads import acting_threads
+from robust_run.tracer.sight.recordings import RING_SUFFIX, read_ring, recording_pid, sight_without_looking
 from robust_run.tracer.sight.rest import Rest, at_rest
 from robust_run.tracer.sight.spy import Spy
 from robust_run.tracer.sight.targets import Target
@@ -24,7 +25,6 @@ from robust_run.tracer.stacks.activity import LOOK_S
 from robust_run.tracer.types import LIFECYCLE, P2P, Op, ProcessSight, RankSight, RankTrace, ThreadStack, ThreadUse
 from robust_run.tracer.wake.types import WakeReading
 
-RING_SUFFIX = ".ring"
 STACKS_SUFFIX = ".stacks"
 PAGE_BYTES = 4096
 #: Of lost children in a report.
@@ -276,43 +276,3 @@ class TargetView:
             for look in self._last.values()
             if look.is_gone and look.parent == self._rank_pid and self._first[look.pid].is_gone
         )[:LOST]
-
-
-def read_ring(target: Target, ops: int) -> RankTrace | None:
-    """Return what the target's ring holds, None if it has none or it is damaged."""
-    from robust_run.tracer.files.ring import read
-
-    trace = read(f"{target.steps_file}{RING_SUFFIX}", ops) if target.steps_file else None
-    return trace if trace is not None and trace.pid else None  # no process records in it (yet)
-
-
-def recording_pid(target: Target) -> int:
-    """Return the pid of the process that writes the target's ring, 0 if there is none."""
-    from robust_run.tracer.files.ring import RingReader
-
-    if not target.steps_file:
-        return 0
-    reader = RingReader(f"{target.steps_file}{RING_SUFFIX}")
-    header = reader.header()
-    reader.close()
-    return header.pid if header is not None else 0
-
-
-def is_another(recording: int, started: int) -> bool:
-    """Whether the process that records is not the one that was started, and is there."""
-    return recording not in (0, started) and os.path.isdir(f"/proc/{recording}")
-
-
-def sight_without_looking(target: Target, trace: RankTrace | None) -> RankSight:
-    """Return a sight of what is known without looking."""
-    # A wrapper that has ended may have left the program running.
-    if target.exit_code is not None and trace is not None and is_another(trace.pid, target.pid):
-        trace = msgspec.structs.replace(trace, doubts=(*trace.doubts, f"has a process {trace.pid} that goes on"))
-    return RankSight(
-        rank=target.rank,
-        node=target.node,
-        exit_code=target.exit_code,
-        ended_at_s=target.ended_at_s,
-        finding=target.finding,
-        trace=trace,
-    )

@@ -11,13 +11,13 @@ from __future__ import annotations
 import msgspec
 
 from robust_run.tracer.types import Scene, Wait
-from robust_run.tracer.verdict import nccl
 from robust_run.tracer.verdict.after import post_mortem
 from robust_run.tracer.verdict.chains import RankChain, RankChains, all_chains
 from robust_run.tracer.verdict.decide import look, look_at_leftovers
 from robust_run.tracer.verdict.draft import describe, waits_of
 from robust_run.tracer.verdict.graph import sinks
 from robust_run.tracer.verdict.picture import Picture
+from robust_run.tracer.verdict.rules import nccl
 from robust_run.tracer.verdict.types import RankPatience
 from robust_run.tracer.verdict.wake import chains_of
 from robust_run.tracer.wake.types import WakeChain

@@ -9,8 +9,9 @@ from __future__ import annotations
 from robust_run.health.types import Finding
 from robust_run.tracer.ras.rules import second_opinion
 from robust_run.tracer.types import RankSight, Scene, TraceVerdict
-from robust_run.tracer.verdict import absent, ended, graph, nccl, order, signatures
+from robust_run.tracer.verdict import graph
 from robust_run.tracer.verdict.picture import Picture
+from robust_run.tracer.verdict.rules import absent, ended, nccl, order, signatures
 from robust_run.tracer.verdict.types import RankPatience
 
 _CONSEQUENCES = frozenset({"peer_connection", "native_crash", "accelerator"})

@@ -10,10 +10,11 @@ import msgspec
 from robust_run.tracer.ras.rules import second_opinion
 from robust_run.tracer.stacks.activity import LOOK_S
 from robust_run.tracer.types import Scene, SceneLook, TraceVerdict
-from robust_run.tracer.verdict import absent, after, ended, graph, links, locks, nccl, order, pairs, signatures, stall
+from robust_run.tracer.verdict import after, graph
 from robust_run.tracer.verdict.draft import draft
 from robust_run.tracer.verdict.picture import Picture
 from robust_run.tracer.verdict.quiet import with_quiet
+from robust_run.tracer.verdict.rules import absent, ended, links, locks, nccl, order, pairs, signatures, stall
 from robust_run.tracer.verdict.types import RankPatience
 
 #: Faults inside NCCL that a GPU which computes something else first does not look like.

@@ -17,7 +17,7 @@ from robust_run.tracer.stacks.normal import is_waiting, main_stacks
 from robust_run.tracer.stacks.side_threads import none_may_act
 from robust_run.tracer.types import BACKWARD, LIFECYCLE, RankSight, TraceVerdict
 from robust_run.tracer.verdict.picture import Picture, WaitPlace
-from robust_run.tracer.verdict.stall import complete_at_s, may_move, members
+from robust_run.tracer.verdict.rules.stall import complete_at_s, may_move, members
 
 #: How long a network is given to come back: TCP sends again after up to two minutes, NCCL's transports give up far sooner.
 TCP_S, NCCL_S = 120.0, 60.0

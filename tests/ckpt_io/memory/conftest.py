@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from keepers import KEY, KeeperGround, worker
 
+from robust_run.ckpt_io.memory.agent_protocol import TlsFiles
 from robust_run.ckpt_io.memory.client import MemoryClient
-from robust_run.ckpt_io.memory.protocol import TlsFiles
 
 StartsNodes = Callable[..., KeeperGround]
 

@@ -8,8 +8,8 @@ import pytest
 from keepers import KeeperGround, contents, load, save
 
 from robust_run.ckpt_io.errors import CheckpointError
+from robust_run.ckpt_io.memory.agent_protocol import Bring, Source
 from robust_run.ckpt_io.memory.client import MemoryClient
-from robust_run.ckpt_io.memory.protocol import Bring, Source
 
 Nodes = Callable[..., KeeperGround]
 Ranks = Callable[..., MemoryClient]

@@ -17,13 +17,14 @@ from keepers import LIMIT_S, KeeperGround, contents, load, memory_of, save
 from other_keepers import OURS, linked, other_keeper, parcel_of, push, push_of, send
 
 from robust_run.ckpt_io.errors import CheckpointError
+from robust_run.ckpt_io.memory.agent_protocol import AttemptBegins, Bring, Source
 from robust_run.ckpt_io.memory.budget import MemoryFacts, rounded
 from robust_run.ckpt_io.memory.buffers import Ledger
 from robust_run.ckpt_io.memory.client import MemoryClient
-from robust_run.ckpt_io.memory.copy_words import Go, Kept, NoRoom, NotHere, Pull, Stale
-from robust_run.ckpt_io.memory.copying import FETCH_AGAIN_S, FETCH_RESTS_S, CopyFailed, Errand, fetch
-from robust_run.ckpt_io.memory.link import Credentials, Link, LinkLost
-from robust_run.ckpt_io.memory.protocol import AttemptBegins, Bring, Source
+from robust_run.ckpt_io.memory.copies.copying import FETCH_AGAIN_S, FETCH_RESTS_S, CopyFailed, Errand, fetch
+from robust_run.ckpt_io.memory.copies.greeting import Credentials
+from robust_run.ckpt_io.memory.copies.link import Link, LinkLost
+from robust_run.ckpt_io.memory.copies.words import Go, Kept, NoRoom, NotHere, Pull, Stale
 
 Nodes = Callable[..., KeeperGround]
 Ranks = Callable[..., MemoryClient]

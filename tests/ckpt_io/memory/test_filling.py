@@ -9,7 +9,7 @@ import pytest
 
 from robust_run.ckpt_io.memory.budget import MemoryFacts
 from robust_run.ckpt_io.memory.buffers import Ledger, NoRoom
-from robust_run.ckpt_io.memory.filling import Filling
+from robust_run.ckpt_io.memory.copies.filling import Filling
 
 MIB = 1 << 20
 LIMIT_BYTES = 256 * MIB

@@ -10,7 +10,11 @@ import msgspec
 import pytest
 
 from robust_run.ckpt_io.memory import generations
-from robust_run.ckpt_io.memory.flush_words import (
+from robust_run.ckpt_io.memory.agent_protocol import Flushed, FlushLast, KeeperNote
+from robust_run.ckpt_io.memory.copies.guests import Guests, standing_in
+from robust_run.ckpt_io.memory.flushing.flushes import SAID_AGAIN_S, WHOLE_WITHIN_S, Flushes
+from robust_run.ckpt_io.memory.flushing.removals import AT_THE_END_S
+from robust_run.ckpt_io.memory.flushing.words import (
     AnyOrder,
     FlushAnswer,
     FlushDone,
@@ -19,11 +23,7 @@ from robust_run.ckpt_io.memory.flush_words import (
     FlushSilent,
     RemoveOld,
 )
-from robust_run.ckpt_io.memory.flushes import SAID_AGAIN_S, WHOLE_WITHIN_S, Flushes
 from robust_run.ckpt_io.memory.generations import HeldBuffer, Holdings, Part
-from robust_run.ckpt_io.memory.guests import Guests, standing_in
-from robust_run.ckpt_io.memory.protocol import Flushed, FlushLast, KeeperNote
-from robust_run.ckpt_io.memory.removals import AT_THE_END_S
 from robust_run.ckpt_io.rules.keeping import KeepNewest
 
 AGAIN = "training goes on, and it is tried again when storage is due"

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from robust_run.ckpt_io.memory import generations
+from robust_run.ckpt_io.memory import freeing, generations
 from robust_run.ckpt_io.memory.generations import Generation, Holdings, Part
 from robust_run.ckpt_io.memory.types import BUFFERS
 
@@ -81,7 +81,7 @@ class Node(RuleBasedStateMachine):
 
     def reserve(self, rank: int, is_larger: bool) -> None:
         self.sizes[rank] = self.sizes.get(rank, SIZE) + (SIZE if is_larger else 0)
-        self.free(generations.superseded(self.held, self.sizes, self.busy()))
+        self.free(freeing.superseded(self.held, self.sizes, self.busy()))
         new = range(self.next_id, self.next_id + BUFFERS - len(self.of(rank)))
         self.next_id += len(new)
         assert not self.given & set(new)
@@ -149,7 +149,7 @@ class Node(RuleBasedStateMachine):
 
     @rule()
     def free_superseded(self) -> None:
-        self.free(generations.superseded(self.held, self.sizes, self.busy()))
+        self.free(freeing.superseded(self.held, self.sizes, self.busy()))
 
     @invariant()
     def only_whole_parts_are_told(self) -> None:

@@ -6,10 +6,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from robust_run.ckpt_io.memory import guests
-from robust_run.ckpt_io.memory.copy_words import Push
+from robust_run.ckpt_io.memory.copies import guests
+from robust_run.ckpt_io.memory.copies.guests import GUEST_BUFFERS, Guests, Needed
+from robust_run.ckpt_io.memory.copies.words import Push
 from robust_run.ckpt_io.memory.generations import Holdings
-from robust_run.ckpt_io.memory.guests import GUEST_BUFFERS, Guests, Needed
 
 RANKS = (0, 1, 2)
 OWN = Holdings(ranks=(9,))

@@ -16,10 +16,11 @@ from keepers import LIMIT_S, KeeperGround, contents, load, memory_of, save, work
 
 from robust_run.ckpt_io.errors import MemoryUnavailable, SegmentRefused
 from robust_run.ckpt_io.memory import place, segment
+from robust_run.ckpt_io.memory.agent_protocol import KeeperSetup
 from robust_run.ckpt_io.memory.client import Buffer
 from robust_run.ckpt_io.memory.frames import frame
 from robust_run.ckpt_io.memory.process import command
-from robust_run.ckpt_io.memory.protocol import Attach, Begin, KeeperSetup
+from robust_run.ckpt_io.memory.protocol import Attach, Begin
 
 Starts = Callable[..., KeeperGround]
 

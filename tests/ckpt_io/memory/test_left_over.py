@@ -12,12 +12,13 @@ import msgspec
 from keepers import KeeperGround, load, memory_of, save
 from other_keepers import linked, push, push_of
 
-from robust_run.ckpt_io.memory import generations, guests
+from robust_run.ckpt_io.memory import generations
+from robust_run.ckpt_io.memory.agent_protocol import Bring, LookInMemory, MemoryLook, Source
 from robust_run.ckpt_io.memory.client import MemoryClient
-from robust_run.ckpt_io.memory.copy_words import Push
+from robust_run.ckpt_io.memory.copies import guests
+from robust_run.ckpt_io.memory.copies.guests import GUEST_BUFFERS, Guests
+from robust_run.ckpt_io.memory.copies.words import Push
 from robust_run.ckpt_io.memory.generations import Holdings
-from robust_run.ckpt_io.memory.guests import GUEST_BUFFERS, Guests
-from robust_run.ckpt_io.memory.protocol import Bring, LookInMemory, MemoryLook, Source
 
 Nodes = Callable[..., KeeperGround]
 Ranks = Callable[..., MemoryClient]

@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.ckpt_io.memory.copy_words import Asked, Go, Kept, Parcel, Pull, Push
-from robust_run.ckpt_io.memory.link import MOST_WORD_BYTES, Link, LinkLost, greet, proof
+from robust_run.ckpt_io.memory.copies.greeting import greet, proof
+from robust_run.ckpt_io.memory.copies.link import MOST_WORD_BYTES, Link, LinkLost
+from robust_run.ckpt_io.memory.copies.words import Asked, Go, Kept, Parcel, Pull, Push
 from robust_run.store.digests import digest
 
 KEY = b"k" * 32

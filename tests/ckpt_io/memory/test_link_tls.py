@@ -16,14 +16,16 @@ from authorities import Authority, need_openssl
 from keepers import KEY, LIMIT_S, KeeperGround, contents, load, save
 from other_keepers import OURS, linked, other_keeper, parcel_of, push_of, send
 
-from robust_run.ckpt_io.memory import copy_server, copying
-from robust_run.ckpt_io.memory import link as link_module
+from robust_run.ckpt_io.memory.agent_protocol import Bring, CopyTo, Source, TlsFiles
 from robust_run.ckpt_io.memory.client import MemoryClient
-from robust_run.ckpt_io.memory.copy_words import Go, Kept, Pull, Push
-from robust_run.ckpt_io.memory.copying import CopyFailed, Sender
-from robust_run.ckpt_io.memory.link import Credentials, Link, LinkLost, LinkRefused, dial
-from robust_run.ckpt_io.memory.link_tls import LinkTls
-from robust_run.ckpt_io.memory.protocol import Bring, CopyTo, Source, TlsFiles
+from robust_run.ckpt_io.memory.copies import copying
+from robust_run.ckpt_io.memory.copies import link as link_module
+from robust_run.ckpt_io.memory.copies import server as copy_server
+from robust_run.ckpt_io.memory.copies.copying import CopyFailed, Sender
+from robust_run.ckpt_io.memory.copies.greeting import Credentials, dial
+from robust_run.ckpt_io.memory.copies.link import Link, LinkLost, LinkRefused
+from robust_run.ckpt_io.memory.copies.link_tls import LinkTls
+from robust_run.ckpt_io.memory.copies.words import Go, Kept, Pull, Push
 from robust_run.errors import UserError
 
 Nodes = Callable[..., KeeperGround]

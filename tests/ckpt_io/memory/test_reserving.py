@@ -9,12 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from robust_run.ckpt_io.memory.agent_protocol import AttemptBegins
 from robust_run.ckpt_io.memory.budget import MemoryFacts
 from robust_run.ckpt_io.memory.buffers import Ledger
 from robust_run.ckpt_io.memory.frames import take
-from robust_run.ckpt_io.memory.keeper import Keeper
-from robust_run.ckpt_io.memory.peers import Peer
-from robust_run.ckpt_io.memory.protocol import Attach, AttemptBegins, FromKeeper, Refused, Reserve, Reserved
+from robust_run.ckpt_io.memory.keeper.keeper import Keeper
+from robust_run.ckpt_io.memory.keeper.peers import Peer
+from robust_run.ckpt_io.memory.protocol import Attach, FromKeeper, Refused, Reserve, Reserved
 
 MIB = 1 << 20
 _decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(FromKeeper)

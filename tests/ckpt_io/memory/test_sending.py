@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from robust_run.ckpt_io.memory import generations
+from robust_run.ckpt_io.memory.agent_protocol import CopyTo, KeeperNote
 from robust_run.ckpt_io.memory.budget import MemoryFacts
 from robust_run.ckpt_io.memory.buffers import Ledger, reserve
-from robust_run.ckpt_io.memory.copying import CopyFailed, Outgoing, Sender
+from robust_run.ckpt_io.memory.copies.copying import CopyFailed, Outgoing, Sender
+from robust_run.ckpt_io.memory.copies.greeting import Credentials
+from robust_run.ckpt_io.memory.copies.sending import QUIET_S, RETRIES_S, SLOW_S, SOON_S, Sending
 from robust_run.ckpt_io.memory.generations import Holdings
-from robust_run.ckpt_io.memory.link import Credentials
 from robust_run.ckpt_io.memory.pool import Pool
-from robust_run.ckpt_io.memory.protocol import CopyTo, KeeperNote
-from robust_run.ckpt_io.memory.sending import QUIET_S, RETRIES_S, SLOW_S, SOON_S, Sending
 
 PEER = CopyTo(attempt=0, host="10.0.0.2", port=7, name="node-1")
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import msgspec
 from keepers import KeeperGround, save
 
+from robust_run.ckpt_io.memory.agent_protocol import CopyTo, GoBy, KeeperNote, NeedsStrides
 from robust_run.ckpt_io.memory.client import MemoryClient, Skipped
+from robust_run.ckpt_io.memory.keeper.striding import Striding
 from robust_run.ckpt_io.memory.pace import LOWER_S, MOST_KEEP, Strides
-from robust_run.ckpt_io.memory.protocol import CopyTo, GoBy, KeeperNote, NeedsStrides
-from robust_run.ckpt_io.memory.striding import Striding
 
 Nodes = Callable[..., KeeperGround]
 Ranks = Callable[..., MemoryClient]

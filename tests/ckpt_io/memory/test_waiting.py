@@ -10,20 +10,12 @@ import msgspec
 import pytest
 
 from robust_run.ckpt_io.memory import node_memory
+from robust_run.ckpt_io.memory.agent_protocol import AttemptBegins
 from robust_run.ckpt_io.memory.buffers import Ledger
 from robust_run.ckpt_io.memory.frames import take
-from robust_run.ckpt_io.memory.keeper import BEGIN_S, Keeper
-from robust_run.ckpt_io.memory.peers import Peer
-from robust_run.ckpt_io.memory.protocol import (
-    Attach,
-    AttemptBegins,
-    Begin,
-    Copied,
-    FromKeeper,
-    Place,
-    Reserve,
-    Skip,
-)
+from robust_run.ckpt_io.memory.keeper.keeper import BEGIN_S, Keeper
+from robust_run.ckpt_io.memory.keeper.peers import Peer
+from robust_run.ckpt_io.memory.protocol import Attach, Begin, Copied, FromKeeper, Place, Reserve, Skip
 
 _decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(FromKeeper)
 

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from robust_run.errors import UserError
-from robust_run.health.checks.types import NodeFacts
-from robust_run.health.commands.check import FleetFinder, check
-from robust_run.health.diagnostics.here import LocalFleet
+from robust_run.health.commands.check import check
 
 
 def robust(*arguments: str, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
@@ -69,15 +66,3 @@ def test_the_list_does_nothing(tmp_path: Path) -> None:
 def test_wrong_command_lines(arguments: list[str], says: str) -> None:
     done = CliRunner().invoke(check, arguments, standalone_mode=False)
     assert isinstance(done.exception, UserError) and says in str(done.exception)
-
-
-def test_whoever_can_reach_a_job_finds_its_nodes() -> None:
-    asked: list[tuple[str, Sequence[str]]] = []
-
-    def find(run: str, names: Sequence[str]) -> LocalFleet:
-        asked.append((run, names))
-        return LocalFleet([NodeFacts(name=name) for name in ("a", "b")], {})
-
-    done = CliRunner().invoke(check, ["run-1", "--all", "--list"], obj=FleetFinder(find), standalone_mode=False)
-    assert done.exception is None and "a+b" in done.output
-    assert asked == [("run-1", ())]

@@ -59,3 +59,8 @@ def test_alerts_and_clears_alternate_except_for_repeats(steps: list[tuple[float,
     kinds = [event.kind for event in said_over(*moments)]
     assert kinds[:1] != ["clear"]
     assert ("clear", "clear") not in list(itertools.pairwise(kinds))
+
+
+def test_one_that_is_followed_is_not_over_because_others_crowd_it_out() -> None:
+    others = tuple(Condition(name="disk.error", subject=str(number), detail="") for number in range(MOST_CONDITIONS))
+    assert [event.kind for event in said_over((0, (DOWN,)), (1, (*others, DOWN)))].count("clear") == 0

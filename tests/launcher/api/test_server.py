@@ -23,8 +23,9 @@ from robust_run.errors import PlatformError
 from robust_run.launcher.model.events import NodeEvicted, NodeReadmitted, RestartAsked, SignalReceived, Tick
 from robust_run.launcher.operator.reading.client import ApiTarget, NoAnswerError, node_path
 from robust_run.launcher.operator.reading.place import ApiEndpoint, read_place, write_place
+from robust_run.launcher.operator.server.access import may_read
 from robust_run.launcher.operator.server.connections import MOST_CONNECTIONS
-from robust_run.launcher.operator.server.routes import Api, may_read
+from robust_run.launcher.operator.server.routes import Api
 from robust_run.launcher.operator.server.server import HttpPlace
 from robust_run.launcher.operator.views.operations import OperatorWish
 from robust_run.launcher.operator.views.status_types import ActionView, EventsView, JobView, NodesView

@@ -7,7 +7,7 @@ from typing import Any
 
 from stories import Story, one_node
 
-from robust_run.launcher.controller.code_staging import Staging
+from robust_run.launcher.controller.code.staging import Staging
 from robust_run.launcher.model.code_events import CodeCaptured, CodeVersion, UpdateDue, UpdateStaged
 
 

@@ -37,7 +37,6 @@ def test_an_agent_joins_and_both_know_each_other() -> None:
         async with serving() as port:
             connection = await port.dial(hello_of("gpu-3"))
             assert (connection.welcome.term, connection.welcome.candidates) == (7, ("a:1", "b:2"))
-            assert connection.local_address == "127.0.0.1"
             (peer,) = port.server.peers
             assert (peer.id, peer.name, port.server.unproven) == ("id-gpu-3", "gpu-3", 0)
             connection.close()

@@ -7,7 +7,7 @@ from typing import Any
 
 from stories import several_nodes
 
-from robust_run.launcher.controller.asking import Asking, Question
+from robust_run.launcher.controller.checks.asking import Asking, Question
 from robust_run.launcher.core.state import JobState
 from robust_run.launcher.model.check_events import ChecksSaid, RunChecks
 

@@ -9,7 +9,7 @@ import pytest
 
 from robust_run.launcher.control import frames
 from robust_run.launcher.control.messages import CodeParts
-from robust_run.launcher.controller.code_sending import AT_ONCE, MOST_UNREAD_BYTES, CodeSending
+from robust_run.launcher.controller.code.sending import AT_ONCE, MOST_UNREAD_BYTES, CodeSending
 from robust_run.launcher.records.code.tree_store import TreeStore
 from robust_run.launcher.records.code.types import CodeFile, CodeTree
 

@@ -15,7 +15,7 @@ from hosts import Cluster, Host, need_hosts
 from jobs import wait_for
 
 from robust_run.ckpt_io import catalog
-from robust_run.launcher.agent.memory_flush import OTHERS_S
+from robust_run.launcher.agent.memory.flush import OTHERS_S
 
 pytestmark = pytest.mark.timeout(600)
 

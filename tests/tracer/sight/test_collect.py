@@ -16,7 +16,7 @@ from ranks_alone import PATIENCE_S, rank, until
 
 from robust_run.tracer.files import ring, ring_format
 from robust_run.tracer.sight import fault_signal, processes, spy
-from robust_run.tracer.sight.collect import collect, dead_sights, stacks_of
+from robust_run.tracer.sight.collect import collect, dead_sights
 from robust_run.tracer.sight.fault_signal import CHILD_AGE_S, FILE_BYTES
 from robust_run.tracer.sight.spy import find_spy
 from robust_run.tracer.sight.target_view import SightWorld
@@ -348,7 +348,7 @@ def test_a_stopped_rank_is_seen_through_py_spy(tmp_path: Path):
 def test_a_rank_that_is_not_armed_is_seen_through_py_spy(tmp_path: Path):
     world = with_spy()
     with rank(tmp_path, SLEEPS, armed=False) as target:
-        (sight,) = asyncio.run(stacks_of([target], world))
+        (sight,) = asyncio.run(collect([target], samples=1, world=world))
     if not own(sight).stacks:
         pytest.skip("py-spy may not trace here")
     assert places(sight) == ["rank_0.py get"]

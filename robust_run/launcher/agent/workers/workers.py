@@ -1,4 +1,4 @@
-"""Starts worker processes, sees their ends, signals them. Knows nothing of why.
+"""Starts workers and helper processes, sees their ends, signals them. Knows nothing of why.
 
 A worker is the leader of its own session; everything it starts is in our tree, because we are a subreaper. It dies with us
 (PR_SET_PDEATHSIG), also if we are killed. Its end is seen through a pidfd, not by polling.
@@ -162,6 +162,53 @@ def start(
 def adopt(pid: int, rank: int) -> Worker:
     """Return a worker that we did not start but whose parent we became."""
     return Worker(pid, lambda: _exit_code_of(pid), rank, f"rank {rank}")
+
+
+class Helpers:
+    """Processes of ours that outlive an attempt. Their parent is this process; what they say goes to one log."""
+
+    def __init__(self, setup: Callable[[], None], log: str, now_s: Callable[[], float]) -> None:
+        self._setup, self._log, self._now_s = setup, log, now_s
+        self._running: list[Worker] = []
+
+    def adopt(self, *pids: int) -> None:
+        """Take over processes that we did not start but whose parent we became."""
+        self._running += [adopt(pid, -1) for pid in pids]
+
+    def start(self, argv: tuple[str, ...], env: Mapping[str, str], keep: tuple[int, ...]) -> int:
+        """Start one that inherits the descriptors `keep`; return its pid. Raises PlatformError."""
+        try:
+            log = os.open(self._log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        except OSError:
+            log = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            helper = start(argv, env, self._setup, stdin=nothing, stdout=log, stderr=log, keep=keep)
+        finally:
+            os.close(log)
+            os.close(nothing)
+        self._running.append(helper)
+        return helper.pid
+
+    def pids(self) -> list[int]:
+        """Return those that run; ended ones are collected on the way."""
+        now_s = self._now_s()
+        self._running = [helper for helper in self._running if not helper.poll(now_s)]
+        return [helper.pid for helper in self._running]
+
+    def pids_uncollected(self) -> list[int]:
+        """Return those whose end nobody has seen yet; none is collected."""
+        return [helper.pid for helper in self._running if helper.exit_code is None]
+
+    def exit_code(self, pid: int | None, within_s: float) -> int | None:
+        """Return the exit code of one that is known to be ending, None if it has none in that time, or is none of ours."""
+        helper = next((each for each in self._running if each.pid == pid), None)
+        return helper.exit_code if helper is not None and helper.ends_within(within_s, self._now_s()) else None
+
+    def kill(self) -> None:
+        """Kill all, with their groups."""
+        for helper in self._running:
+            helper.signal(signal.SIGKILL, self._now_s())
 
 
 def _exit_code_of(pid: int) -> int | None:

@@ -25,7 +25,6 @@ from robust_run.launcher.model.resume_events import (
     ResumePoint,
     SavedCheckpoint,
 )
-from robust_run.report.summary import duration
 
 if TYPE_CHECKING:
     from robust_run.launcher.core.diagnosis.judge import AttemptJudgement
@@ -139,9 +138,15 @@ def sentence(event: ResumeChosen, news: Sequence[PassedOver], unsure: Sequence[s
     else:
         place = f"at step {event.step}" if event.step is not None else f"from {called(None, event.name)}"
         place += ", each node from a checkpoint of its own" if event.point().is_own else ""
-    age = f" (checkpoint of {duration(lost_s)} before the failure)" if lost_s is not None else ""
+    age = f" (checkpoint of {_duration(lost_s)} before the failure)" if lost_s is not None else ""
     doubt = f", although {'; '.join(unsure)}" if unsure else ""
     return "; ".join([*over, f"attempt {event.attempt} starts {place}{age}{doubt}"])
+
+
+def _duration(seconds: float) -> str:
+    from robust_run.report.summary import duration  # nothing of it before the first workers
+
+    return duration(seconds)
 
 
 def _from_where(elsewhere: Sequence[PartsElsewhere]) -> str:

@@ -10,7 +10,7 @@ import msgspec
 
 from robust_run.errors import PlatformError
 from robust_run.launcher.control.code_transfer import Receiver, contents_of
-from robust_run.launcher.controller.code_staging import store_folder
+from robust_run.launcher.controller.code.staging import store_folder
 from robust_run.launcher.operator.reading.client import (
     ApiTarget,
     NoAnswerError,

@@ -11,7 +11,7 @@ import click
 @click.option("-q", "--quiet", is_flag=True, help="Say nothing; the exit code is the answer.")
 def ready(quiet: bool) -> int:
     """Say whether a robust-run of this container has joined its job; exit code 1 if not. For readiness probes."""
-    from robust_run.launcher.records.run_directory import joined_here
+    from robust_run.launcher.records.memory_folders import joined_here
 
     runs = joined_here()
     if not quiet:

@@ -23,7 +23,7 @@ from robust_run.launcher.operator.views.check_words import CheckBegun, CheckView
 from robust_run.launcher.operator.views.operations import OperationRefusedError
 
 if TYPE_CHECKING:
-    from robust_run.launcher.controller.check_session import CheckSession
+    from robust_run.launcher.controller.checks.session import CheckSession
 
 #: Sessions that are remembered.
 MOST_KEPT = 8

@@ -22,7 +22,7 @@ from aiohttp import web
 from robust_run.clock import Clock
 from robust_run.errors import RobustRunError
 from robust_run.launcher.control.code_transfer import Receiver, parts_of
-from robust_run.launcher.controller.code_staging import store_folder
+from robust_run.launcher.controller.code.staging import store_folder
 from robust_run.launcher.controller.handle_types import ControllerHandle
 from robust_run.launcher.operator.views import code_operations
 from robust_run.launcher.operator.views.code_words import (

@@ -21,19 +21,17 @@ An error is `{"error": "one line"}`. Actions take JSON only: no page of another 
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
-import hmac
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Literal, Protocol
+from typing import Protocol
 
 import msgspec
 from aiohttp import web
 
 from robust_run.clock import Clock
 from robust_run.launcher.controller.handle_types import ControllerHandle
+from robust_run.launcher.operator.server.access import AccessTokens, may_read
 from robust_run.launcher.operator.server.check_routes import CheckRoutes
 from robust_run.launcher.operator.server.code_routes import CodeRoutes
 from robust_run.launcher.operator.server.journal_pages import MOST_LINES, JournalPages
@@ -43,7 +41,6 @@ from robust_run.launcher.operator.views import operations, show
 from robust_run.launcher.operator.views import status as views
 from robust_run.launcher.operator.views.operations import Granted, OperationRefusedError, OperatorWish, number_in
 from robust_run.launcher.operator.views.status_types import ActionView, NodesView
-from robust_run.launcher.records.token import reading_token
 from robust_run.tracer.types import Scene
 
 LARGEST_BODY_BYTES = 64 << 10
@@ -64,11 +61,6 @@ SCENE_S = 15.0
 
 #: Nodes on the page for a browser.
 SHOWN_NODES = 200
-
-#: What the reading token shows, besides the pages of incidents.
-_READABLE = frozenset(
-    ("/", "/report.html", "/page", "/metrics", "/v1/status", "/v1/nodes", "/v1/live", "/v1/incidents")
-)
 
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Server": "robust-run"}
 
@@ -96,9 +88,7 @@ class Api:
         """`metrics_token`: lets in to `/metrics`; empty: no such token does."""
         self._controller = controller
         self._clock = clock
-        self._token = token.encode()
-        self._reading = reading_token(token).encode()
-        self._metrics = metrics_token.encode()
+        self._tokens = AccessTokens(token, metrics_token)
         self._gate = gate
         self._pages = JournalPages(controller.journal_path)
         self._live = LiveRoutes(controller, clock)
@@ -149,7 +139,11 @@ class Api:
     @web.middleware
     async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         try:
-            may = "all" if self._gate.is_trusted(request.protocol) else self._may(request)
+            may = (
+                "all"
+                if self._gate.is_trusted(request.protocol)
+                else self._tokens.allow(request.headers.get("Authorization", ""))
+            )
             if not may:
                 response: web.StreamResponse = _error(
                     401, "this needs the job's token: the file token of its run directory"
@@ -173,24 +167,6 @@ class Api:
         response.headers.update(_HEADERS)
         response.force_close()
         return response
-
-    def _may(self, request: web.Request) -> Literal["all", "read", "metrics", ""]:
-        """Return what the token allows that the request carries: as programs send it, or as a browser sends a password."""
-        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-        secret = given.strip().encode(errors="replace")
-        if scheme.lower() == "basic":
-            try:
-                secret = base64.b64decode(secret, validate=True).partition(b":")[2]
-            except binascii.Error:
-                return ""
-        elif scheme.lower() != "bearer":
-            return ""
-        is_full = hmac.compare_digest(secret, self._token)
-        is_reading = hmac.compare_digest(secret, self._reading)
-        is_metrics = hmac.compare_digest(secret, self._metrics) and bool(self._metrics)
-        if not self._token:
-            return ""
-        return "all" if is_full else "read" if is_reading else "metrics" if is_metrics else ""
 
     # --- reading ---
 
@@ -275,11 +251,6 @@ class Api:
         if granted.event is not None:
             self._controller.tell(granted.event)
         return _json(granted.answer)
-
-
-def may_read(method: str, path: str) -> bool:
-    """Whether the reading token is enough for a request: what is not named here needs the job's own."""
-    return method == "GET" and (path in _READABLE or (path.startswith("/incidents/") and not path.endswith(".json")))
 
 
 async def _wish(request: web.Request) -> OperatorWish:

@@ -23,7 +23,8 @@ from robust_run.launcher.controller.leadership.leaders import where_led
 from robust_run.launcher.controller.leadership.types import JobFinished
 from robust_run.launcher.model.job import JobSpec, ManyNodes
 from robust_run.launcher.records import evictions
-from robust_run.launcher.records.run_directory import RunDirectory, remove_dead_memory, remove_memory_folders
+from robust_run.launcher.records.memory_folders import remove_dead_memory, remove_memory_folders
+from robust_run.launcher.records.run_directory import RunDirectory
 from robust_run.launcher.records.token import job_name, job_secret, job_token, keeper_key, read_token
 from robust_run.launcher.start.console import Console
 from robust_run.launcher.start.guard import hold_signals, run_guarded

@@ -7,31 +7,29 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING
 
 from robust_run.errors import UserError
 from robust_run.launcher.model.job import ManyNodes
 from robust_run.launcher.model.world import World, absolute, shown
-from robust_run.launcher.start.options.options import NODES, OPTIONS, Options
+from robust_run.launcher.start.options import meeting_place, rdzv_conf
+from robust_run.launcher.start.options.meeting_place import RendezvousPlace
+from robust_run.launcher.start.options.option_types import Options
 from robust_run.launcher.start.options.rendezvous import (
     check_backend,
-    check_seconds,
+    is_one_node,
     job_id,
+    nothing_for_one_node,
     parse_endpoint,
     parse_host,
+    parse_nnodes,
     parse_settings,
+    parse_standby,
 )
 
-if TYPE_CHECKING:
-    from robust_run.launcher.start.options.meeting_place import RendezvousPlace
-
-MOST_NODES = 100_000
-"""More nodes than any cluster has: a larger number is a slip of the finger."""
 MOST_COORDINATORS = 16
 MOST_NAME = 253
 """Characters of a host's name, as DNS has it."""
 _NODE_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MOST_NAME - 1}}}")
-_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 ETCD_PORT = 2379
 """Where none is given, as with etcd."""
 
@@ -41,15 +39,10 @@ def resolve_many(options: Options, world: World) -> tuple[ManyNodes | None, tupl
 
     One node with standbys is a job of several. Raises UserError, one line, for the first thing that cannot be.
     """
+    if is_one_node(options):
+        return None, nothing_for_one_node(options)
     fewest, most = parse_nnodes(options.nnodes)
-    standby = _standby(options.standby, most)
-    coordinator = _coordinator(options)
-    if options.wait_for_nodes is not None:
-        check_seconds("--wait-for-nodes", options.wait_for_nodes)
-    if _is_one_node(options, fewest, most, standby):
-        return None, _nothing_for_one_node(options)
-    from robust_run.launcher.start.options import meeting_place, rdzv_conf  # for jobs of several nodes only
-
+    standby = parse_standby(options.standby, most)
     check_backend(options.rdzv_backend)
     settings = parse_settings(options.rdzv_conf)
     rdzv_conf.check_known(settings)
@@ -77,7 +70,7 @@ def resolve_many(options: Options, world: World) -> tuple[ManyNodes | None, tupl
         lease_s=lease_s,
         evict_list=_evict_list(options, world),
         controller_standby=_controller_standby(options, most + standby),
-        coordinator=coordinator,
+        coordinator=parse_coordinator(options),
         found=options.found,
         node_name=parse_node_name(options.node_name),
         tls_cert=tls_cert,
@@ -105,68 +98,7 @@ def _remarks(options: Options, place: RendezvousPlace, *, static: bool) -> tuple
     return ()
 
 
-def parse_nnodes(text: str) -> tuple[int, int]:
-    """Return MIN and MAX of `N` or `MIN:MAX`. Raises UserError."""
-    parts = text.split(":")
-    if len(parts) > 2 or not all(re.fullmatch(r"\s*\d{1,9}\s*", part) for part in parts):
-        raise UserError(f"--nnodes {text!r} is neither a number nor MIN:MAX; for one node write --nnodes 1")
-    fewest, most = int(parts[0]), int(parts[-1])
-    if not 1 <= fewest <= most:
-        raise UserError(f"--nnodes {text}: needs 1 <= MIN <= MAX; for one node write --nnodes 1")
-    if most > MOST_NODES:
-        raise UserError(f"--nnodes {text}: at most {MOST_NODES} nodes can be asked for")
-    return fewest, most
-
-
-def _is_one_node(options: Options, fewest: int, most: int, standby: int) -> bool:
-    """Whether the job needs no network. Raises UserError where the options contradict each other."""
-    if options.standalone and (fewest > 1 or (standby > 0 and options.standby != "auto")):
-        what = f"--nnodes {options.nnodes}" if fewest > 1 else f"--standby {options.standby}"
-        raise UserError(f"--standalone is one node that no other can join; leave it or {what} out")
-    if not options.standalone and most + standby > 1 and not _meets_nobody(options, fewest):
-        return False
-    if options.node_rank != 0:
-        raise UserError(f"--node-rank {options.node_rank}: the only node of a job has rank 0; leave the option out")
-    return True
-
-
-def _meets_nobody(options: Options, fewest: int) -> bool:
-    """Whether no other node could find this one: it meets at a free port of its own, as some type for torchrun on one machine."""
-    if fewest > 1 or options.rdzv_backend != "c10d" or options.standby not in ("auto", "0"):
-        return False
-    host, port = parse_endpoint(options.rdzv_endpoint)
-    return port == 0 and host.lower() in _THIS_MACHINE
-
-
-def _nothing_for_one_node(options: Options) -> tuple[str, ...]:
-    if _meets_nobody(options, 1) and parse_nnodes(options.nnodes)[1] > 1:
-        return (
-            f"--rdzv-endpoint {options.rdzv_endpoint}: port 0 is one that no other node knows; this job has one node",
-        )
-    names = [
-        f"--{each.name}" for each in OPTIONS if each.group == NODES and getattr(options, each.field) != each.default
-    ]
-    # `auto` may well mean none; a name may be the environment's of a whole cluster
-    asked = [name for name in names if name not in ("--standby", "--node-name")]
-    return (f"{', '.join(asked)}: nothing to do, the job has one node",) if asked else ()
-
-
-def _standby(text: str, most: int) -> int:
-    if text.strip() == "auto":
-        from robust_run.launcher.core.spares import standby_count
-
-        return standby_count(most)
-    if not re.fullmatch(r"\s*[0-9]{1,9}\s*", text):
-        raise UserError(f"--standby {text!r} is neither a number of nodes, 0 or more, nor auto")
-    if int(text) > MOST_NODES:
-        raise UserError(f"--standby {text}: at most {MOST_NODES} nodes can be asked for")
-    return int(text)
-
-
-# --- our own options ------------------------------------------------------------------------------------------------
-
-
-def _coordinator(options: Options) -> str:
+def parse_coordinator(options: Options) -> str:
     """Return `etcd://HOST:PORT,...` with every port written out, empty if there is none."""
     text = options.coordinator or ""
     if not text:

@@ -8,29 +8,22 @@ field of the job (`JobSpec`), that field's.
 from __future__ import annotations
 
 from robust_run.launcher.start.options.option_types import (
-    CHECKPOINTS,
     ENDINGS,
-    FAILURES,
     GROUPS,
-    HEALTH,
     HELP,
-    IMAGES,
-    NODE_OPTIONS,
     NODES,
     OURS,
     OUTPUT,
-    OWN,
     RENDEZVOUS,
     RESUMABLE,
     SCRIPT,
-    SETUPS,
-    SLURM,
     WORKERS,
     OptionDescription,
     OptionLook,
     Options,
     describe,
 )
+from robust_run.launcher.start.options.own_options import OWN_OPTIONS
 
 __all__ = ["GROUPS", "HELP", "HELP_OPTIONS", "NODES", "OPTIONS", "OURS", "RESUMABLE", "OptionDescription", "Options"]
 
@@ -98,18 +91,8 @@ OPTIONS: tuple[OptionDescription, ...] = (
         "Port they meet at (29500); with one node the workers' port, a free one unless given.",
         _WHOLE,
     ),
-    describe(
-        RENDEZVOUS,
-        "local-addr",
-        "HOST",
-        "Address of this node for workers of others; found out unless given.",
-    ),
-    describe(
-        OUTPUT,
-        "log-dir",
-        "FOLDER",
-        "Where run directories go (default ./robust-runs). /dev/null keeps nothing.",
-    ),
+    describe(RENDEZVOUS, "local-addr", "HOST", "Address of this node for workers of others; found out unless given."),
+    describe(OUTPUT, "log-dir", "FOLDER", "Where run directories go (default ./robust-runs). /dev/null keeps nothing."),
     describe(
         OUTPUT,
         "redirects",
@@ -143,13 +126,7 @@ OPTIONS: tuple[OptionDescription, ...] = (
         "Restarts in a row without progress before the job ends; 0 never restarts.",
         _WHOLE,
     ),
-    describe(
-        ENDINGS,
-        "monitor-interval",
-        "SECONDS",
-        "Accepted for torchrun's sake; exits are seen at once.",
-        _DECIMAL,
-    ),
+    describe(ENDINGS, "monitor-interval", "SECONDS", "Accepted for torchrun's sake; exits are seen at once.", _DECIMAL),
     describe(ENDINGS, "signals-to-handle", "NAME,...", "Signals that end the job and are forwarded to the workers."),
     describe(
         ENDINGS,
@@ -158,252 +135,7 @@ OPTIONS: tuple[OptionDescription, ...] = (
         "From the forwarded signal to SIGKILL (default $TORCH_ELASTIC_SHUTDOWN_TIMEOUT, else 30).",
         _WHOLE,
     ),
-    describe(OWN, "run-id", "TEXT", "Name of the run directory (default: date, time and four letters)."),
-    describe(FAILURES, "restart-grace", "SECONDS", "From SIGTERM to SIGKILL for survivors of a failure.", _DECIMAL),
-    describe(FAILURES, "progress-after", "SECONDS", "An attempt that lived this long counts as progress.", _DECIMAL),
-    describe(
-        FAILURES,
-        "progress-path",
-        "PATH",
-        "A file, folder or glob whose growth counts as progress (checkpoints). May be repeated.",
-        OptionLook(kind="paths"),
-    ),
-    describe(OWN, "no-warm", "", "Start every worker from nothing, never from a pre-imported process."),
-    describe(
-        OWN, "preload", "MODULE,...|auto", "What the pre-imported process imports; auto: what the first attempt did."
-    ),
-    describe(OWN, "http-port", "PORT|off", "Port of the status page and Prometheus; 0 is a free one, off none."),
-    describe(
-        OWN,
-        "http-host",
-        "HOST",
-        "Address that the port listens on; unless given, of this machine alone. 0.0.0.0 or :: for all of its addresses.",
-    ),
-    describe(
-        OWN,
-        "prometheus-dir",
-        "FOLDER",
-        "Write where the metrics are into a file there, for Prometheus (file_sd); it goes when the job ends.",
-    ),
-    describe(
-        FAILURES,
-        "on-hang",
-        "auto|relaunch|evict|report",
-        "When ranks wait for one that is stuck: evict its node, or start again. auto: at once if it is proven, "
-        "else shortly before torch's own time limit.",
-        OptionLook(choices=("auto", "relaunch", "evict", "report")),
-    ),
-    describe(
-        FAILURES,
-        "hang-after",
-        "SECONDS",
-        "A rank that is waited for so long is looked at and named; longer where steps are longer.",
-        _DECIMAL,
-    ),
-    describe(
-        FAILURES,
-        "hang-patience",
-        "auto|TIME",
-        "With --on-hang auto: when a wait that is not proven to be a hang is acted on (90s, 5m, 2h). auto: after "
-        "2 min where all have come to a call and no byte moves, else shortly before torch's own time limit.",
-    ),
-    describe(
-        FAILURES,
-        "on-slow",
-        "report|evict",
-        "When a rank or a node is slower than its peers for five rounds in a row.",
-        OptionLook(choices=("report", "evict")),
-    ),
-    describe(
-        FAILURES,
-        "diagnose",
-        "auto|always|never",
-        "When a failure is unexplained: check the nodes, try again, roll back, replay; auto: not for the first plain crash.",
-        OptionLook(choices=("auto", "always", "never")),
-    ),
-    describe(
-        FAILURES,
-        "replay",
-        "auto|always|never",
-        "Let groups of nodes run SCRIPT to find a bad one; auto: where SCRIPT minds ROBUST_REPLAY, so that it saves nothing.",
-        OptionLook(choices=("auto", "always", "never"), env=False),  # ROBUST_REPLAY is what workers of a replay see
-    ),
-    describe(
-        FAILURES,
-        "diagnose-checks",
-        "CHECK,...",
-        "Which checks; all that make sense unless given. See robust check --list.",
-    ),
-    describe(
-        FAILURES, "replay-unit", "N", "Nodes that one replica of the model needs: groups are multiples of it.", _WHOLE
-    ),
-    describe(FAILURES, "slow-round", "SECONDS", "Length of such a round; 0: nobody looks.", _DECIMAL),
-    describe(
-        FAILURES,
-        "trace-nccl",
-        "auto|on|off",
-        "Look inside NCCL with a profiler plugin; auto: where there are GPUs, NCCL is 2.26 or later and has no plugin yet.",
-        OptionLook(choices=("auto", "on", "off")),
-    ),
-    describe(
-        CHECKPOINTS,
-        "ckpt-dir",
-        "FOLDER",
-        "Checkpoints of robust_run.ckpt_io: each attempt starts from the newest that all its nodes see whole (ROBUST_RESUME).",
-    ),
-    describe(
-        CHECKPOINTS,
-        "ckpt-memory",
-        "auto|off|SIZE",
-        "Keep what robust_run.checkpoint saves in this node's memory, for the next attempt; at most SIZE (64G). auto: where "
-        "SCRIPT mentions it, as much as there is room for.",
-        OptionLook(env=False),  # ROBUST_CKPT_MEMORY is where workers find it
-    ),
-    describe(
-        CHECKPOINTS,
-        "ckpt-memory-dir",
-        "FOLDER",
-        "A folder whose files are in this node's memory: what SCRIPT saves there is written to --ckpt-dir behind it. Jobs of one "
-        "node; at most as much as --ckpt-memory says.",
-        OptionLook(env=False),  # ROBUST_CKPT_MEMORY_DIR is what workers are told
-    ),
-    describe(
-        CHECKPOINTS,
-        "ckpt-every",
-        "N|TIME",
-        "How often robust_run.checkpoint saves to --ckpt-dir: every N steps, or 30s, 10m, 2h; unless given, as SCRIPT says.",
-    ),
-    describe(
-        CHECKPOINTS,
-        "ckpt-keep",
-        "N|all",
-        "How many checkpoints of robust_run.checkpoint stay in --ckpt-dir, at least: what it saved with this option goes when N "
-        "newer ones are whole. Nothing else does, nor what the job started from. Unless given, nothing is removed.",
-    ),
-    describe(
-        CHECKPOINTS,
-        "ckpt-copies",
-        "0|1|auto",
-        "Copies on other nodes of what is kept in memory: a lost node costs a step then. auto: 1 where there are several.",
-        OptionLook(choices=("auto", "0", "1")),
-    ),
-    describe(
-        OWN,
-        "code",
-        "auto|copy|in-place",
-        "Where workers run from. copy: what was captured at the start; auto: that too, once the folder has been edited.",
-        OptionLook(choices=("auto", "copy", "in-place")),
-    ),
-    describe(OWN, "probation-steps", "N", "Optimizer steps after which a code update is trusted.", _WHOLE),
-    describe(
-        OWN,
-        "notify",
-        "URL|CMD|@FILE",
-        "Tell a webhook or a command of incidents; @FILE: the one in its first line, which keeps a secret. May be repeated.",
-        OptionLook(kind="lines"),
-    ),
-    describe(
-        OWN,
-        "resume",
-        "RUN_DIR",
-        "Go on with the controller of a job that is in its journal; needs no SCRIPT.",
-        OptionLook(env=False),
-    ),
-    *NODE_OPTIONS,
-    describe(IMAGES, "image", "URL", "Run the workers inside this image: path or URL of a .sqsh or .sif file."),
-    describe(
-        IMAGES,
-        "image-writable",
-        "FOLDER",
-        "Let workers change what they see of it; changes are kept in FOLDER, or in memory until the job ends.",
-        OptionLook(kind="maybe", alone="memory"),
-    ),
-    describe(
-        IMAGES,
-        "bind",
-        "SRC[:DST][:ro]",
-        "Show a file or folder of this machine inside the image. May be repeated.",
-        OptionLook(kind="paths", env=False),
-    ),
-    describe(
-        IMAGES,
-        "image-cache",
-        "FOLDER",
-        "Where images and snapshots are kept, on a disk of this node (default /var/tmp/robust-run-UID).",
-    ),
-    describe(
-        IMAGES,
-        "record-window",
-        "SECONDS",
-        "What is read before the first optimizer step, or in this time, is fetched first the next time.",
-        _DECIMAL,
-    ),
-    describe(
-        IMAGES,
-        "prefetch-env",
-        "",
-        "No image: read ahead the files of the Python environment that earlier starts read.",
-    ),
-    describe(
-        SETUPS,
-        "setup",
-        "CMD",
-        "Run this command once, keep what it changes in the environment, and have that on every node. May be repeated.",
-        OptionLook(kind="lines"),
-    ),
-    describe(SETUPS, "setup-file", "FILE", "The same with a shell script. May be repeated.", OptionLook(kind="paths")),
-    describe(
-        SETUPS,
-        "setup-store",
-        "URL",
-        "Where it is kept; with several nodes a place that all of them reach (default: the user's cache).",
-    ),
-    describe(SETUPS, "setup-token-file", "FILE", "A secret that signs what is kept; what others made is refused."),
-    describe(SETUPS, "refresh-setup", "", "Run the commands anew, though what they brought is there."),
-    describe(
-        HEALTH, "no-sensors", "", "Start no process that watches GPUs, links, disks, memory and the kernel's log."
-    ),
-    describe(
-        HEALTH,
-        "health-rules",
-        "FILE",
-        "TOML that changes what follows from what is seen, and how sensors look; the same on every node.",
-    ),
-    describe(
-        HEALTH,
-        "max-evict-share",
-        "FRACTION",
-        "Rules evict no more than this of the nodes within an hour, but at least one; 0: none (default 0.1).",
-        _DECIMAL,
-    ),
-    describe(
-        HEALTH,
-        "metrics-from",
-        "FOLDER",
-        "Look for NaN, jumps and a loss of speed in event files of TensorBoard or wandb there. May be repeated.",
-        OptionLook(kind="paths"),
-    ),
-    describe(
-        SLURM,
-        "requeue",
-        "auto|never",
-        "Put a batch job back into the queue when its time is over or too few nodes are left; it then goes on.",
-        OptionLook(choices=("auto", "never")),
-    ),
-    describe(
-        SLURM,
-        "warn-before",
-        "SECONDS",
-        "How long before the time limit the script is warned; it may use all but what --shutdown-timeout needs.",
-        _DECIMAL,
-    ),
-    describe(
-        SLURM,
-        "revive",
-        "auto|never",
-        "Start an agent that died on a node that lives again, with srun.",
-        OptionLook(choices=("auto", "never")),
-    ),
+    *OWN_OPTIONS,
 )
 """All options that end up in `Options`."""
 

@@ -1,4 +1,4 @@
-"""The rendezvous options of torchrun: how they are written, and what of them matters where there is one node.
+"""The rendezvous options of torchrun: how they are written, whether the job has one node, and what of them matters then.
 
 What several nodes make of them is in `many_nodes`, `meeting_place` and `rdzv_conf`.
 """
@@ -12,9 +12,13 @@ import msgspec
 
 from robust_run.errors import UserError
 from robust_run.launcher.model.job import NO_PORT
-from robust_run.launcher.start.options.options import Options
+from robust_run.launcher.start.options.option_types import NODES, Options
+from robust_run.launcher.start.options.options import OPTIONS
 
 HIGHEST_PORT = 65535
+MOST_NODES = 100_000
+"""More nodes than any cluster has: a larger number is a slip of the finger."""
+_THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 _HOST = re.compile(r"[\w.:%-]+")
 _UNSET_ID = "none"
 
@@ -151,3 +155,71 @@ def parse_host(name: str, text: str) -> str:
 
 def _unbracketed(host: str) -> str:
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host
+
+
+def parse_nnodes(text: str) -> tuple[int, int]:
+    """Return MIN and MAX of `N` or `MIN:MAX`. Raises UserError."""
+    parts = text.split(":")
+    if len(parts) > 2 or not all(re.fullmatch(r"\s*\d{1,9}\s*", part) for part in parts):
+        raise UserError(f"--nnodes {text!r} is neither a number nor MIN:MAX; for one node write --nnodes 1")
+    fewest, most = int(parts[0]), int(parts[-1])
+    if not 1 <= fewest <= most:
+        raise UserError(f"--nnodes {text}: needs 1 <= MIN <= MAX; for one node write --nnodes 1")
+    if most > MOST_NODES:
+        raise UserError(f"--nnodes {text}: at most {MOST_NODES} nodes can be asked for")
+    return fewest, most
+
+
+def parse_standby(text: str, most: int) -> int:
+    """Return K of `--standby`; of `auto`, as many as MAX nodes need. Raises UserError."""
+    if text.strip() == "auto":
+        from robust_run.launcher.core.spares import standby_count
+
+        return standby_count(most)
+    if not re.fullmatch(r"\s*[0-9]{1,9}\s*", text):
+        raise UserError(f"--standby {text!r} is neither a number of nodes, 0 or more, nor auto")
+    if int(text) > MOST_NODES:
+        raise UserError(f"--standby {text}: at most {MOST_NODES} nodes can be asked for")
+    return int(text)
+
+
+def is_one_node(options: Options) -> bool:
+    """Whether the job needs no network; with standbys it does. Raises UserError where the options contradict each other."""
+    fewest, most = parse_nnodes(options.nnodes)
+    standby = parse_standby(options.standby, most)
+    if options.coordinator:
+        from robust_run.launcher.start.options.many_nodes import parse_coordinator
+
+        parse_coordinator(options)
+    if options.wait_for_nodes is not None:
+        check_seconds("--wait-for-nodes", options.wait_for_nodes)
+    if options.standalone and (fewest > 1 or (standby > 0 and options.standby != "auto")):
+        what = f"--nnodes {options.nnodes}" if fewest > 1 else f"--standby {options.standby}"
+        raise UserError(f"--standalone is one node that no other can join; leave it or {what} out")
+    if not options.standalone and most + standby > 1 and not _meets_nobody(options, fewest):
+        return False
+    if options.node_rank != 0:
+        raise UserError(f"--node-rank {options.node_rank}: the only node of a job has rank 0; leave the option out")
+    return True
+
+
+def _meets_nobody(options: Options, fewest: int) -> bool:
+    """Whether no other node could find this one: it meets at a free port of its own, as some type for torchrun on one machine."""
+    if fewest > 1 or options.rdzv_backend != "c10d" or options.standby not in ("auto", "0"):
+        return False
+    host, port = parse_endpoint(options.rdzv_endpoint)
+    return port == 0 and host.lower() in _THIS_MACHINE
+
+
+def nothing_for_one_node(options: Options) -> tuple[str, ...]:
+    """Return what is said of options for several nodes, where the job has one."""
+    if _meets_nobody(options, 1) and parse_nnodes(options.nnodes)[1] > 1:
+        return (
+            f"--rdzv-endpoint {options.rdzv_endpoint}: port 0 is one that no other node knows; this job has one node",
+        )
+    names = [
+        f"--{each.name}" for each in OPTIONS if each.group == NODES and getattr(options, each.field) != each.default
+    ]
+    # `auto` may well mean none; a name may be the environment's of a whole cluster
+    asked = [name for name in names if name not in ("--standby", "--node-name")]
+    return (f"{', '.join(asked)}: nothing to do, the job has one node",) if asked else ()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import signal
 from typing import TYPE_CHECKING
 
@@ -15,11 +14,12 @@ from robust_run.launcher.model.job import NO_PORT, JobPolicy, JobSpec, ManyNodes
 from robust_run.launcher.model.job_parts import ImageUse, SetupUse
 from robust_run.launcher.model.world import World, absolute
 from robust_run.launcher.start.options.entrypoint import Entrypoint, resolve_entrypoint
-from robust_run.launcher.start.options.many_nodes import resolve_many
 from robust_run.launcher.start.options.options import Options
 from robust_run.launcher.start.options.rendezvous import (
     Rendezvous,
+    is_one_node,
     job_id,
+    nothing_for_one_node,
     parse_host,
     parse_http_port,
     resolve_rendezvous,
@@ -100,7 +100,7 @@ def _mentions_checkpoint(options: Options, world: World) -> bool:
 
 def _choose(options: Options, world: World) -> _Chosen:
     """Decide what is to be decided, and check what is not. Raises UserError."""
-    many, many_notes = resolve_many(options, world)
+    many, many_notes = _many(options, world)
     rendezvous = resolve_rendezvous(options) if many is None else Rendezvous(rdzv_id=job_id(options))
     _check_numbers(options)
     end_signals = parse_signals(options.signals_to_handle)
@@ -128,6 +128,15 @@ def _choose(options: Options, world: World) -> _Chosen:
         run_id=resolve_run_id(options, rendezvous.rdzv_id, log_dir, world, shared=many is not None),
         notes=(*many_notes, *accepted_notes, *stream_notes, *log_notes, *_http_notes(options, many)),
     )
+
+
+def _many(options: Options, world: World) -> tuple[ManyNodes | None, tuple[str, ...]]:
+    """Return how the nodes meet, None for a job of one node; and notes for the user. Raises UserError."""
+    if is_one_node(options):
+        return None, nothing_for_one_node(options)
+    from robust_run.launcher.start.options.many_nodes import resolve_many  # and what it imports, for several nodes only
+
+    return resolve_many(options, world)
 
 
 def _job(options: Options, chosen: _Chosen, world: World) -> JobSpec:
@@ -163,7 +172,7 @@ def _job(options: Options, chosen: _Chosen, world: World) -> JobSpec:
         prometheus_dir=absolute(options.prometheus_dir, world) if options.prometheus_dir else "",
         on_hang=options.on_hang,
         hang_after_s=options.hang_after,
-        hang_patience_s=parse_patience_s(options.hang_patience, options.hang_after),
+        hang_patience_s=_patience_s(options),
         on_slow=options.on_slow,
         slow_round_s=options.slow_round,
         trace_nccl=options.trace_nccl,
@@ -176,7 +185,7 @@ def _job(options: Options, chosen: _Chosen, world: World) -> JobSpec:
         probation_steps=options.probation_steps,
         sensors=not options.no_sensors,
         diagnose=options.diagnose,
-        notify=resolve_notify(options.notify, world),
+        notify=_notify(options.notify, world),
     )
 
 
@@ -195,25 +204,20 @@ def _http_notes(options: Options, many: ManyNodes | None) -> tuple[str, ...]:
     return ("--http-port: only the controller's own machine reaches it; --http-host 0.0.0.0 opens it to others",)
 
 
-def resolve_notify(words: tuple[str, ...], world: World) -> tuple[str, ...]:
-    """Return whom to tell, files by their absolute paths. Raises UserError, which shows no secret."""
+def _notify(words: tuple[str, ...], world: World) -> tuple[str, ...]:
     if not words:
         return ()
-    from robust_run.launcher.records.notify.target import parse
+    from robust_run.launcher.start.options.notify_use import resolve_notify  # and the kinds of targets
 
-    found = []
-    for word in words:
-        if word.startswith("@"):
-            path = absolute(os.path.expanduser(word[1:]), world)
-            if not world.files.access(path, os.R_OK):
-                raise UserError(f"--notify {word}: the file is not there, or may not be read")
-            lines = world.files.text(path).splitlines()
-            parse(lines[0] if lines else "")
-            found.append(f"@{path}")
-        else:
-            parse(word)
-            found.append(word)
-    return tuple(found)
+    return resolve_notify(words, world)
+
+
+def _patience_s(options: Options) -> float | None:
+    if options.hang_patience.strip().lower() == "auto":
+        return None
+    from robust_run.launcher.start.options.patience_use import parse_patience_s
+
+    return parse_patience_s(options.hang_patience, options.hang_after)
 
 
 def _preload(text: str) -> tuple[str, ...]:
@@ -225,26 +229,6 @@ def _preload(text: str) -> tuple[str, ...]:
         if not all(part.isidentifier() for part in name.split(".")):
             raise UserError(f"--preload {name!r} is no module name; give names separated by commas, or auto")
     return names
-
-
-def parse_patience_s(text: str, hang_after_s: float) -> float | None:
-    """Return the seconds of `--hang-patience`: `90s`, `5m`, `2h` or a bare number; None for `auto`. Raises UserError."""
-    word = text.strip().lower()
-    if word == "auto":
-        return None
-    units_s = {"s": 1.0, "m": 60.0, "h": 3600.0}
-    number, unit_s = (word[:-1], units_s[word[-1]]) if word[-1:] in units_s else (word, 1.0)
-    try:
-        seconds = float(number) * unit_s
-    except ValueError:
-        seconds = -1.0
-    if not (0 < seconds < math.inf):
-        raise UserError(f"--hang-patience {text!r} is no time; write 90s, 5m, 2h or auto")
-    if seconds < hang_after_s:
-        raise UserError(
-            f"--hang-patience {text}: must be --hang-after ({hang_after_s:g} s) or more: sooner nobody looks"
-        )
-    return seconds
 
 
 def parse_signals(text: str) -> tuple[int, ...]:

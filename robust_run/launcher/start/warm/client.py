@@ -51,7 +51,7 @@ class Offer:
         try:
             connection = connect(self._found, self._answer_s)
             try:
-                return _hand_over(connection, self._found.pid, _take_job(spec, env, run_directory, mask), lifeline)
+                return _hand_over(connection, _take_job(spec, env, run_directory, mask), lifeline)
             except BaseException:
                 connection.close()
                 raise
@@ -170,7 +170,7 @@ def _take_job(
     )
 
 
-def _hand_over(connection: socket.socket, pid: int, job: msgspec.Struct, lifeline: int) -> DistantAgent:
+def _hand_over(connection: socket.socket, job: msgspec.Struct, lifeline: int) -> DistantAgent:
     """Return the agent once it runs the job. Raises OSError before that, ConnectionError with a reason."""
     from robust_run.launcher.agent.warm.messages import send
     from robust_run.launcher.start.warm.lease import Go, WarmLeaseReady, WarmRefusal
@@ -179,7 +179,7 @@ def _hand_over(connection: socket.socket, pid: int, job: msgspec.Struct, lifelin
     match receive(connection):
         case WarmLeaseReady(pid=agent_pid):
             send(connection, Go(), (0, 1, 2, lifeline))
-            return DistantAgent(connection, agent_pid, pid)
+            return DistantAgent(connection, agent_pid)
         case WarmRefusal(reason=reason):
             raise ConnectionError(reason)
         case None:
@@ -205,10 +205,9 @@ def receive(connection: socket.socket) -> FromWarmProcess | None:
 class DistantAgent:
     """An agent that is no child of ours: the warm process is its parent."""
 
-    def __init__(self, connection: socket.socket, pid: int, warm_pid: int) -> None:
+    def __init__(self, connection: socket.socket, pid: int) -> None:
         self.pid = pid
         self._connection = connection
-        self._warm_pid = warm_pid
 
     def wait(self) -> tuple[int, tuple[str, ...]]:
         """Wait until the job is over; return the agent's exit code as `subprocess` gives it, and what could not be ended.

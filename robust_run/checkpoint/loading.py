@@ -1,0 +1,123 @@
+"""Where a program goes on: what the launcher names, or the newest that is good, from memory or from storage."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+from robust_run.checkpoint import random_states, together
+from robust_run.checkpoint.encoding import unpack_plain
+from robust_run.checkpoint.session import Session, here, memory_of, place_of, say
+from robust_run.checkpoint.settings import FOLDER, MEMORY, RESUME, Generation, generation_of, step_of
+from robust_run.checkpoint.types import Values
+from robust_run.ckpt_io.errors import CheckpointError, MemoryUnavailable, PeerFailed
+from robust_run.errors import UserError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from robust_run.ckpt_io.memory.client import MemoryClient
+
+
+def load(state: dict[str, Any], *, folder: str | None) -> int | None:
+    """See `robust_run.checkpoint.load`."""
+    if not isinstance(state, dict):
+        raise UserError(f"the state is a {type(state).__name__}: give the dict that is saved")
+
+    def from_memory(client: MemoryClient, generation: Generation, stream: str | None) -> Values | None:
+        from robust_run.checkpoint import memory, spreading
+
+        load_it = spreading.load if generation.saved_by else memory.load
+        return load_it(client, generation, state, stream)
+
+    def from_storage(url: str) -> Values:
+        from robust_run.checkpoint import storage
+
+        return storage.load(url, state)
+
+    values = first_good(folder, from_memory, from_storage)
+    if values is None:
+        return None
+    go_on_from(values, folder)
+    return values.step
+
+
+def go_on_from(values: Values, folder: str | None) -> None:
+    """Be where the ranks were when this was saved, all else being loaded."""
+    _, world_size = together.rank_and_size()
+    if values.world_size == world_size:
+        random_states.put(unpack_plain(values.random))
+    stream = here().stream(os.environ.get(FOLDER, "") if folder is None else folder)
+    stream.last_step = stream.began_step = values.step
+
+
+class OfStream(Protocol):
+    """What was found in memory."""
+
+    @property
+    def stream(self) -> str:
+        """The folder that it belongs to."""
+
+
+Found = TypeVar("Found", bound=OfStream)
+FromMemory: TypeAlias = "Callable[[MemoryClient, Generation, str | None], Found | None]"
+"""Finds a generation there; None: it is of another stream than the one named. All ranks take part."""
+
+
+def first_good(
+    folder: str | None, from_memory: FromMemory[Found], from_storage: Callable[[str], Found]
+) -> Found | None:
+    """Return what the launcher names, if it is of this stream; else the newest of the folder that is no newer than that.
+
+    All ranks take part. Raises CheckpointError, UserError.
+    """
+    resume, is_named = os.environ.get(RESUME, ""), folder is not None
+    where = os.environ.get(FOLDER, "") if folder is None else folder
+    generation = generation_of(resume)
+    if generation is not None:
+        found = _from_memory(here(), generation, resume, from_memory, place_of(where) if is_named else None)
+        if found is not None:
+            return found
+    from robust_run.checkpoint import storage
+
+    if resume and generation is None and (not is_named or os.path.dirname(place_of(resume)) == place_of(where)):
+        return _noted(where, resume, from_storage)
+    for url in storage.newest_first(where, most_step=step_of(os.environ) if resume else None) if where else ():
+        try:
+            return _noted(where, url, from_storage)
+        except CheckpointError as error:  # on all ranks, or on none
+            say(f"checkpoint {url} is passed over: {error}")
+    return None
+
+
+def _noted(folder: str, url: str, load_it: Callable[[str], Found]) -> Found:
+    """Load a checkpoint of storage. Whether that works or not, --ckpt-keep leaves it alone in this process."""
+    here().stream(folder).leave[os.path.basename(url)] = None
+    return load_it(url)
+
+
+def _from_memory(
+    session: Session, generation: Generation, url: str, find: FromMemory[Found], stream: str | None
+) -> Found | None:
+    """Find a generation in memory. What cannot be loaded is noted, so that the next attempt starts elsewhere."""
+    from robust_run.ckpt_io import notes
+    from robust_run.ckpt_io.memory.types import generation_uuid
+
+    uuid = generation_uuid(os.environ.get("ROBUST_JOB", ""), generation.attempt, generation.step)
+    together.check_same("steps in memory", (generation.step, int(uuid[:15], 16)))
+    try:
+        client = together.all_or_none(lambda: memory_of(session, os.environ.get(MEMORY, "")).client)
+        found = find(client, generation, stream)
+    except (
+        PeerFailed,
+        MemoryUnavailable,
+    ) as error:  # the rank that it befell leaves a note; a late keeper is no damage
+        raise CheckpointError(f"step {generation.step} cannot be loaded from memory: {error}") from error
+    except Exception as error:
+        notes.leave_damage(url, uuid, f"{type(error).__name__}: {error}")
+        if isinstance(error, CheckpointError):
+            raise CheckpointError(f"step {generation.step} cannot be loaded from memory: {error}") from error
+        raise
+    if found is not None:
+        session.in_memory = found.stream
+    return found

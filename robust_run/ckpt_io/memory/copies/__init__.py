@@ -1,0 +1,1 @@
+"""Between the keepers of two nodes: copies of parts, sent, held for others, and brought back."""

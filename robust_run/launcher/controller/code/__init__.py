@@ -1,0 +1,1 @@
+"""Code versions, the controller's side: which node needs what, and how it gets there."""
