@@ -130,6 +130,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     wait_for_nodes: float | None = None
     evict_list: str | None = None
     controller_standby: int = 0
+    on_sigterm: str = "job"
     coordinator: str | None = None
     found: bool = False
     node_name: str | None = None
@@ -251,6 +252,14 @@ NODE_OPTIONS: tuple[OptionDescription, ...] = (
     ),
     describe(NODES, "evict-list", "FILE", "Remember evicted nodes in this file, and use none that is in it."),
     describe(NODES, "controller-standby", "K", "Nodes that stand ready to take the controller over.", _WHOLE),
+    describe(
+        NODES,
+        "on-sigterm",
+        "job|node",
+        "What SIGTERM to the node with the controller ends: the job, or this node's part in it, as on any other node, where "
+        "another node stands ready to lead; if all nodes are told within 5 s, the job ends.",
+        OptionLook(choices=("job", "node")),
+    ),
     describe(
         NODES,
         "coordinator",
