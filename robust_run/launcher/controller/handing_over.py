@@ -19,6 +19,7 @@ agent that it leaves.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 #: How long the record may take.
@@ -28,6 +29,13 @@ HEARTBEATS = 2.5
 
 Line = Literal["answers", "silent", "nobody"]
 Handing = Literal["stay", "wait", "resign", "end_job"]
+
+
+def line_of(silent_s: Sequence[float | None], heartbeat_s: float) -> Line:
+    """Return whether one of those in line answers. `silent_s`: for how long each has been silent; None: it is not connected."""
+    if any(each is not None and each <= HEARTBEATS * heartbeat_s for each in silent_s):
+        return "answers"
+    return "silent" if silent_s else "nobody"
 
 
 def handing_of(line: Line, *, has_left: bool, job_ends: bool, is_kept: bool, since_s: float) -> Handing:

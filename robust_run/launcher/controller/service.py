@@ -372,15 +372,15 @@ class Service:
         member = state.members.get(self._host_agent)
         return member is not None and member.gone == "left"
 
-    def line(self, within_s: float) -> Line:
-        """Return whether an agent in line to lead is there, and was heard within that time."""
+    def line(self) -> Line:
+        """Return whether an agent in line to lead is there, and answers."""
+        from robust_run.launcher.controller.handing_over import line_of
+
         assert self.controller is not None
-        now_s, members = self._clock.monotonic_s(), self.controller.state.members
-        there = [each.info.id for each in members.values() if each.present and each.info.candidate in self._candidates]
-        silent_s = [self.detector.silent_s(each, now_s) for each in there if each in self._peers]
-        if any(each is not None and each <= within_s for each in silent_s):
-            return "answers"
-        return "silent" if there else "nobody"
+        now_s, members = self._clock.monotonic_s(), self.controller.state.members.values()
+        there = [each.info.id for each in members if each.present and each.info.candidate in self._candidates]
+        silent_s = [self.detector.silent_s(each, now_s) if each in self._peers else None for each in there]
+        return line_of(silent_s, self._many.heartbeat_s)
 
     def _start_is_kept(self) -> bool:
         """Whether a successor would know of the job's start, and for how many nodes it has to wait: before, none may follow."""

@@ -184,13 +184,13 @@ class ControllerProcess:
 
     def _hand_over(self, service: Service, hold: LeadershipHold) -> None:
         """Give the leadership away, or end the job, where this node leaves in good order (see `handing_over`)."""
-        from robust_run.launcher.controller.handing_over import HEARTBEATS, handing_of
+        from robust_run.launcher.controller.handing_over import handing_of
 
         now_s = self._clock.monotonic_s()
         self._leaves_since_s = now_s if self._leaves_since_s is None else self._leaves_since_s
         assert service.controller is not None
         answer = handing_of(
-            service.line(HEARTBEATS * self._many.heartbeat_s),
+            service.line(),
             has_left=service.host_has_left,
             job_ends=self._finish is not None,
             is_kept=service.lease_record.is_kept(),

@@ -344,11 +344,11 @@ def test_a_leader_knows_that_its_own_node_leaves_and_whether_anybody_can_follow(
     assert not world.service.host_has_left, "all may be told"
     world.service.received(host, Leaving(reason="told to"))  # type: ignore[arg-type]
     assert world.service.host_has_left
-    assert world.service.line(2.5) == "answers"
+    assert world.service.line() == "answers"
     world.clock.now_s += 3
-    assert world.service.line(2.5) == "silent"
+    assert world.service.line() == "silent"
     world.service.received(peer, Leaving(reason="told to"))  # type: ignore[arg-type]
-    assert world.service.line(2.5) == "nobody"
+    assert world.service.line() == "nobody"
     world.mind.tell(SignalReceived(signal=15))
     assert not world.service.host_has_left, "the job is being ended from here"
 

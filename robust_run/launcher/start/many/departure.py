@@ -77,6 +77,11 @@ class Departure:
         """What ends the job, until it is over."""
 
     @property
+    def is_told(self) -> bool:
+        """Whether this node leaves the job, now or in a moment, or has asked for the end of it."""
+        return self._leaving is not None or self._told is not None or self._stop is not None
+
+    @property
     def has_begun(self) -> bool:
         """Whether this node leaves the job."""
         return self._leaving is not None

@@ -117,6 +117,16 @@ class RemoteLink:
         return bool(self._where) and self._where == self._own_controller()
 
     @property
+    def is_leaving(self) -> bool:
+        """Whether this node was told to leave the job."""
+        return self._departure.is_told
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """HOST:PORT of those in line to lead, as this node was told last."""
+        return self._finder.candidates
+
+    @property
     def term(self) -> int:
         """See `ControllerLink`."""
         return self._term
