@@ -185,8 +185,8 @@ class Finder:
         self._said_alone = True
         whom = f"one of {', '.join(self.candidates)}" if self.candidates else "any node that stands for election"
         self._say(
-            f"nobody leads this job; nothing runs here, this node waits {self._patience()}: for {whom}, or the node that led. "
-            f"robust-run --resume {self.run_path}, on the first node, brings it back"
+            f"nobody leads this job; nothing runs here, this node waits up to {self._patience_s:.0f} s for {whom}, "
+            f"or the node that led. robust-run --resume {self.run_path}, on the first node, brings it back"
         )
 
     def _patience(self) -> str:
