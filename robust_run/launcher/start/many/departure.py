@@ -102,7 +102,7 @@ class Departure:
             is_told=self._told is not None,
         )
         if answer == "end_job":
-            if on_sigterm == "node" and number == SIGTERM:
+            if on_sigterm == "node" and number == SIGTERM and self._stop is None:
                 self._say(NOBODY_FOLLOWS)
             self._end_job(number, again)
         elif answer == "leave":
