@@ -27,6 +27,26 @@ ALONE = {
     "DS_ACCELERATOR": "cpu",
     "TOKENIZERS_PARALLELISM": "false",
 }
+FRAMEWORKS = ("transformers", "accelerate", "lightning", "deepspeed")
+#: Shows all that packages need here, at any depth, with the extras that are asked for. What torch needs is torch's.
+NEEDED = """
+from importlib.metadata import distribution
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+def follow(name, extras, found):
+    package = distribution(name)
+    if (canonicalize_name(name), extras) in found:
+        return
+    found[canonicalize_name(name), extras] = package.version
+    for each in map(Requirement, (package.requires or ()) if name != "torch" else ()):
+        if each.marker is None or any(each.marker.evaluate({"extra": extra}) for extra in ("", *extras)):
+            follow(each.name, tuple(sorted(each.extras)), found)
+def show(names):
+    found = {}
+    for name in names:
+        follow(name, (), found)
+    print(*sorted({f"{name}=={version}" for (name, _), version in found.items()}), sep="\\n")
+"""
 COMPILE = """
 from deepspeed.accelerator import get_accelerator
 get_accelerator().create_op_builder("ShareMemCommBuilder").load()
@@ -38,16 +58,27 @@ NOT_AGAIN_S = 600
 """After one attempt that failed nobody tries again for so long: each would wait for the one before."""
 
 
-def wanted(constraints: str) -> list[str]:
-    """Return what is to be installed: what the text pins, without torch, which is there."""
+def pins(constraints: str) -> dict[str, str]:
+    """Return the version of each package that the text pins."""
     lines = [line.partition("#")[0].strip() for line in constraints.splitlines()]
-    return [line for line in lines if line and not line.startswith("torch==")]
+    return dict(line.split("==") for line in lines if line)
+
+
+def wanted(constraints: str) -> list[str]:
+    """Return what is to be installed by name; all else comes because these need it, in the version that is pinned."""
+    pinned = pins(constraints)
+    return [f"{name}=={pinned[name]}" for name in FRAMEWORKS]
 
 
 def version_of(package: str) -> str:
     """Return the version that is pinned."""
-    pins = dict(line.split("==") for line in wanted(CONSTRAINTS.read_text()))
-    return pins[package]
+    return pins(CONSTRAINTS.read_text())[package]
+
+
+def installed() -> dict[str, str]:
+    """Return the version of each package that the frameworks run with: themselves, and what they need; skip as `python` does."""
+    said = _run([python(), "-c", f"{NEEDED}\nshow({FRAMEWORKS})"])
+    return dict(line.split("==") for line in said.split())
 
 
 def python() -> str:

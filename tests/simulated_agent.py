@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from simulated_controller import Wire
 
 from robust_run.health.types import Finding
-from robust_run.launcher.model.actions import Dismiss, EndAttempt, Finish, OpenStore, StartAttempt
+from robust_run.launcher.model.actions import Dismiss, EndAttempt, Finish, JobEnds, OpenStore, StartAttempt
 from robust_run.launcher.model.events import (
     AttemptEnded,
     AttemptStarted,
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 HEARTBEAT_S = 1.0
 LEASE_S = 3.0
+TOGETHER_S = 2.0
+"""A node that is told to leave goes so much later."""
+STAYS_S = 20.0
+"""It waits so long for the end of a job that ends as a whole."""
 KILLING_S = 0.4
 """A fenced agent's workers are gone this long after its lease ended, at the latest."""
 IMPATIENT_S = (1.5, 2.0, 30.0)
@@ -37,6 +41,7 @@ class Agent:
         self.id = f"{host}-{len(world.agents)}"
         self.info = NodeInfo(id=self.id, name=host, nproc=1 + len(world.agents) % world.most_workers)
         self.alive, self.leaving, self.killing = True, False, False
+        self.told, self.stays_until_s = False, 0.0
         self.wire: Wire | None = None
         self.answered_s = 0.0
         self.impatient_s = world.rng.choice(IMPATIENT_S)
@@ -94,6 +99,8 @@ class Agent:
         self.renew(sent_s)
         if self.leaving:
             wire.send(True, lambda: wire.shell.leaving(wire))
+        elif self.told:
+            wire.send(True, lambda: wire.shell.told_to_leave(wire))
         for event in self.events:
             self._pass_on(event)
 
@@ -144,6 +151,9 @@ class Agent:
                 self.kill(self.world.rng.uniform(0.0, order.grace_s))
             case Finish() | Dismiss():
                 self.power_off()
+            case JobEnds():
+                self.stays_until_s = self.world.now_s + STAYS_S
+                self.world.at(self.stays_until_s, self._leave_if_told)
             case _:
                 pass
 
@@ -238,6 +248,19 @@ class Agent:
             self.world.after(1.0, self.power_off)
 
     # --- its end
+
+    def is_told(self) -> None:
+        """Be told to leave: say so, and go a moment later unless the job ends."""
+        if not self.alive or self.leaving or self.told:
+            return
+        self.told, wire = True, self.wire
+        if wire is not None and wire.welcomed:
+            wire.send(True, lambda: wire.shell.told_to_leave(wire))
+        self.world.after(TOGETHER_S, self._leave_if_told)
+
+    def _leave_if_told(self) -> None:
+        if self.world.now_s >= self.stays_until_s:
+            self.leave()
 
     def leave(self) -> None:
         """Go in good order: say so, end the workers, say that, be gone."""

@@ -10,8 +10,17 @@ import msgspec
 
 from robust_run.launcher.core.state import JobState
 from robust_run.launcher.core.step import step
-from robust_run.launcher.model.actions import Dismiss, EndAttempt, Finish, OpenStore, StartAttempt, WakeAt
-from robust_run.launcher.model.events import Event, NodeEvent, NodeJoined, NodeLeft, NodeLost, NodeReturned, Tick
+from robust_run.launcher.model.actions import Dismiss, EndAttempt, Finish, JobEnds, OpenStore, StartAttempt, WakeAt
+from robust_run.launcher.model.events import (
+    Event,
+    NodeEvent,
+    NodeJoined,
+    NodeLeft,
+    NodeLost,
+    NodeReturned,
+    NodeToldToLeave,
+    Tick,
+)
 
 if TYPE_CHECKING:
     from simulated_agent import Agent
@@ -93,6 +102,9 @@ class Shell:
             case EndAttempt():
                 for node in action.only or tuple(self.state.unended):
                     self._order(node, action)
+            case JobEnds():
+                for node in action.nodes:
+                    self._order(node, action)
             case Finish():
                 for node in tuple(self.wires):
                     self._order(node, action)
@@ -160,6 +172,11 @@ class Shell:
         """An agent goes in good order."""
         if self._is_from(wire):
             self.feed(NodeLeft(node=wire.agent.id, reason="drained"))
+
+    def told_to_leave(self, wire: Wire) -> None:
+        """An agent is about to go."""
+        if self._is_from(wire):
+            self.feed(NodeToldToLeave(node=wire.agent.id, signal=15))
 
     def _is_from(self, wire: Wire) -> bool:
         if not self.alive or self.wires.get(wire.agent.id) is not wire:

@@ -213,7 +213,11 @@ class World:
         is_idle = state.phase in ("new", "gathering", "over") and not is_held and not state.strays
         if is_begun or is_idle or (state.phase == "opening" and self.is_number_known):
             assert not +self.alive_ranks, f"{state.phase} while workers run: {self.alive_ranks}"
-        usable = sum(m.present and m.info.name not in state.evicted for m in state.members.values())
+        assert not (is_begun and state.told), "an attempt begins while a node is about to leave"
+        usable = sum(
+            m.present and m.info.name not in state.evicted and m.info.id not in state.told
+            for m in state.members.values()
+        )
         assert state.usable == usable, "the count of usable nodes is wrong"
         for action in actions:
             match action:
@@ -264,7 +268,9 @@ class World:
             codes = [self.exit_codes.get((state.attempt, rank)) for rank in range(state.world_size)]
             assert all(code == 0 for code in codes), f"done, with {codes}"
         elif finish.outcome == "stopped":
-            assert self.stop_asked
+            present = {member.info.id for member in state.members.values() if member.present}
+            are_told = all(agent.told for agent in self.agents if agent.id in present)
+            assert are_told if "on all nodes" in finish.reason else self.stop_asked
         elif "came within" in finish.reason:
             assert state.usable < self.policy.fewest
         else:

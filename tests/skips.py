@@ -19,6 +19,7 @@ EXPECTED: dict[str, str] = {
     r"an image is only built with ROBUST_TEST_IMAGE=1 .*": "its base comes from a registry, which machines of tests do not reach",
     r"hadolint is not installed: .*": "the linter has binaries for few kinds of machines",
     r"Python 3\.\d+ is not here": "the wheel is installed on those of 3.10 to 3.14 that a machine has",
+    r"(torchtitan|megatron-core) needs CUDA: .*": "frameworks that do not train on CPUs; docs/recipes lists them as not tried",
     r"\S+ is only fetched with ROBUST_TEST_PARTS_ALL=1": "other versions of NCCL than the newest are gigabytes",
     r"what is not enclosed is ended by who is left": "a case that cannot be, of a table of cases",
     r"[a-z-]+\.md:\d+: .+": "the page itself says why its command is not run",

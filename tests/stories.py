@@ -21,6 +21,7 @@ from robust_run.launcher.model.events import (
     NodeLost,
     NodeReadmitted,
     NodeReturned,
+    NodeToldToLeave,
     RankExited,
     StoreOpened,
     Tick,
@@ -95,6 +96,10 @@ class Story:
     def leaves(self, node: str, after_s: float = 0.0) -> list[Any]:
         """A node goes in good order."""
         return self.happens(NodeLeft(node=node, reason="maintenance"), after_s)
+
+    def is_told(self, node: str, after_s: float = 0.0) -> list[Any]:
+        """A node is told to leave (SIGTERM), and goes a moment later."""
+        return self.happens(NodeToldToLeave(node=node, signal=15), after_s)
 
     def evicts(self, name: str, after_s: float = 0.0) -> list[Any]:
         """An operator takes a host out."""

@@ -15,6 +15,11 @@ from shown_commands import RECIPES, blocks
 
 FAULTY = Path(__file__).with_name("with_fault.py")
 FRAMEWORKS = ("transformers", "accelerate", "lightning", "fsdp2", "deepspeed")
+#: Their pages in docs/recipes are to be written where a GPU is; the table there says what was tried without.
+NEED_CUDA = {
+    "torchtitan": "its device is cuda where there is no accelerator",
+    "megatron-core": "the first forward pass of its GPT model asks for CUDA",
+}
 COMMAND = "robust-run --nproc-per-node 2 train.py"
 LIMIT_S = 400.0
 pytestmark = pytest.mark.timeout(900)  # the first of them installs the frameworks
@@ -101,6 +106,21 @@ def test_a_rank_that_is_killed_midway_changes_nothing(name: str, tmp_path: Path,
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_a_page_shows_the_command_that_is_tried_here(name: str) -> None:
     assert [block.text.strip() for block in blocks(RECIPES / f"{name}.md") if block.what == "run"] == [COMMAND]
+
+
+def test_all_that_the_frameworks_need_is_pinned() -> None:
+    """Else a release of somebody else changes what is tested, or breaks it."""
+    pinned = framework_parts.pins(framework_parts.CONSTRAINTS.read_text())
+    needed = framework_parts.installed()
+    assert {name: version.partition("+")[0] for name, version in needed.items()} == pinned
+
+
+@pytest.mark.parametrize("name", NEED_CUDA)
+def test_a_framework_that_needs_cuda_is_in_the_table_of_what_was_tried(name: str) -> None:
+    rows = [line for line in (RECIPES / "README.md").read_text().splitlines() if line.startswith(f"| {name} |")]
+    assert len(rows) == 1
+    assert NEED_CUDA[name] in rows[0]
+    pytest.skip(f"{name} needs CUDA: {NEED_CUDA[name]}")
 
 
 def test_so_it_is_with_zero_1(tmp_path: Path) -> None:

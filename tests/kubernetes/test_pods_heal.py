@@ -144,26 +144,41 @@ def test_the_pod_with_the_controller_is_lost_another_one_leads_and_the_new_pod_j
     assert set(job.finish(TORCH_S).values()) == {0}
 
 
-def test_a_job_that_is_deleted_ends_once_and_as_a_whole(cluster: Cluster, tmp_path: Path) -> None:
-    job = started(cluster, tmp_path, pytorchjob(1), TRAIN)
+def test_a_job_that_is_deleted_ends_once_and_as_a_whole_whichever_pod_is_told_first(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    job = started(cluster, tmp_path, indexed_job(), TRAIN)
     job.wait_for_steps(0, 2, timeout_s=TORCH_S)
-    job.delete(*list(cluster)[:2])
+    job.wait_for_event("node_joined", 3, TORCH_S)
+    job.delete(*reversed(cluster))
     assert set(job.wait_ended(TORCH_S).values()) == {128 + signal.SIGTERM}
+    assert [each["outcome"] for each in job.actions("finish")] == ["stopped"]
     assert not job.layout(1), "no pod was taken for one that leaves a job that goes on"
     assert not job.incidents()
 
 
-def test_a_drain_of_the_pod_with_the_controller_ends_the_job_and_pods_that_are_made_anew_begin_again(
+def test_a_drain_of_the_pod_with_the_controller_hands_that_over_and_the_job_goes_on_without_the_pod(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    job = started(cluster, tmp_path, pytorchjob(1), TRAIN)
+    job = pod_job(cluster, tmp_path, indexed_job(), write(tmp_path, TRAIN))
+    host, peer, standby = cluster
+    job.join(host)
+    job.join(peer)
     job.wait_for_steps(0, 2, timeout_s=TORCH_S)
-    job.delete(cluster[0])
-    assert set(job.wait_ended(TORCH_S).values()) == {128 + signal.SIGTERM}, "which operators take for worth another try"
-    (job.steps_dir / "done").touch()
-    # Names of runs are made up anew where a test does not give them.
-    again = [job.join(host, env={"ROBUST_RUN_ID": f"{job.run_id}-2"}) for host in list(cluster)[:2]]
-    assert [each.finish(TORCH_S) for each in again] == [0, 0]
+    job.join(standby)
+    job.wait_for_event("node_joined", 3, TORCH_S)
+    wait_for(job.on(peer).controller_pids, f"a candidate on gpu-1:\n{job.said()}", TORCH_S)
+    job.delete(host)
+    job.wait_for_steps(1, 2, timeout_s=TORCH_S)
+    assert sorted(job.layout(1)) == ["gpu-1", "gpu-2"]
+    assert job.on(host).finish(TORCH_S) == 128 + signal.SIGTERM
+    assert [each["node"] for each in job.events("node_left")] == [job.events("node_told_to_leave")[0]["node"]]
+    assert [each["verdict"]["rule"] for each in job.incidents()] == ["node_left"], "nobody waited for a lease"
+    job.join(host)  # as the Job's controller does: the same number, name and arguments
+    job.wait_for_event("node_joined", 4, TORCH_S)
+    assert not job.layout(2), "nobody was disturbed for it"
+    codes = job.finish(TORCH_S)
+    assert [code for name, code in codes.items() if name != host.name] == [0, 0]
 
 
 def test_prometheus_finds_a_job_and_reads_it_from_another_machine(cluster: Cluster, tmp_path: Path) -> None:

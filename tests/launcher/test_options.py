@@ -119,6 +119,7 @@ def test_our_own_options_read_variables_of_ours() -> None:
         "wait-for-nodes": "ROBUST_WAIT_FOR_NODES",
         "evict-list": "ROBUST_EVICT_LIST",
         "controller-standby": "ROBUST_CONTROLLER_STANDBY",
+        "on-sigterm": "ROBUST_ON_SIGTERM",
         "coordinator": "ROBUST_COORDINATOR",
         "found": None,  # for one start, not for all that a shell begins
         "node-name": "ROBUST_NODE_NAME",

@@ -119,7 +119,10 @@ class AgentSignals:
         return now_s - first_at_s >= SAME_BREATH_S
 
     def _say_ending(self, number: int) -> None:
-        timeout_s = self._spec.shutdown_timeout_s
+        timeout_s, many = self._spec.shutdown_timeout_s, self._spec.many
+        if number == signal.SIGTERM and many is not None and many.on_sigterm == "node":
+            self._say(f"{signal_name(number)}: the workers go on for a moment, and have {timeout_s:g} s to end then")
+            return
         more = "; again to end them at once" if number == signal.SIGINT else ""
         self._say(f"{signal_name(number)}: passed to the workers, which have {timeout_s:g} s to end{more}")
 

@@ -5,8 +5,8 @@ versions can refuse each other in words; then frames follow: four bytes of lengt
 
     controller: Challenge        agent: Hello
     controller: Welcome or Refused
-    then, in any order           agent: Heartbeat, Report, Leaving, Notice, Sights, Paces, Starts, CodeWanted,
-                                        FactsTold, PlaceOpened, ChecksSaid, CheckpointsSeen
+    then, in any order           agent: Heartbeat, Report, ToldToLeave, Leaving, Notice, Sights, Paces, Starts,
+                                        CodeWanted, FactsTold, PlaceOpened, ChecksSaid, CheckpointsSeen
                                  controller: Beat, Orders, Candidates, CodeParts
 
 Both sides prove that they know the job's token without sending it (see `handshake`); each frame after that is sealed (`sealing`).
@@ -132,6 +132,12 @@ class Leaving(msgspec.Struct, frozen=True, tag="leaving", kw_only=True):
     reason: str
 
 
+class ToldToLeave(msgspec.Struct, frozen=True, tag="told_to_leave", kw_only=True):
+    """The agent leaves in a moment, because of this signal, unless it hears that the job ends (`JobEnds`)."""
+
+    signal: int
+
+
 class Orders(msgspec.Struct, frozen=True, tag="orders", kw_only=True):
     """Things to do, in this order. An agent ignores those of a lower term than it has seen."""
 
@@ -159,5 +165,5 @@ class CodeParts(msgspec.Struct, frozen=True, tag="code_parts", kw_only=True):
 
 
 _Told = Sights | Paces | Starts | CheckAnswer | CheckpointsSeen
-FromAgent = Hello | Heartbeat | EventReport | ControlNotice | Leaving | CodeWanted | _Told
+FromAgent = Hello | Heartbeat | EventReport | ControlNotice | Leaving | ToldToLeave | CodeWanted | _Told
 FromController = Challenge | Welcome | JoinRefused | HeartbeatReply | Orders | CandidateList | CodeParts

@@ -22,6 +22,7 @@ from robust_run.launcher.model.actions import (
     EndAttempt,
     Finish,
     Inquire,
+    JobEnds,
     KeepTraces,
     OpenStore,
     RecordIncident,
@@ -293,6 +294,9 @@ class Controller:
                 self._record(action)
             case StandstillOver():
                 self.book.went_on(action)
+            case JobEnds():
+                for node in action.nodes:
+                    self._outbox.send(node, action)
             case Diagnose():
                 self.parts.checking.diagnose(action)
             case Decided():

@@ -60,8 +60,8 @@ class LeadershipHold:
     async def leave(self) -> None:
         """Say that the job is over."""
 
-    def stand_down(self, reason: str) -> None:
-        """Let another candidate lead, if there is one, before this node may again."""
+    def stand_down(self, reason: str, *, turns: float = TURNS) -> None:
+        """Let another candidate lead, if there is one, before this node may again: so many turns, each of a leader's lease."""
 
     async def rest(self) -> None:
         """Wait, after the leadership is lost, until this node may compete for it again."""
@@ -170,17 +170,17 @@ class ElectedHold(LeadershipHold):
         """See `LeadershipHold`."""
         await self._leadership.lost.wait()
 
-    def stand_down(self, reason: str) -> None:
+    def stand_down(self, reason: str, *, turns: float = TURNS) -> None:
         """See `LeadershipHold`."""
         if self._standing_down is None:
-            self._standing_down = asyncio.ensure_future(self._stand_down(reason))
+            self._standing_down = asyncio.ensure_future(self._stand_down(reason, turns))
 
-    async def _stand_down(self, reason: str) -> None:
+    async def _stand_down(self, reason: str, turns: float) -> None:
         try:
             await self._leadership.stand_down(reason)
         except PlatformError as error:
             self._say(f"candidates could not be told that this controller stands down: {error}")
-        await asyncio.sleep(TURNS * self._leadership.ttl_s)
+        await asyncio.sleep(turns * self._leadership.ttl_s)
 
     async def rest(self) -> None:
         """See `LeadershipHold`."""

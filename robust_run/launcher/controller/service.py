@@ -20,6 +20,7 @@ from robust_run.launcher.control.messages import (
     JoinRefused,
     Leaving,
     Orders,
+    ToldToLeave,
     Welcome,
 )
 from robust_run.launcher.control.peer import Peer
@@ -41,6 +42,7 @@ from robust_run.launcher.model.events import (
     NodeLeft,
     NodeLost,
     NodeReturned,
+    NodeToldToLeave,
     SignalReceived,
 )
 from robust_run.launcher.model.job import JobSpec, ManyNodes, Paces, Sights
@@ -50,6 +52,7 @@ from robust_run.launcher.model.start_notes import Starts
 if TYPE_CHECKING:
     from robust_run.launcher.controller.code.sending import CodeSending
     from robust_run.launcher.controller.controller import Controller
+    from robust_run.launcher.controller.handing_over import Line
 
 #: How often silence is looked for.
 LOOK_S = 0.1
@@ -232,9 +235,10 @@ class Service:
         holders = self._by_node_rank.setdefault(rank, [])
         for member in filter(None, map(state.members.get, holders)):
             if member.present:
+                is_leaving = state is not None and member.info.id in state.told
                 return JoinRefused(
                     reason=f"--node-rank {rank} is taken by {member.info.name}; give each node a rank of its own",
-                    final=member.info.id in self._peers,
+                    final=member.info.id in self._peers and not is_leaving,
                 )
         holders.append(hello.node.id)
         return None
@@ -260,6 +264,9 @@ class Service:
                     self._report(peer, event)
             case Leaving():
                 self.controller.tell(NodeLeft(node=peer.id, reason=message.reason))
+                self._line_up()
+            case ToldToLeave():
+                self.controller.tell(NodeToldToLeave(node=peer.id, signal=message.signal))
                 self._line_up()
             case Heartbeat():
                 self.controller.see_usage(peer.id, message.usage)
@@ -356,6 +363,25 @@ class Service:
 
     # --- who takes over
 
+    @property
+    def host_has_left(self) -> bool:
+        """Whether the node of this controller leaves the job in good order, which goes on."""
+        state = self.controller.state if self.controller is not None else None
+        if state is None or self._many.controller_standby == 0 or state.is_over or state.stop_signal is not None:
+            return False
+        member = state.members.get(self._host_agent)
+        return member is not None and member.gone == "left"
+
+    def line(self) -> Line:
+        """Return whether an agent in line to lead is there, and answers."""
+        from robust_run.launcher.controller.handing_over import line_of
+
+        assert self.controller is not None
+        now_s, members = self._clock.monotonic_s(), self.controller.state.members.values()
+        there = [each.info.id for each in members if each.present and each.info.candidate in self._candidates]
+        silent_s = [self.detector.silent_s(each, now_s) if each in self._peers else None for each in there]
+        return line_of(silent_s, self._many.heartbeat_s)
+
     def _start_is_kept(self) -> bool:
         """Whether a successor would know of the job's start, and for how many nodes it has to wait: before, none may follow."""
         if not self._is_begun and self.controller is not None:
@@ -366,8 +392,9 @@ class Service:
         """Keep the next agents in line informed that they are."""
         if self._many.controller_standby == 0 or self.controller is None or not self._start_is_kept():
             return
-        members = self.controller.state.members.values()
-        able = (m.info.candidate for m in members if m.present and m.info.candidate and m.info.id != self._host_agent)
+        members, told = self.controller.state.members.values(), self.controller.state.told
+        there = (m.info for m in members if m.present and m.info.id != self._host_agent and m.info.id not in told)
+        able = (info.candidate for info in there if info.candidate)
         line = tuple(islice(able, self._many.controller_standby))
         if line == self._candidates:
             return

@@ -28,8 +28,8 @@ def begin(policy: CorePolicy, state: JobState, now_s: float) -> list[Action]:
 
 def try_to_gather(policy: CorePolicy, state: JobState, now_s: float) -> list[Action]:
     """Start the next attempt if the nodes for it are there; else wait, or give up when that has taken too long."""
-    if state.strays:
-        return []  # what follows when the last of them has ended
+    if state.strays or state.told:
+        return []  # what follows when the last of them has ended, or left
     if is_held(state, now_s):
         return _hold(state)
     if state.usable < fewest_of(policy, state):

@@ -36,7 +36,12 @@ class Gathering(msgspec.Struct, frozen=True, kw_only=True):
 
 def usable(state: JobState) -> list[Member]:
     """Return the nodes that may be used now, in the order they joined."""
-    return [member for member in state.members.values() if member.present and member.info.name not in state.evicted]
+    return [member for member in state.members.values() if counts(state, member)]
+
+
+def counts(state: JobState, member: Member) -> bool:
+    """Whether a member is one of `JobState.usable`."""
+    return member.present and member.info.name not in state.evicted and member.info.id not in state.told
 
 
 def gather(policy: CorePolicy, state: JobState, now_s: float) -> Gathering:
@@ -127,7 +132,7 @@ def _too_few(policy: CorePolicy, state: JobState, patience_s: float) -> str:
     names = ", ".join(member.info.name for member in there[:8]) + (", ..." if len(there) > 8 else "")
     fewest = fewest_of(policy, state)
     have = f"only {len(there)} of {fewest} nodes ({names})" if there else f"none of {fewest} nodes"
-    unusable = (m for m in state.members.values() if not m.present or m.info.name in state.evicted)
+    unusable = (m for m in state.members.values() if not counts(state, m))
     gone = [f"{m.info.name} {m.gone or 'evicted'}" for m in unusable][-8:]
     missing = f"; {', '.join(gone)}" if gone else ""
     return f"{have} came within {patience_s:g} s{missing}"
@@ -140,7 +145,7 @@ def _cannot_begin(policy: CorePolicy, state: JobState) -> str:
 
 def recount(state: JobState) -> None:
     """Count the usable members anew, after a change that is rare."""
-    state.usable = sum(member.present and member.info.name not in state.evicted for member in state.members.values())
+    state.usable = sum(counts(state, member) for member in state.members.values())
 
 
 def evict(state: JobState, name: str, why: Eviction, *, listed: bool = False) -> list[HostEvicted]:
@@ -156,9 +161,9 @@ def evict(state: JobState, name: str, why: Eviction, *, listed: bool = False) ->
 
 
 def is_usable(state: JobState, node: str) -> bool:
-    """Whether an agent is there, and its host is not evicted."""
+    """Whether an agent is there, was not told to leave, and its host is not evicted."""
     member = state.members.get(node)
-    return member is not None and member.present and member.info.name not in state.evicted
+    return member is not None and counts(state, member)
 
 
 def placement_of(state: JobState, node: str) -> Placement | None:

@@ -7,7 +7,7 @@ from typing import Literal
 import msgspec
 
 from robust_run.launcher.core.attempts import end_attempt, try_to_gather
-from robust_run.launcher.core.membership import evict, name_of, placement_of, ranks_of, recount
+from robust_run.launcher.core.membership import counts, evict, name_of, placement_of, ranks_of, recount
 from robust_run.launcher.core.state import CorePolicy, EndCause, Eviction, JobState, Member
 from robust_run.launcher.model.actions import Action, Dismiss, EndAttempt, HostEvicted, Say
 from robust_run.launcher.model.events import (
@@ -117,8 +117,9 @@ def returned(policy: CorePolicy, state: JobState, event: NodeReturned, now_s: fl
 
 
 def _goes(state: JobState, member: Member, gone: Literal["lost", "left"], reason: str, now_s: float) -> None:
+    state.usable -= counts(state, member)
+    state.told.discard(member.info.id)
     member.gone, member.present, member.reason, member.since_s = gone, False, reason, now_s
-    state.usable -= member.info.name not in state.evicted
     member.checked = ""  # it may come back as another
     state.memory_at.pop(member.info.id, None)
 

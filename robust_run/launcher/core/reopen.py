@@ -13,7 +13,7 @@ def reopen(state: JobState, restart: int) -> None:
         if member.present:
             member.present, member.gone, member.reason = False, "left", "the job was ended and started again"
     state.restart, state.limit_is_near = restart, False
-    state.usable, state.unable = 0, {}
+    state.usable, state.unable, state.told = 0, {}, set()
     state.layout, state.places = (), {}
     state.attempt = max(state.attempt, state.told_of)
     state.unended, state.strays, state.live, state.started = set(), {}, set(), set()

@@ -151,7 +151,9 @@ class JobState(msgspec.Struct, kw_only=True, rename={"ladder_state": "climb"}): 
     unable: dict[str, str] = {}
     """Hosts whose task ended before it joined, and why."""
     usable: int = 0
-    """How many members are present and not evicted."""
+    """How many members are present, not evicted, and not told to leave."""
+    told: set[str] = set()
+    """Members that are present and were told to leave: no attempt begins until they have left."""
     layout: tuple[Placement, ...] = ()
     """The world of the newest attempt, by group rank."""
     places: dict[str, int] = {}

@@ -53,6 +53,7 @@ from robust_run.launcher.model.events import (
     JobStarted,
     LeaseRecorded,
     LimitNear,
+    NodeToldToLeave,
     RankExited,
     RestartAsked,
     SignalReceived,
@@ -117,6 +118,15 @@ def _take(policy: CorePolicy, state: JobState, event: Event, now_s: float) -> li
         state.awaits_post_mortem = False
         if not isinstance(event, ControllerResumed):  # its controller died before the answer: concluded below, without
             return _conclude_with(policy, state, event, now_s)
+    if isinstance(event, NodeToldToLeave) or (state.told and isinstance(event, SignalReceived)):
+        from robust_run.launcher.core import leaving_together
+
+        stays, stop = leaving_together.take(state, event)
+        return stays if stop is None else stays + _take_living(policy, state, stop, now_s)
+    return _take_living(policy, state, event, now_s)
+
+
+def _take_living(policy: CorePolicy, state: JobState, event: Event, now_s: float) -> list[Action]:
     if state.phase == "replaying":
         from robust_run.launcher.core import replay_groups
 

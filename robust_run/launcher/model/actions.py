@@ -147,6 +147,12 @@ class Say(msgspec.Struct, frozen=True, tag="say", kw_only=True):
     """On whose terminal; empty: the controller's."""
 
 
+class JobEnds(msgspec.Struct, frozen=True, tag="job_ends", kw_only=True):
+    """The job is being ended as a whole: these nodes, which were about to leave it, stay until it is over."""
+
+    nodes: tuple[str, ...]
+
+
 class HostEvicted(msgspec.Struct, frozen=True, tag="host_evicted", kw_only=True):
     """A host is taken out of the job. For the record: one line, whether an operator, a rule, a hang or the ladder decided it."""
 
@@ -179,9 +185,17 @@ class Finish(msgspec.Struct, frozen=True, tag="finish", kw_only=True):
 _Done = OpenStore | StartAttempt | EndAttempt | Dismiss | WakeAt | Inquire | RecordIncident | StageCode | Say | Finish
 
 Action = (
-    _Done | StandstillOver | HostEvicted | RuleSpoke | CheckAction | LookForCheckpoints | MemoryPeers | MemoryStrides
+    _Done
+    | StandstillOver
+    | JobEnds
+    | HostEvicted
+    | RuleSpoke
+    | CheckAction
+    | LookForCheckpoints
+    | MemoryPeers
+    | MemoryStrides
 )
 
 _OfAttempt = OpenStore | StartAttempt | EndAttempt | LookForCheckpoints | MemoryPeers | MemoryStrides
-Order = _OfAttempt | Dismiss | Say | Finish | Collect | KeepTraces | StageCode | CheckOrder
+Order = _OfAttempt | Dismiss | Say | JobEnds | Finish | Collect | KeepTraces | StageCode | CheckOrder
 """What an agent carries out: actions, and questions of the controller."""

@@ -83,6 +83,13 @@ class NodeLeft(msgspec.Struct, frozen=True, tag="node_left", kw_only=True):
     reason: str
 
 
+class NodeToldToLeave(msgspec.Struct, frozen=True, tag="node_told_to_leave", kw_only=True):
+    """A node is about to leave because it was told to (`--on-sigterm node`), a moment later: perhaps all nodes are told."""
+
+    node: str
+    signal: int
+
+
 class NodeCannotStart(msgspec.Struct, frozen=True, tag="node_cannot_start", kw_only=True):
     """A node that a scheduler started for this job cannot run it, and ended before it joined."""
 
@@ -330,6 +337,7 @@ Event = (
     | NodeReturned
     | NodeLost
     | NodeLeft
+    | NodeToldToLeave
     | NodeCannotStart
     | NodeEvicted
     | NodeReadmitted

@@ -89,6 +89,8 @@ class ManyNodes(NodePolicy, frozen=True, kw_only=True):
     """File that remembers evictions across jobs, absolute; empty: none."""
     controller_standby: int = 0
     """Agents that stand ready to take the controller over."""
+    on_sigterm: str = "job"
+    """job or node: what SIGTERM ends to the node that hosts the controller. node: and all nodes leave a moment after theirs."""
     coordinator: str = ""
     """`etcd://HOST:PORT[,HOST:PORT]`; empty: the run directory, where all nodes share it."""
     node_name: str = ""

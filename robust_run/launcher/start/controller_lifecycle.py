@@ -62,6 +62,7 @@ URGENT = (
 )
 #: Connections at the port that have not proven themselves, where this process may open enough files.
 MOST_STRANGERS = 1024
+SIGTERM = 15
 #: How long agents may take to go home before the controller does.
 GOING_HOME_S = 5.0
 
@@ -87,6 +88,9 @@ class ControllerProcess:
         self._started_unix_s = clock.unix_s()
         self._eviction_list = EvictionList(self._many.evict_list, clock, console.say)
         self._refusals = Refusals(console.say)
+        self._leaves_since_s: float | None = None
+        """Since when it is known that this node leaves the job."""
+        self._is_handed_over = False
         self._alone = AloneWatch(lease_times(self._many).lost_s + self._many.lease_s)
 
     async def run(self) -> int:
@@ -136,7 +140,7 @@ class ControllerProcess:
                 if service.server is not None:
                     await service.server.close("this controller leads no more")
                 await hold.rest()
-                return REPLACED
+                return 0 if self._is_handed_over else REPLACED
             await self._close(service, hold)
         finally:
             await api.close()
@@ -178,6 +182,27 @@ class ControllerProcess:
         if self._finish is None:
             hold.stand_down("it sees no other node, and another may: it lets others lead first")
 
+    def _hand_over(self, service: Service, hold: LeadershipHold) -> None:
+        """Give the leadership away, or end the job, where this node leaves in good order (see `handing_over`)."""
+        from robust_run.launcher.controller.handing_over import handing_of
+
+        now_s = self._clock.monotonic_s()
+        self._leaves_since_s = now_s if self._leaves_since_s is None else self._leaves_since_s
+        assert service.controller is not None
+        answer = handing_of(
+            service.line(),
+            has_left=service.host_has_left,
+            job_ends=self._finish is not None,
+            is_kept=service.lease_record.is_kept(),
+            since_s=now_s - self._leaves_since_s,
+        )
+        if answer == "resign":
+            self._is_handed_over = True
+            hold.stand_down("its node leaves the job, another one leads", turns=0.0)
+        elif answer == "end_job":
+            self._console.say("the node of the controller leaves, and no other is in line to lead: the job ends")
+            service.controller.tell(SignalReceived(signal=SIGTERM))
+
     def _look(self, service: Service, hold: LeadershipHold) -> None:
         """Look for silent agents, and carry the end of the leadership to where it is acted on."""
         service.leads_until_s = hold.leads_until_s
@@ -186,6 +211,8 @@ class ControllerProcess:
         now_s = self._clock.monotonic_s()
         if now_s < hold.leads_until_s:
             service.look()
+            if service.host_has_left and not self._is_handed_over:
+                self._hand_over(service, hold)
             if self._finish is None and self._alone.look(now_s=now_s, **service.company()):
                 self._stand_down(hold)
         asyncio.get_running_loop().call_later(LOOK_S, self._look, service, hold)

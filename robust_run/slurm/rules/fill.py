@@ -55,6 +55,11 @@ def fill(options: Options, step: SlurmStep, nodes_of_job: int, *, is_shared: boo
     )
     changes: dict[str, object] = {}
     notes: list[str] = []
+    if options.on_sigterm != "job":
+        changes["on_sigterm"] = "job"
+        notes.append(
+            f"--on-sigterm {options.on_sigterm} does nothing under Slurm, which says what its SIGTERM is about"
+        )
     if "nproc-per-node" not in options.given and step.gpus > 0:
         changes["nproc_per_node"] = str(step.gpus)
     if "rdzv-id" not in options.given and not options.standalone:

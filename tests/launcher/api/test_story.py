@@ -64,6 +64,7 @@ EVERY_EVENT = [
     e.NodeReturned(node="n"),
     e.NodeLost(node="n", silent_s=3.5),
     e.NodeLeft(node="n", reason="SIGTERM"),
+    e.NodeToldToLeave(node="n", signal=15),
     e.NodeEvicted(name="gpu-1", reason="", by="ann"),
     e.NodeReadmitted(name="gpu-1"),
     e.RestartAsked(),

@@ -17,6 +17,7 @@ from robust_run.launcher.control.messages import (
     JoinRefused,
     Leaving,
     Orders,
+    ToldToLeave,
     Welcome,
 )
 from robust_run.launcher.controller.service import Service
@@ -320,6 +321,36 @@ def test_the_next_in_line_are_told_and_replaced_when_they_go() -> None:
     assert welcome.candidates == ("b:1",)
     world.service.received(first, Leaving(reason="told to"))  # type: ignore[arg-type]
     assert last.sent == [CandidateList(term=1, candidates=("c:1",))]
+
+
+def test_a_node_that_is_told_to_leave_is_in_line_no_more_and_makes_room_for_its_successor() -> None:
+    world = World(controller_standby=1)
+    world.mind.tell(JobStarted())
+    world.join("host", candidate="h:1")
+    first, _ = world.join("b", candidate="b:1", rank=1)
+    last, _ = world.join("c", candidate="c:1")
+    world.service.received(first, ToldToLeave(signal=15))  # type: ignore[arg-type]
+    assert last.sent == [CandidateList(term=1, candidates=("c:1",))]
+    _, answer = world.join("b2", rank=1)
+    assert (answer.final, "--node-rank 1 is taken by b" in answer.reason) == (False, True), "the pod that is made anew"
+
+
+def test_a_leader_knows_that_its_own_node_leaves_and_whether_anybody_can_follow() -> None:
+    world = World(controller_standby=1)
+    world.mind.tell(JobStarted())
+    host, _ = world.join("host", candidate="h:1")
+    peer, _ = world.join("b", candidate="b:1")
+    world.service.received(host, ToldToLeave(signal=15))  # type: ignore[arg-type]
+    assert not world.service.host_has_left, "all may be told"
+    world.service.received(host, Leaving(reason="told to"))  # type: ignore[arg-type]
+    assert world.service.host_has_left
+    assert world.service.line() == "answers"
+    world.clock.now_s += 3
+    assert world.service.line() == "silent"
+    world.service.received(peer, Leaving(reason="told to"))  # type: ignore[arg-type]
+    assert world.service.line() == "nobody"
+    world.mind.tell(SignalReceived(signal=15))
+    assert not world.service.host_has_left, "the job is being ended from here"
 
 
 @pytest.mark.parametrize("snapshot", [b"a manifest", b"", None])

@@ -28,7 +28,7 @@ EXAMPLES = int(os.environ.get("JOB_PROPERTY_EXAMPLES", "800"))
 Kind = Literal[
     "power_loss", "agent_dies", "agent_leaves", "host_joins", "cut", "connection_breaks", "evict", "readmit",
     "rank_fails", "rank_lost_peer", "rank_ends", "all_end_well", "spawn_fails", "store_dies",
-    "controller_dies", "controller_dies_between", "journal_cut", "restart", "slow", "stop",
+    "controller_dies", "controller_dies_between", "journal_cut", "restart", "slow", "agent_is_told", "stop",
 ]  # fmt: skip
 
 #: A few lengths around the leases and timeouts find more than any.
@@ -96,6 +96,8 @@ def inflict(world: World, fault: Fault) -> None:  # noqa: C901 - the table of fa
             world.after(fault.lasts_s, lambda: world.boot(host))
         case "agent_leaves" if agent is not None:
             agent.leave()
+        case "agent_is_told" if agent is not None:
+            agent.is_told()
         case "host_joins" if len(living) < 8:
             world.boot(f"host-{len(world.agents)}")
         case "cut" if agent is not None:
@@ -161,7 +163,7 @@ def calm_down(world: World) -> None:
     world.controller_resumes()
     for name in tuple(world.state.evicted):
         world.tell(NodeReadmitted(name=name))
-    for _ in range(world.policy.most - sum(not agent.leaving for agent in world.living())):
+    for _ in range(world.policy.most - sum(not (agent.leaving or agent.told) for agent in world.living())):
         world.boot(f"host-{len(world.agents)}")
 
 
@@ -223,6 +225,25 @@ def test_a_stopped_job_ends_soon_whatever_happened(
     play(world, [*faults, stop], begun=True)
     calm_down(world)
     assert world.run(60.0, lambda: is_over(world) and not world.living()), f"does not end: {world.state}"
+
+
+@settings(PLAYS, max_examples=EXAMPLES // 8)
+@given(policies(), st.lists(st.sampled_from((0.0, 0.3, 1.0)), min_size=5, max_size=5), SEEDS, st.booleans())
+def test_a_job_of_which_all_nodes_are_told_to_leave_ends_once_and_begins_nothing(
+    policy: CorePolicy, apart_s: list[float], seed: int, controller_dies: bool
+) -> None:
+    world = World(policy, policy.most, seed)
+    assert world.run(60.0, lambda: is_up(world))
+    for agent, after_s in zip(world.living(), apart_s, strict=False):
+        agent.is_told()
+        if controller_dies:
+            inflict(world, Fault("controller_dies", 0.0, lasts_s=0.3))
+            controller_dies = False
+        world.run(after_s)
+    assert world.run(30.0, lambda: is_over(world) and not world.living()), f"does not end: {world.state}"
+    assert world.state.finish is not None
+    assert world.state.finish.outcome == "stopped"
+    assert world.state.attempt == 0, "an attempt was begun that ends at once"
 
 
 def test_a_rank_that_ended_before_its_journal_was_cut_is_not_awaited_for_ever() -> None:

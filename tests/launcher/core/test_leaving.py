@@ -11,7 +11,7 @@ from stories import (
     several_nodes,
 )
 
-from robust_run.launcher.model.actions import EndAttempt, Finish, OpenStore, Say, WakeAt
+from robust_run.launcher.model.actions import EndAttempt, Finish, JobEnds, OpenStore, Say, WakeAt
 from robust_run.launcher.model.events import RestartAsked, SignalReceived, Tick
 
 # --- a node leaves ----------------------------------------------------------------------------------------------------
@@ -221,3 +221,94 @@ def test_a_node_lost_while_the_job_is_stopped_is_not_waited_for() -> None:
     story.happens(SignalReceived(signal=2))
     story.ends("a")
     assert story.is_lost("b") == [Finish(exit_code=130, outcome="stopped", reason="stopped by SIGINT")]
+
+
+# --- nodes are told to leave, and go a moment later -------------------------------------------------------------------
+
+
+def test_a_node_that_is_told_to_leave_trains_on_until_it_leaves() -> None:
+    story = several_nodes("a", "b", fewest=1)
+    assert story.is_told("a") == []
+    assert story.state.is_training
+    assert story.leaves("a", after_s=5) == [ending()]
+    story.all_end()
+    assert story.world == ["b"]
+
+
+def test_if_all_nodes_are_told_the_job_ends_as_a_whole_and_those_that_were_told_stay_for_it() -> None:
+    story = several_nodes("a", "b", fewest=1)
+    story.joins("spare")
+    story.is_told("a")
+    story.is_told("spare", after_s=1)
+    stays, stop = story.is_told("b", after_s=3)
+    assert stays == JobEnds(nodes=("a", "b", "spare"))
+    assert stop == EndAttempt(attempt=0, signal=15, grace_s=30, leftovers_s=3)
+    assert story.is_told("a") == [JobEnds(nodes=("a",))], "said again after a change of controller"
+    story.ends("a")
+    assert story.ends("b") == [Finish(exit_code=143, outcome="stopped", reason="stopped by SIGTERM on all nodes")]
+
+
+def test_no_attempt_begins_before_the_last_that_was_told_has_left() -> None:
+    story = several_nodes("a", "b", "c", fewest=1)
+    story.is_told("a")
+    story.is_told("b", after_s=4)
+    story.leaves("a", after_s=1)
+    assert OpenStore not in kinds(story.all_end()), "b is about to leave, and c may be told next"
+    assert story.leaves("b", after_s=4) == [OpenStore(attempt=1, node="c")]
+
+
+def test_no_attempt_begins_if_the_last_is_told_while_others_leave() -> None:
+    story = several_nodes("a", "b", "c", fewest=1)
+    story.is_told("a")
+    story.is_told("b", after_s=4)
+    story.leaves("a", after_s=1)
+    story.all_end()
+    assert story.is_told("c", after_s=3)[-1] == Finish(
+        exit_code=143, outcome="stopped", reason="stopped by SIGTERM on all nodes"
+    )
+
+
+def test_a_node_that_was_told_does_not_take_the_place_of_another() -> None:
+    story = several_nodes("a", "b")
+    story.joins("spare")
+    story.is_told("spare")
+    story.is_lost("b")
+    story.all_end()
+    assert kinds(story.leaves("spare")) == [Say, WakeAt], "the job waits for a node"
+    assert story.joins("new") == [OpenStore(attempt=1, node="a")]
+
+
+def test_a_pod_that_is_made_anew_on_the_same_machine_was_not_told() -> None:
+    story = several_nodes("a", "b")
+    story.is_told("b")
+    story.leaves("b", after_s=5)
+    story.all_end()
+    assert story.joins("b", id="b2") == [OpenStore(attempt=1, node="a")]
+    assert story.state.places == {"a": 0, "b2": 1}
+
+
+def test_a_node_that_was_told_and_is_lost_holds_nobody_up() -> None:
+    story = several_nodes("a", "b", fewest=1)
+    story.is_told("b")
+    story.is_lost("b")
+    assert story.ends("a")[-1] == OpenStore(attempt=1, node="a")
+    story.starts()
+    assert story.is_told("b") == [], "it is gone"
+
+
+def test_a_job_that_is_told_to_end_keeps_those_that_were_about_to_leave() -> None:
+    story = several_nodes("a", "b")
+    story.is_told("b")
+    stop = EndAttempt(attempt=0, signal=2, grace_s=30, leftovers_s=3)
+    assert story.happens(SignalReceived(signal=2)) == [JobEnds(nodes=("b",)), stop]
+    story.ends("b")
+    assert story.ends("a") == [Finish(exit_code=130, outcome="stopped", reason="stopped by SIGINT")]
+
+
+def test_an_evicted_node_that_waits_unused_is_one_of_all() -> None:
+    story = several_nodes("a", "b", fewest=1)
+    story.evicts("b")
+    story.all_end()
+    story.starts()
+    assert story.is_told("a") == [], "b still leads, perhaps, and is not told"
+    assert kinds(story.is_told("b")) == [JobEnds, EndAttempt]

@@ -83,6 +83,13 @@ def test_controllers_stand_by_where_the_run_directory_is_shared() -> None:
     assert options_of("--log-dir /dev/null", shared=True).controller_standby == 0
 
 
+def test_what_a_sigterm_is_about_is_slurms_to_say() -> None:
+    found, _ = filled("--on-sigterm node")
+    assert found.options.on_sigterm == "job"
+    assert found.notes == ("--on-sigterm node does nothing under Slurm, which says what its SIGTERM is about",)
+    assert filled("")[0].notes == ()
+
+
 def test_one_node_needs_no_meeting_point() -> None:
     one = {"SLURM_STEP_NODELIST": "rr2", "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NUM_TASKS": "1", "SLURM_NODEID": "0"}
     options = options_of("", **one)

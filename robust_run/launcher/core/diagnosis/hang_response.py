@@ -16,7 +16,7 @@ from typing import Literal
 
 from robust_run.launcher.core.attempts import end_attempt, failure_ending
 from robust_run.launcher.core.diagnosis import standstill
-from robust_run.launcher.core.membership import evict
+from robust_run.launcher.core.membership import counts, evict
 from robust_run.launcher.core.resume import leftovers
 from robust_run.launcher.core.resume.leftovers import report, wake
 from robust_run.launcher.core.state import CorePolicy, Eviction, JobState
@@ -148,7 +148,7 @@ def _wanted(
     if _is_suspect(state):
         return "relaunch", ""  # from the version before: what changed last is the first suspect, not a machine
     going = {name for name in verdict.nodes if name not in state.evicted}
-    left_over = state.usable - sum(member.present and member.info.name in going for member in state.members.values())
+    left_over = state.usable - sum(m.info.name in going and counts(state, m) for m in state.members.values())
     is_enough = left_over >= (policy.fewest if asked == "evict" else len(state.layout))
     if policy.many and going and verdict.kind in OF_MACHINES and asked != "relaunch" and is_enough:
         return "evict", ""

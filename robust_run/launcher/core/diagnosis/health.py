@@ -16,7 +16,7 @@ from robust_run.launcher.core.attempts import end_attempt, failure_ending
 from robust_run.launcher.core.diagnosis import blindness
 from robust_run.launcher.core.diagnosis.hang_response import suspected
 from robust_run.launcher.core.diagnosis.rule_book import book_of
-from robust_run.launcher.core.membership import name_of, placement_of
+from robust_run.launcher.core.membership import counts, name_of, placement_of
 from robust_run.launcher.core.state import LADDER, CorePolicy, JobState
 from robust_run.launcher.model.actions import Action, RecordIncident, Say
 from robust_run.launcher.model.events import HangSuspected, NodeEvicted
@@ -122,7 +122,7 @@ def held(policy: CorePolicy, state: JobState, decision: RuleDecision, now_s: flo
     decision = deciding.hold_back(book_of(policy).limits, decision, len(names), by_rules, now_s)
     if decision.rung != "evict" or decision.confidence == "high":
         return decision  # a node that is broken for certain is as good as lost
-    left = state.usable - sum(m.present and m.info.name == decision.node for m in state.members.values())
+    left = state.usable - sum(m.info.name == decision.node and counts(state, m) for m in state.members.values())
     return decision if left >= policy.fewest else _instead(decision, "no node can take over")
 
 

@@ -102,6 +102,8 @@ class Story:
                 return self._name(node), gone
             case e.NodeLeft(node=node, reason=reason):
                 return self._name(node), f"leaves: {reason}"
+            case e.NodeToldToLeave(node=node, signal=number):
+                return self._name(node), f"was told to leave, by {signal_name(number)}"
             case e.NodeCannotStart(name=name, reason=reason):
                 return name, f"cannot start the job: {reason}"
             case e.NodeEvicted(name=name, reason=reason, by=by):

@@ -19,6 +19,8 @@ from robust_run.launcher.start.many.fence import Lease
 MOST_LEADERS = 3
 #: How long a controller may be gone before it is spoken of: its agent starts it again in less.
 ALONE_S = 3.0
+#: And where candidates are to be elected: they have had their turns by then.
+LEADERLESS_S = 10.0
 #: Between two tries to reach the controller.
 RETRY_S = 0.2
 #: What a try may take where there are other places to try, and where there are none: a controller that thousands dial at once
@@ -95,6 +97,8 @@ class Finder:
             found = await self._dial_all(now_s)
             if found is not None:
                 return found
+            if self._many.controller_standby > 0:
+                self._say_leaderless(now_s)
             self._check_patience(now_s)
             await self._look_up(now_s)
             await asyncio.sleep(RETRY_S)
@@ -172,6 +176,18 @@ class Finder:
             self._say(
                 f"the controller is gone; {what}. robust-run --resume {self.run_path}, on its node, brings it back"
             )
+
+    def _say_leaderless(self, now_s: float) -> None:
+        """Say for whom this node waits, where another one may lead and none does."""
+        alone_s = 0.0 if self._alone_since_s is None else now_s - self._alone_since_s
+        if alone_s < LEADERLESS_S or self._said_alone or self._is_running() or self._is_done():
+            return
+        self._said_alone = True
+        whom = f"one of {', '.join(self.candidates)}" if self.candidates else "any node that stands for election"
+        self._say(
+            f"nobody leads this job; nothing runs here, this node waits up to {self._patience_s:.0f} s for {whom}, "
+            f"or the node that led. robust-run --resume {self.run_path}, on the first node, brings it back"
+        )
 
     def _patience(self) -> str:
         """Return how long this node waits for a controller, once nothing runs here."""

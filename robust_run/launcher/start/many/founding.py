@@ -185,9 +185,13 @@ def _unknown(known: Known) -> Founding:
 
 
 def _majority(known: Known) -> int:
+    return majority_of(known.fewest, known.most)
+
+
+def majority_of(fewest: int, most: int) -> int:
     """Return how many nodes a run needs that may not be the only one; 0: as many as any."""
-    majority = known.most // 2 + 1
-    return majority if majority > known.fewest else 0
+    majority = most // 2 + 1
+    return majority if majority > fewest else 0
 
 
 def _led(run: RunSeen) -> str:

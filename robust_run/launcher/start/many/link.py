@@ -32,7 +32,7 @@ from robust_run.launcher.control.messages import (
     Welcome,
 )
 from robust_run.launcher.controller.leadership.types import JobFinished
-from robust_run.launcher.model.actions import EndAttempt, Finish, StartAttempt
+from robust_run.launcher.model.actions import EndAttempt, Finish, JobEnds, StartAttempt
 from robust_run.launcher.model.events import AttemptEnded, NodeEvent, SignalReceived
 from robust_run.launcher.model.job import JobSpec, ManyNodes
 from robust_run.launcher.model.lease_times import LeaseTimes
@@ -101,7 +101,9 @@ class RemoteLink:
         self._life: asyncio.Task[None] | None = None
         self._beat: asyncio.TimerHandle | None = None
         self._number = 0
-        self._departure = Departure(agent, spec, self._send)
+        self._departure = Departure(
+            agent, spec, self._send, say, leads=lambda: self.is_led_from_here, can_follow=self._can_follow
+        )
         self._unsent: deque[NodeEvent] = deque(maxlen=MOST_UNSENT)
         """What was reported while there was no connection."""
 
@@ -113,6 +115,16 @@ class RemoteLink:
     def is_led_from_here(self) -> bool:
         """Whether the controller that was obeyed last is this node's."""
         return bool(self._where) and self._where == self._own_controller()
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether this node was told to leave the job."""
+        return self._departure.is_told
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """HOST:PORT of those in line to lead, as this node was told last."""
+        return self._finder.candidates
 
     @property
     def term(self) -> int:
@@ -148,8 +160,12 @@ class RemoteLink:
         return True
 
     def told_to_end(self, number: int, *, again: bool) -> None:
-        """End the job if the controller is on this node; else this node leaves it."""
-        self._departure.told_to_end(number, again=again, ends_job=self.is_led_from_here)
+        """End the job if the controller is on this node; else this node leaves it (see `departure`)."""
+        self._departure.told_to_end(number, again=again)
+
+    def _can_follow(self) -> bool:
+        """Whether another node is in line to lead."""
+        return any(each != self._own_controller() for each in self._finder.candidates)
 
     def guard_lost(self) -> None:
         """End everything here: nobody is left who would."""
@@ -258,6 +274,8 @@ class RemoteLink:
                     self.is_over = self.is_over or isinstance(order, Finish)
                     if isinstance(order, Finish) and not self.is_led_from_here:
                         self._say(_last_word(order))
+                    if isinstance(order, JobEnds):
+                        self._departure.job_ends()
                     if isinstance(order, StartAttempt):
                         self._lease.guard(running=True)
                     self._agent.obey(order)

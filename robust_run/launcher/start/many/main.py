@@ -22,6 +22,7 @@ from robust_run.launcher.control.client import Connection
 from robust_run.launcher.controller.leadership.leaders import where_led
 from robust_run.launcher.controller.leadership.types import JobFinished
 from robust_run.launcher.model.job import JobSpec, ManyNodes
+from robust_run.launcher.model.lease_times import longest_hold_s
 from robust_run.launcher.records import evictions
 from robust_run.launcher.records.memory_folders import remove_dead_memory, remove_memory_folders
 from robust_run.launcher.records.run_directory import RunDirectory
@@ -125,6 +126,8 @@ class _NodeOfMany:
         self._mark = presence.show(self._node_id)
         self._name = own_name(spec)
         marks = folder_of_marks(spec, env, socket.gethostname())
+        self._leaderless: object = None
+        """Looks for a sign of life of who led, while nobody does; None: somebody does."""
         self._own_mark = OwnMark(spec, marks, self._node_id, self._console.say)
         self._joining = Joining(
             spec=spec,
@@ -245,7 +248,7 @@ class _NodeOfMany:
             on_candidates=lambda candidates: self._candidates_changed(candidates, spec, run_directory, link),
             own_controller=lambda: self._supervisor.address,
             on_silence=self._on_silence,
-            ask=lambda: self._where_led(spec, run_directory, end),
+            ask=lambda: self._where_led(spec, run_directory, end, link),
         )
         agent.serve(link)
         link.take(connection)
@@ -262,14 +265,38 @@ class _NodeOfMany:
             raise link.failure
         return exit_code
 
-    async def _where_led(self, spec: JobSpec, run_directory: RunDirectory, end: EndOnRecord) -> str:
+    async def _where_led(self, spec: JobSpec, run_directory: RunDirectory, end: EndOnRecord, link: RemoteLink) -> str:
         """Return HOST:PORT of a leader; empty: the controller cannot move, or none is known. Raises JobFinished."""
         if self._many.controller_standby:
-            return await where_led(spec, self._many, run_directory.path, self._clock)
+            where = await where_led(spec, self._many, run_directory.path, self._clock)
+            if where:
+                self._leaderless = None
+            elif not link.is_leaving and not self._supervisor.is_running:
+                await self._offer_to_lead(spec, run_directory, link)
+            return where
         finish = end.look()
         if finish is not None:
             raise JobFinished(f"its journal says so: {finish.outcome}", finish.exit_code)
         return ""
+
+    async def _offer_to_lead(self, spec: JobSpec, run_directory: RunDirectory, link: RemoteLink) -> None:
+        """Stand for election where nobody leads, and nobody was in line as far as this node was told (see `leaderless`)."""
+        from robust_run.launcher.records.shared_folders import on_shared_file_system
+        from robust_run.launcher.start.many.founding import majority_of
+        from robust_run.launcher.start.many.leaderless import LeaderlessWatch, watch_of
+
+        many = self._many
+        if self._leaderless is None:
+            self._leaderless = watch_of(spec, many, run_directory.path, self._node_id, self._clock)
+        assert isinstance(self._leaderless, LeaderlessWatch)
+        if not await self._leaderless.look(is_in_line=bool(link.candidates)):
+            return
+        is_shared = bool(many.coordinator) or await asyncio.to_thread(on_shared_file_system, run_directory.path)
+        needs = 0 if is_shared else majority_of(many.fewest, many.most)
+        if self._lead_next(spec, run_directory, needs=needs, hold_s=longest_hold_s(many)):
+            self._console.say(
+                "nobody leads this job any more, and no node was in line to: this node stands for election"
+            )
 
     def _remember(self, run_id: str, where: str, candidates: tuple[str, ...]) -> None:
         """Note on this node's disk what it is to know after a power loss, where it may found a run then."""
@@ -298,20 +325,31 @@ class _NodeOfMany:
     def _stand_by(self, candidates: tuple[str, ...], spec: JobSpec, run_directory: RunDirectory) -> None:
         """Be ready to take the controller over once this node is in line."""
         address = self._joining.hello().node.candidate
-        if not address or address not in candidates or self._supervisor.is_running or self._joining.candidate is None:
-            return
+        if address and address in candidates:
+            self._lead_next(spec, run_directory)
+
+    def _lead_next(self, spec: JobSpec, run_directory: RunDirectory, *, needs: int = 0, hold_s: float = 0.0) -> bool:
+        """Have a controller wait here to be elected; return whether one does that from now on.
+
+        `needs`, `hold_s`: of the first attempt, if that has not begun as far as is on record.
+        """
+        address = self._joining.hello().node.candidate
+        if not address or self._supervisor.is_running or self._joining.candidate is None:
+            return False
         if not self._many.coordinator and not os.path.isdir(os.path.join(run_directory.path, "leader")):
             self._console.say(
                 f"this node cannot take the controller over: {run_directory.path} is not what the controller's node has there; "
                 "share the folder (--log-dir), or give --coordinator"
             )
-            return
+            return False
         config = config_of(spec, self._token, run_directory, self._node_id, self._guard, resume=True)
-        config = msgspec.structs.replace(config, address=address, setup=self._joining.setup)
+        config = msgspec.structs.replace(config, address=address, setup=self._joining.setup, needs=needs, hold_s=hold_s)
         try:
             self._supervisor.start(config, self._joining.candidate)
         except PlatformError as error:
             self._console.say(f"this node cannot take the controller over: {error}")
+            return False
+        return True
 
     def _greet(self, spec: JobSpec, run_directory: RunDirectory) -> None:
         ranks = f"{spec.nproc} workers" if spec.nproc > 1 else "1 worker"

@@ -70,6 +70,7 @@ def resolve_many(options: Options, world: World) -> tuple[ManyNodes | None, tupl
         lease_s=lease_s,
         evict_list=_evict_list(options, world),
         controller_standby=_controller_standby(options, most + standby),
+        on_sigterm=options.on_sigterm,
         coordinator=parse_coordinator(options),
         found=options.found,
         node_name=parse_node_name(options.node_name),

@@ -130,6 +130,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     wait_for_nodes: float | None = None
     evict_list: str | None = None
     controller_standby: int = 0
+    on_sigterm: str = "job"
     coordinator: str | None = None
     found: bool = False
     node_name: str | None = None

@@ -192,6 +192,14 @@ OWN_OPTIONS: tuple[OptionDescription, ...] = (
     describe(NODES, "controller-standby", "K", "Nodes that stand ready to take the controller over.", _WHOLE),
     describe(
         NODES,
+        "on-sigterm",
+        "job|node",
+        "What SIGTERM to the node with the controller ends: the job, or this node's part in it, as on any other node, where "
+        "another node stands ready to lead; if all nodes are told within 5 s, the job ends.",
+        OptionLook(choices=("job", "node")),
+    ),
+    describe(
+        NODES,
         "coordinator",
         "etcd://HOST:PORT,...",
         "Where they agree who leads; else in the run directory, which all nodes must share.",
