@@ -4,7 +4,7 @@ and those of keepers of checkpoints to each other.
 With a CA both sides verify each other's chain: whoever is called lets nobody in whose certificate is not of that CA, and who
 calls talks to nobody without one. Host names are not checked: certificates of clusters rarely carry the address that is
 dialed, and any node of the job may be its controller. What binds a connection to the job is its secret, whose proofs cover
-the TLS channel (`launcher.control.handshake`, `ckpt_io.memory.link`); so a node that holds a certificate of the same CA cannot
+the TLS channel (`launcher.control.handshake`, `ckpt_io.memory.copies`); so a node that holds a certificate of the same CA cannot
 stand between two others. For the same reason a certificate without a CA is of use: it encrypts, and the proofs find whoever
 stands between.
 """

@@ -40,7 +40,7 @@ from robust_run.launcher.model.actions import StartAttempt
 from robust_run.launcher.model.resume_events import MemoryPeers, MemoryStrides
 
 #: A keeper that does not say what it holds within this time is not waited for: the attempt starts without. It hashes what was
-#: copied last before it says so (`ckpt_io.memory.keeper.LOOK_S`), and the controller waits for longer (`core.resume.looks`).
+#: copied last before it says so (`ckpt_io.memory.keeper.looks`), and the controller waits for longer (`core.resume.looks`).
 ANSWER_S = 7.0
 _MOST_READ_BYTES = 1 << 16
 _NOTE_CHARACTERS = 500
