@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from robust_run.launcher.controller.starts import StartBook
     from robust_run.launcher.controller.steps import StepBook
     from robust_run.launcher.controller.survey import CheckpointSurvey
+    from robust_run.launcher.controller.usage_book import UsageBook
     from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
     from robust_run.launcher.model.links import Outbox, Timer
     from robust_run.launcher.model.start_notes import Seen, Starts
@@ -112,6 +113,8 @@ class Controller:
         self._pacing: Pacing | None = None
         self.comparison: FleetComparison | None = None
         """Compares nodes with their peers; None: nobody does."""
+        self.usage: UsageBook | None = None
+        """Keeps how full and busy nodes were; None: nobody does."""
         self._wake: Timer | None = None
         self._pending: deque[Event] = deque()
         self.is_deposed = False
@@ -183,6 +186,8 @@ class Controller:
         """Take in what a node did in the last second."""
         if self.comparison is not None:
             self.comparison.take(node, usage)
+        if self.usage is not None:
+            self.usage.take(node, usage)
 
     @property
     def _paces(self) -> Pacing:
@@ -412,6 +417,8 @@ class Controller:
             self.comparison.end()
         if self._starts is not None:
             self._starts.flush()
+        if self.usage is not None:
+            self.usage.end()
         for member in list(self.state.members.values()):
             if member.present:
                 self._outbox.send(member.info.id, action)
