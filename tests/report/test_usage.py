@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -73,14 +75,16 @@ def test_a_history_is_bounded_ordered_without_gaps_and_keeps_its_extremes(
     values = tuple(map(float, memory[: len(lengths)]))
     points = history(*lengths, most=most, memory=values)
     assert len(points) == min(most, len(lengths))
-    assert all(one.end_s == other.begin_s for one, other in zip(points, points[1:], strict=False))
+    assert all(one.end_s == other.begin_s for one, other in itertools.pairwise(points))
     assert points[0].begin_s == 1000.0
     assert points[-1].end_s == pytest.approx(1000.0 + sum(lengths))
     spreads = [each.spreads[MEMORY] for each in points]
     assert min(each.low for each in spreads) == min(values)
     assert max(each.high for each in spreads) == max(values)
     assert all(each.low <= each.middle <= each.high for each in spreads)
-    assert max(each.nodes["gpu-0"] for each in spreads) == max(values), "a node's own peak of memory is never smoothed away"
+    assert max(each.nodes["gpu-0"] for each in spreads) == max(values), (
+        "a node's own peak of memory is never smoothed away"
+    )
 
 
 def test_what_is_new_is_fine_and_what_is_old_is_coarse() -> None:

@@ -17,6 +17,7 @@ from robust_run.report.pages.frame import document
 from robust_run.report.pages.markup import breakable, command, join, section, text, visible
 from robust_run.report.pages.reported import reported
 from robust_run.report.pages.types import JobPage
+from robust_run.report.pages.usage_charts import usage
 from robust_run.report.pages.words import as_of, clock_time, count, date_time, incident_name, lasted, number, percent
 from robust_run.version import __version__
 
@@ -31,6 +32,7 @@ def job_html(page: JobPage) -> str:
             _wrapped("time", parts.where_time_went(page)),
             _wrapped("attempts", parts.attempts(page)),
             _wrapped("reported", reported(page.series, page.series_rank)),
+            _wrapped("usage", _usage(page)),
             _wrapped("startup", _startup(page)),
             _wrapped("steps", _steps(page)),
             _wrapped("evictions", parts.evictions(page)),
@@ -198,6 +200,12 @@ def _ettr(page: JobPage) -> str:
     chart = ettr_chart(page.spans, [each.incident for each in page.incidents])
     note = "The share of wall-clock time that was training, since the beginning and over the hour before each moment."
     return section("ettr", "Effective training time", chart, note=note) if chart else ""
+
+
+def _usage(page: JobPage) -> str:
+    """Return the pictures of memory and GPUs, over the same time as the course of ETTR."""
+    begin_s, end_s = (page.spans[0].begin_s, page.spans[-1].end_s) if page.spans else (page.started_s, page.known_s)
+    return usage(page.usage, begin_s, end_s, page.attempts, [each.incident for each in page.incidents])
 
 
 def _startup(page: JobPage) -> str:

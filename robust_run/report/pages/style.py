@@ -151,8 +151,18 @@ background:var(--none)}
 .series{display:grid;grid-template-columns:repeat(auto-fit,minmax(14rem,1fr));gap:1.5rem}.series figure{margin:0;min-width:0}
 .series strong{font-size:1.3rem;font-weight:600}.series small{font-size:.84rem;margin-left:.5rem}.series small.dim{margin:0}
 .series svg{width:100%;height:5rem}
+.usage figure{margin:0 0 1.25rem}.usage strong{font-size:1.15rem;font-weight:600;margin:0 .35rem}.usage .label{margin:0}
+.node{fill:none;stroke-width:2}.band{fill:var(--wait);fill-opacity:.35}.start{stroke:var(--muted);stroke-dasharray:2 3}
+.odd{fill:var(--ink);stroke:var(--paper);stroke-width:1.5}svg text.tiny{font-size:11px}
+.n1{stroke:var(--series-1)}.n2{stroke:var(--series-2)}.n3{stroke:var(--series-3)}.n4{stroke:var(--series-4)}
+.n5{stroke:var(--series-5)}.n6{stroke:var(--series-6)}.n7{stroke:var(--series-7)}.n8{stroke:var(--series-8)}
 .live-dot{display:inline-block;width:.55rem;height:.55rem;border-radius:50%;background:var(--good);margin-right:.4rem}
-.stale .live-dot{background:var(--warn)}
+.stale .usage figure{margin:0 0 1.25rem}.usage strong{font-size:1.15rem;font-weight:600;margin:0 .35rem}.usage .label{margin:0}
+.node{fill:none;stroke-width:2}.band{fill:var(--wait);fill-opacity:.35}.start{stroke:var(--muted);stroke-dasharray:2 3}
+.odd{fill:var(--ink);stroke:var(--paper);stroke-width:1.5}svg text.tiny{font-size:11px}
+.n1{stroke:var(--series-1)}.n2{stroke:var(--series-2)}.n3{stroke:var(--series-3)}.n4{stroke:var(--series-4)}
+.n5{stroke:var(--series-5)}.n6{stroke:var(--series-6)}.n7{stroke:var(--series-7)}.n8{stroke:var(--series-8)}
+.live-dot{background:var(--warn)}
 """
 
 _PHONE = """

@@ -188,4 +188,6 @@ def test_how_full_busy_and_hot_the_gpus_of_a_node_are(driver: StubDriver) -> Non
     assert gpus.use_of(asked.moments()) == GpuUse(memory_percent=90.0, busy_percent=75.0, celsius=61)
     driver.set(lost_1=1)
     assert gpus.use_of(asked.moments()) == GpuUse(memory_percent=50.0, busy_percent=100.0, celsius=60)
-    assert gpus.use_of(GpuSample(gpus=(GpuMoment(gpu=FIRST),))).numbers() == (-1.0, -1.0, -1.0), "the driver does not tell"
+    assert gpus.use_of(GpuSample(gpus=(GpuMoment(gpu=FIRST),))).numbers() == (-1.0, -1.0, -1.0), (
+        "the driver does not tell"
+    )
