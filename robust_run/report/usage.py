@@ -70,6 +70,7 @@ def point_of(begin_s: float, end_s: float, rows: Mapping[str, Sequence[float]]) 
         said = {node: row[index] for node, row in rows.items() if len(row) > index and _is_number(row[index])}
         if said:
             spreads[name] = _spread(said)
+    begin_s, end_s = round(begin_s, 1), round(end_s, 1)
     return UsagePoint(begin_s=begin_s, end_s=end_s, spreads=spreads) if spreads and end_s > begin_s else None
 
 

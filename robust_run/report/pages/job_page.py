@@ -21,6 +21,16 @@ from robust_run.report.pages.usage_charts import usage
 from robust_run.report.pages.words import as_of, clock_time, count, date_time, incident_name, lasted, number, percent
 from robust_run.version import __version__
 
+PHASE_WORDS = {
+    "running": ("running", "good"),
+    "gathering": ("waiting for nodes", "warn"),
+    "opening": ("starting", "warn"),
+    "suspecting": ("something failed", ""),
+    "ending": ("restarting", "warn"),
+    "stopping": ("stopping", "warn"),
+}
+"""What is said of a job that runs, by its phase, and the tone of it."""
+
 
 def job_html(page: JobPage) -> str:
     """Return the page as one HTML file; where the job runs, one that renews itself from the server it came from."""
@@ -67,14 +77,7 @@ def _state(page: JobPage) -> tuple[str, str]:
         return {"gone": "no controller", "unknown": "not known"}.get(page.drawn.life, "over"), "warn"
     if _standing(page) is not None:
         return "HUNG", ""
-    return {
-        "running": ("running", "good"),
-        "gathering": ("waiting for nodes", "warn"),
-        "opening": ("starting", "warn"),
-        "suspecting": ("something failed", ""),
-        "ending": ("restarting", "warn"),
-        "stopping": ("stopping", "warn"),
-    }.get(page.phase, (page.phase or "new", "calm"))
+    return PHASE_WORDS.get(page.phase, (page.phase or "new", "calm"))
 
 
 def _standing(page: JobPage) -> Standstill | None:

@@ -181,7 +181,9 @@ def _dot(chart: _Chart, known: Sequence[_Point], x: Callable[[float], float], y:
     value, node = (spread.high, spread.high_node) if chart.odd == "highest" else (spread.low, spread.low_node)
     at = x((point.begin_s + point.end_s) / 2)
     title = text(f"{value:.0f}{chart.unit} on {node}")
-    return f'<rect class=odd x="{at - 3:.1f}" y="{y(value) - 3:.1f}" width=6 height=6 rx=3><title>{title}</title></rect>'
+    return (
+        f'<rect class=odd x="{at - 3:.1f}" y="{y(value) - 3:.1f}" width=6 height=6 rx=3><title>{title}</title></rect>'
+    )
 
 
 def _starts(starts: Sequence[AttemptTimes], x: Callable[[float], float]) -> str:
