@@ -33,6 +33,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     """One run in a list of runs."""
 
     run_id: str
+    """The name of its run directory."""
     run_directory: str
     state: str = ""
     """A word or two: running, HUNG, done, failed; empty where nothing is known."""

@@ -11,10 +11,15 @@ import shlex
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import msgspec
 
 from robust_run.errors import RobustRunError
+from robust_run.launcher.operator.reading.client import ClientMachine, NoAnswerError, prepare, reach, this_machine
+from robust_run.launcher.operator.reading.place import PLACE_NAME
 from robust_run.launcher.operator.reading.runs import JOURNAL_NAME, is_run
-from robust_run.launcher.operator.views.life import JobLife
+from robust_run.launcher.operator.views.life import JobLife, life_of
 from robust_run.launcher.operator.views.run_rows import broken_row, row_of
 from robust_run.launcher.operator.views.status_types import JobView
 from robust_run.report.pages.runs_page import RunRow, RunsPage
@@ -25,25 +30,22 @@ LIMIT_S = 5.0
 AT_A_TIME, MOST_RUNS = 32, 200
 _INCIDENT = re.compile(r"[0-9]{4,6}\.json")
 
-Ask = Callable[[str], JobView]
-"""Returns how the run of a folder is. Raises RobustRunError."""
+Ask = Callable[[str], bytes]
+"""Returns the status that the controller of a run directory answers with. Called in threads. Raises RobustRunError."""
+_Answer = bytes | Exception
 
 
 def runs_page(folder: str, env: Mapping[str, str], limit_s: float = LIMIT_S, ask: Ask | None = None) -> RunsPage:
     """Return how the runs of a folder are, the newest first. `ask`: instead of asking their controllers."""
-
-    def asked(path: str) -> JobView:
-        from robust_run.launcher.operator.reading.which import subject
-
-        return subject(env, run=path, log_dir="", url="", token_file="", tls_ca="").job()[0]
-
     paths = _folders(folder)
     chosen = paths[:MOST_RUNS]
-    rows = _all_of(chosen, ask or asked, limit_s)
-    now_s = time.time()
+    served = [path for path in chosen if os.path.lexists(os.path.join(path, PLACE_NAME))]
+    answers = _answers(served, ask or partial(_status, env=env, here=this_machine()), limit_s)
+    silent = NoAnswerError(f"its controller did not answer within {limit_s:g} s", refused=False)
+    rows = [_row(path, answers.get(path, silent) if path in served else None) for path in chosen]
     rows.sort(key=lambda row: row.started_unix_s if row.started_unix_s is not None else 0.0, reverse=True)
     return RunsPage(
-        folder=os.path.abspath(folder), at_unix_s=now_s, runs=tuple(rows), left_out=len(paths) - len(chosen)
+        folder=os.path.abspath(folder), at_unix_s=time.time(), runs=tuple(rows), left_out=len(paths) - len(chosen)
     )
 
 
@@ -75,10 +77,16 @@ def _written_s(path: str) -> float | None:
         return None
 
 
-def _all_of(paths: Sequence[str], ask: Ask, limit_s: float) -> list[RunRow]:
+def _status(path: str, env: Mapping[str, str], here: ClientMachine) -> bytes:
+    return reach(path, "", "", env, here).get("/v1/status")
+
+
+def _answers(paths: Sequence[str], ask: Ask, limit_s: float) -> dict[str, _Answer]:
+    """Return what controllers say within a time, by run directory; those that say nothing are missing."""
     give_up_at_s = time.monotonic() + limit_s
-    found: dict[str, RunRow] = {}
+    found: dict[str, _Answer] = {}
     left = list(paths[::-1])
+    prepare()
 
     def work() -> None:
         while time.monotonic() < give_up_at_s:
@@ -86,7 +94,10 @@ def _all_of(paths: Sequence[str], ask: Ask, limit_s: float) -> list[RunRow]:
                 path = left.pop()
             except IndexError:
                 return
-            found[path] = _row(path, ask)
+            try:
+                found[path] = ask(path)
+            except Exception as error:  # told in its row
+                found[path] = error
 
     # Daemons: one that waits for a controller that is stopped does not hold up the end of the command.
     workers = [threading.Thread(target=work, daemon=True) for _ in range(min(AT_A_TIME, len(paths)))]
@@ -94,27 +105,33 @@ def _all_of(paths: Sequence[str], ask: Ask, limit_s: float) -> list[RunRow]:
         worker.start()
     for worker in workers:
         worker.join(max(give_up_at_s - time.monotonic(), 0.0))
-    answered = dict(found)
-    return [answered.get(path) or _row(path, lambda path: _by_journal(path, limit_s)) for path in paths]
+    return dict(found)
 
 
-def _row(path: str, ask: Ask) -> RunRow:
+def _row(path: str, answer: _Answer | None) -> RunRow:
     try:
         if not is_run(path):
             return broken_row(path, "there is no journal.jsonl in it: its controller is or was on another node")
-        return row_of(path, ask(path), incidents=_incidents(path), page=_page(path))
+        job = msgspec.json.decode(answer, type=JobView) if isinstance(answer, bytes) else _by_journal(path, answer)
+        return row_of(path, job, incidents=_incidents(path), page=_page(path))
     except (RobustRunError, OSError) as error:
         return broken_row(path, str(error))
     except Exception as error:  # what is in one folder hides no other
         return broken_row(path, f"it cannot be understood: {type(error).__name__}: {error}")
 
 
-def _by_journal(path: str, limit_s: float) -> JobView:
+def _by_journal(path: str, why: Exception | None) -> JobView:
+    """Return how a run is by its journal. `why` its controller says nothing; None: none serves."""
     from robust_run.launcher.operator.reading.dead import read_dead
+    from robust_run.launcher.operator.reading.life_signs import signs_of
 
-    note = f"its controller did not answer within {limit_s:g} s"
-    life = JobLife(life="unknown", note=note, command=f"robust status {shlex.quote(path)}")
-    return read_dead(path).job(time.time(), life)
+    dead = read_dead(path)
+    has_candidates = dead.spec.many is not None and dead.spec.many.controller_standby > 0
+    if (why is None or isinstance(why, NoAnswerError)) and not has_candidates:
+        return dead.job(time.time(), life_of(signs_of(dead, path, why)))
+    # Who leads a job with candidates is asked of other machines, which may take long: `robust status RUN` does.
+    note = str(why or "its controller is gone here; others may lead it")
+    return dead.job(time.time(), JobLife(life="unknown", note=note, command=f"robust status {shlex.quote(path)}"))
 
 
 def _incidents(path: str) -> int:

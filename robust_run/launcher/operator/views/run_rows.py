@@ -32,7 +32,7 @@ def row_of(path: str, job: JobView, *, incidents: int, page: str) -> RunRow:
     state, tone = state_of(job)
     last = job.last_incident
     return RunRow(
-        run_id=job.run_id,
+        run_id=os.path.basename(path) or job.run_id,
         run_directory=path,
         state=state,
         tone=tone,
@@ -48,7 +48,7 @@ def row_of(path: str, job: JobView, *, incidents: int, page: str) -> RunRow:
         ),
         attempts_count=job.attempt + 1,
         ettr=job.ettr,
-        incidents=max(incidents, last is not None),
+        incidents=max(incidents, int(last is not None)),
         verdict=last.sentence if last is not None else "",
         verdict_unix_s=last.at_unix_s if last is not None else None,
         page=page,
