@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from urllib.parse import quote
@@ -14,6 +15,8 @@ from robust_run.report.pages.words import count, date_time, lasted, number, perc
 from robust_run.version import __version__
 
 _WIDE, _HIGH = 150, 12
+#: Characters of a verdict.
+_LONGEST = 110
 #: Gap between attempts in a strip.
 _GAP = 1.5
 
@@ -85,25 +88,18 @@ _ORDER = ("bad", "warn", "good", "calm")
 
 def runs_html(page: RunsPage) -> str:
     """Return the page as one HTML file."""
-    heads = ("run", "state", "since", "#ranks", "#ETTR", "attempts", "incidents")
+    heads = ("run", "state", "started", "#ranks", "#ETTR", "attempts", "incidents")
     rows = [_row(row, page.at_unix_s) for row in page.runs]
     more = f"<p class=dim>{count(page.left_out, 'older run')} not listed</p>" if page.left_out else ""
+    again = command(f"robust report {shlex.quote(page.folder)}")
     body = (
         f"<div class=kicker><span>as of {date_time(page.at_unix_s)}</span></div><h1>{text(summary(page.runs))}</h1>"
         + section("runs", "Runs", table(heads, rows, "runs", "stack runs"), more, note="The newest first.")
-        + section(
-            "anew", "Look again", f"<p>This page stays as it is. {command(f'robust report {_shell(page.folder)}')}</p>"
-        )
+        + f"<p class='dim small'>This page stays as it is. Drawn anew by {again}</p>"
     )
     top = f"<span class=grow>{breakable(page.folder, 200)}</span>"
     footer = f"robust-run {__version__} · drawn {date_time(page.at_unix_s)}"
     return document(f"{summary(page.runs)} · robust-run", top, body, footer)
-
-
-def _shell(path: str) -> str:
-    import shlex
-
-    return shlex.quote(path)
 
 
 def _row(row: RunRow, now_s: float) -> tuple[str, ...]:
@@ -143,8 +139,13 @@ def _since(row: RunRow, now_s: float) -> str:
 def _incidents(row: RunRow) -> str:
     if not row.incidents and not row.verdict:
         return "<span class=dim>none</span>"
-    said = f"<br><span class=small>{breakable(row.verdict, 160)}</span>" if row.verdict else ""
+    said = f"<br><span class=small>{breakable(_cut(row.verdict), 400)}</span>" if row.verdict else ""
     return f"{number(row.incidents)}{said}"
+
+
+def _cut(said: str) -> str:
+    """Return what fits two lines: the whole of it is on the run's own page."""
+    return said if len(said) <= _LONGEST else f"{said[: _LONGEST - 1].rstrip()}…"
 
 
 def _strip(row: RunRow, now_s: float) -> str:
@@ -169,8 +170,8 @@ def _strip(row: RunRow, now_s: float) -> str:
         )
     older = row.attempts_count - len(row.attempts)
     said = count(row.attempts_count, "attempt")
-    shown = f", the newest {len(row.attempts)} drawn" if older > 0 else ""
+    shown = f"<br>the newest {len(row.attempts)} drawn" if older > 0 else ""
     return (
         f'<svg class=strip viewBox="0 0 {_WIDE} {_HIGH}" preserveAspectRatio=none role=img aria-label="{said}">{join(parts)}</svg>'
-        f"<span class='dim small'>{said}{shown}</span>"
+        f"<span class='dim small'><span class=nowrap>{said}</span>{shown}</span>"
     )

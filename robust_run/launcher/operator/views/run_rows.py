@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 from robust_run.launcher.operator.views import show
@@ -32,7 +31,7 @@ def row_of(path: str, job: JobView, *, incidents: int, page: str) -> RunRow:
     state, tone = state_of(job)
     last = job.last_incident
     return RunRow(
-        run_id=os.path.basename(path) or job.run_id,
+        run_id=path.rpartition("/")[2] or job.run_id,
         run_directory=path,
         state=state,
         tone=tone,
@@ -57,7 +56,7 @@ def row_of(path: str, job: JobView, *, incidents: int, page: str) -> RunRow:
 
 def broken_row(path: str, problem: str) -> RunRow:
     """Return the row of a run of which nothing can be told."""
-    return RunRow(run_id=os.path.basename(path), run_directory=path, problem=problem, tone="bad")
+    return RunRow(run_id=path.rpartition("/")[2], run_directory=path, problem=problem, tone="bad")
 
 
 def lines(page: RunsPage, width: int, paint: Callable[[str, str], str]) -> list[str]:
