@@ -14,7 +14,7 @@ import msgspec
 from robust_run.health.sensors.usage import GPU_METRICS, METRICS
 
 SCHEMA = 1
-#: Points that are kept: some 10 s apart while a job is young, and a fiftieth of their age apart when it is old.
+#: Points that are kept: some 10 s apart while a job is young, and at most a twentieth of their age when it is old.
 MOST_POINTS = 240
 #: Up to so many nodes have a line of their own.
 FEW_NODES = 8
