@@ -24,6 +24,7 @@ from robust_run.launcher.records.code import types as code_types
 from robust_run.launcher.start.options.option_types import GROUPS, HELP, OptionDescription
 from robust_run.launcher.start.options.options import HELP_OPTIONS, OPTIONS
 from robust_run.prefetch.rules.types import BlockMap, HotList
+from robust_run.report import usage as usage_history
 from robust_run.report.pages.advice import BY_KIND, BY_RULE, Step
 from robust_run.report.pages.rules import KIND_TITLES, NCCL_RULES, RULES
 from robust_run.report.startup import types as startup_types
@@ -159,6 +160,7 @@ RUN_FILES: tuple[tuple[str, str, str], ...] = (
     ("incidents/NNNN.scene.json", "what all ranks did: calls, stacks, processes", "of the incident"),
     ("incidents/NNNN.checks.json", "what checks of the nodes measured after it", "of the incident"),
     ("startup.json", "what each attempt's start was spent on", f"`schema` {startup_types.SCHEMA}"),
+    ("usage.json", "how full and busy nodes were, thinned with age", f"`schema` {usage_history.SCHEMA}"),
     ("outcome", "a link that says how a job ended whose journal could not be told (a full disk)", ""),
     ("report.html", "the page of the job, when it is over", ""),
     ("timeline.json", "of `robust timeline`: Chrome's trace format", "Chrome's"),

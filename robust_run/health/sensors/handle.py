@@ -22,11 +22,15 @@ from robust_run.health.sensors.process import (
     command,
     first_line,
     parse,
+    parse_use,
 )
 from robust_run.health.sensors.types import Event, EventKind
+from robust_run.health.sensors.usage import GpuUse
 
 MOST_STARTS = 4
 AGAIN_AFTER_S = 5.0
+#: How the GPUs were so long ago is not how they are.
+USE_S = 15.0
 #: A process that says nothing for so long, not even its sign of life, stands still; how often that is looked at.
 SILENT_S, LOOK_EVERY_S = 15.0, 3.0
 _MOST_READ_BYTES = 1 << 16
@@ -62,6 +66,7 @@ class SensorsHandle:
         """When the process last said anything; None: it has not begun to."""
         self._looked_s = 0.0
         self._look_again: asyncio.TimerHandle | None = None
+        self._use: tuple[float, GpuUse] | None = None
         self._socket: socket.socket | None = None
         self._rest = b""
         self._attempt = WatchedAttempt()
@@ -98,6 +103,11 @@ class SensorsHandle:
         self._attempt = attempt
         self._send(attempt_line(attempt))
 
+    def gpus(self) -> GpuUse | None:
+        """Return how full and busy the GPUs are; None: not known, or no more."""
+        is_new = self._use is not None and self._loop.time() - self._use[0] <= USE_S
+        return self._use[1] if self._use is not None and is_new else None
+
     def end(self) -> None:
         """Let the process end; what it says from now on is not heard. The agent reaps it, as all its children."""
         if self._again is not None:
@@ -133,6 +143,8 @@ class SensorsHandle:
             event = parse(line)
             if event is not None:
                 self._tell(event)
+            elif (use := parse_use(line)) is not None:
+                self._use = self._loop.time(), use
 
     def _look(self) -> None:
         """End a process that stands still, as if it had died."""

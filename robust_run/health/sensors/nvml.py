@@ -34,6 +34,10 @@ class GpuMoment(msgspec.Struct, frozen=True, kw_only=True):
     lost: bool = False
     celsius: int | None = None
     slows_at_celsius: int | None = None
+    memory_used_bytes: int | None = None
+    memory_bytes: int | None = None
+    busy_percent: int | None = None
+    """Of the driver's last sampling period (up to 1 s), in how much of it any kernel ran."""
     throttling: int | None = None
     """Why clocks are lower than they could be: NVML's bits."""
 
@@ -164,10 +168,15 @@ class Driver:
             return GpuMoment(gpu=name, lost=True)
         celsius, lost = self._ask("nvmlDeviceGetTemperature", handle, self._nvml.NVML_TEMPERATURE_GPU)
         throttling, lost_too = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
+        memory, _ = self._ask("nvmlDeviceGetMemoryInfo", handle)
+        rates, _ = self._ask("nvmlDeviceGetUtilizationRates", handle)
         return GpuMoment(
             gpu=name,
             lost=lost or lost_too,
             celsius=celsius,
+            memory_used_bytes=int(memory.used) if memory is not None else None,
+            memory_bytes=int(memory.total) if memory is not None else None,
+            busy_percent=int(rates.gpu) if rates is not None else None,
             slows_at_celsius=self._slows_at[name],
             throttling=throttling,
         )

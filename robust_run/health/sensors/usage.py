@@ -14,12 +14,29 @@ from robust_run.health.sensors.types import SensorWorld
 
 METRICS = ("cpu_percent", "memory_used_percent", "disk_bytes_per_s", "rdma_bytes_per_s")
 """Names of the numbers, as `robust outliers` knows them. The last is of all network devices where there is no RDMA."""
+GPU_METRICS = ("gpu_memory_percent", "gpu_busy_percent", "gpu_celsius")
+"""What follows them where GPUs are watched: the fullest of the node, the mean of all, the hottest. Nobody compares it."""
+UNKNOWN = -1.0
+"""Stands for one of `GPU_METRICS` that the driver does not tell."""
 #: Of /proc/diskstats, also of disks whose own sectors are larger.
 _SECTOR_BYTES = 512
 _NO_DISKS = ("loop", "ram", "zram", "dm-", "md", "sr")
 #: InfiniBand counts data in words of so many bytes.
 _WORD_BYTES = 4
 _MOST = 1024
+
+
+class GpuUse(msgspec.Struct, frozen=True, kw_only=True, tag="gpu_use"):
+    """How full, busy and hot the GPUs of a node are; None: not known."""
+
+    memory_percent: float | None = None
+    busy_percent: float | None = None
+    celsius: float | None = None
+
+    def numbers(self) -> tuple[float, ...]:
+        """Return `GPU_METRICS`."""
+        said = (self.memory_percent, self.busy_percent, self.celsius)
+        return tuple(UNKNOWN if value is None else _rounded(value) for value in said)
 
 
 class Counters(msgspec.Struct, frozen=True, kw_only=True):

@@ -136,7 +136,9 @@ class AgentHealth:
             self._counters = usage.read(SensorWorld(pid=os.getpid()), now_s)
 
         did_well = self._harmless.run(count)
-        return usage.between(before, self._counters) if did_well and before and self._counters else ()
+        did = usage.between(before, self._counters) if did_well and before and self._counters else ()
+        gpus = self._handle.gpus() if did and self._handle is not None else None
+        return (*did, *gpus.numbers()) if gpus is not None else did
 
     # --- why a rank was killed
 

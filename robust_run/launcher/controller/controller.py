@@ -63,6 +63,7 @@ if TYPE_CHECKING:
     from robust_run.launcher.controller.parts import ControllerParts
     from robust_run.launcher.controller.steps import StepBook
     from robust_run.launcher.controller.survey import CheckpointSurvey
+    from robust_run.launcher.controller.usage_book import UsageBook
     from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
     from robust_run.launcher.model.links import Outbox, Timer
     from robust_run.launcher.model.start_notes import Seen, Starts
@@ -111,6 +112,8 @@ class Controller:
         """What asks nodes which checkpoints they see; imported when they are first asked."""
         self.comparison: FleetComparison | None = None
         """Compares nodes with their peers; None: nobody does."""
+        self.usage: UsageBook | None = None
+        """Keeps how full and busy nodes were; None: nobody does."""
         self._wake: Timer | None = None
         self._pending: deque[Event] = deque()
         self.is_deposed = False
@@ -192,6 +195,8 @@ class Controller:
         """Take in what a node did in the last second."""
         if self.comparison is not None:
             self.comparison.take(node, usage)
+        if self.usage is not None:
+            self.usage.take(node, usage)
 
     def nccl_rates(self) -> Sequence[CommRate]:
         """Return what NCCL completed since this controller began, by communicator."""
@@ -358,6 +363,8 @@ class Controller:
             self.comparison.end()
         if self._parts is not None:
             self._parts.finish()
+        if self.usage is not None:
+            self.usage.end()
         for member in list(self.state.members.values()):
             if member.present:
                 self._outbox.send(member.info.id, action)

@@ -18,6 +18,7 @@
     setup/<host>.json                   which set-up its environment has: key, packages, how restored (<host>.log: the installers)
     setup/snapshot.json                 the job's snapshot, for nodes that come later and for a controller that resumes
     startup.json                        what each attempt's start was spent on, by phase and rank
+    usage.json                          how full and busy nodes were, thinned with age, 1 MiB at most: see `report.usage`
     outcome                             a link that says how a job ended whose journal could not be told: see `outcome`
     store.log                           what the store's process printed, normally nothing
     controller.log                      what the controller's process printed, normally nothing
@@ -179,6 +180,11 @@ class RunDirectory:
     def startup(self) -> str:
         """Path of what starts were spent on (see `report.startup.types.Startup`)."""
         return os.path.join(self.path, "startup.json")
+
+    @property
+    def usage(self) -> str:
+        """Path of how full and busy nodes were (see `report.usage.UsageHistory`)."""
+        return os.path.join(self.path, "usage.json")
 
     def scene(self, number: int) -> str:
         """Path of what an incident was concluded from, where it was."""

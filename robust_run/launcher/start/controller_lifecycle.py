@@ -22,6 +22,7 @@ from robust_run.launcher.controller.leadership_hold import LeadershipHold, take_
 from robust_run.launcher.controller.refusals import Refusals
 from robust_run.launcher.controller.run_register import close_earlier, enter
 from robust_run.launcher.controller.service import LOOK_S, Service
+from robust_run.launcher.controller.usage_book import UsageBook
 from robust_run.launcher.core.diagnosis.rule_book import book_of
 from robust_run.launcher.core.state import JobState, policy_of
 from robust_run.launcher.model.actions import Finish
@@ -172,6 +173,8 @@ class ControllerProcess:
                 book_of(controller.policy).outliers,
                 many.heartbeat_s,
             )
+            later = asyncio.get_running_loop().call_later
+            controller.usage = UsageBook(controller.state, self._run_directory, self._clock, later, controller.book.say)
         listener = socket.socket(fileno=self._config.listener)
         listener.listen(65535)
         await server.start(listener)

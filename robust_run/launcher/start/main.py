@@ -243,6 +243,8 @@ class _Job:
         self._link.serve_people_with(
             lambda: api_of(spec, controller, self._run_directory, self._clock, self._console, self._host)
         )
+        if spec.sensors:
+            self._link.keep_usage(self._run_directory, self._clock, self._console.say)
         if self._resumed:
             old = [member.info.id for member in controller.state.members.values() if member.present]
             controller.tell(ControllerResumed(term=controller.state.term + 1, host=self._host, restart=restart))

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: When people are answered first.
 SERVE_AFTER_S = 0.5
+#: When it is begun to keep what the node does.
+USAGE_AFTER_S = 2.0
 
 
 class OneNode:
@@ -94,6 +96,19 @@ class OneNode:
     def _serve_people(self, api: ApiServer) -> None:
         api.start()
         self._api = api
+
+    def keep_usage(self, run_directory: RunDirectory, clock: Clock, say: Callable[[str], None]) -> None:
+        """Keep how full and busy this node is, for pages, once the job has been there for a moment."""
+
+        def begin() -> None:
+            from robust_run.launcher.controller.usage_book import UsageBook
+
+            agent, controller = self._agent, self.controller
+            if controller is not None:
+                ask = lambda: (agent.node_id, agent.usage())  # noqa: E731
+                controller.usage = UsageBook(controller.state, run_directory, clock, self.later, say, ask)
+
+        self.later(USAGE_AFTER_S, begin)
 
     def fetch_code(self, tree: str) -> bool:  # noqa: ARG002
         """See `ControllerLink`: what this node lacks, nobody has."""

@@ -10,9 +10,9 @@ from robust_run.report.pages.types import LifeSpan, SpanKind
 from robust_run.report.pages.words import clock_time, lasted, percent
 from robust_run.report.types import Incident
 
-_LEFT, _RIGHT, _TOP, _HIGH = 46, 54, 10, 150
+LEFT, RIGHT, _TOP, _HIGH = 46, 54, 10, 150
 #: Of the line itself: in a window, and on a phone, where a pixel of the picture is one of the screen.
-_WIDE, _NARROW = 900, 270
+WIDE, NARROW = 900, 270
 _STRIP_Y, _STRIP_HIGH = _TOP + _HIGH + 14, 14
 #: Marks of incidents, and stretches in the strip; more would be narrower than a pixel.
 MOST_MARKS = 300
@@ -28,11 +28,7 @@ def ettr_chart(spans: Sequence[LifeSpan], incidents: Sequence[Incident]) -> str:
     if not points:
         return ""
     long = spans[-1].end_s - spans[0].begin_s > 3600.0
-    marks = [
-        each
-        for each in incidents[-MOST_MARKS:]
-        if spans[0].begin_s <= each.onset_s <= spans[-1].end_s and each.action.name != "report"
-    ]
+    marks = marked_incidents(incidents, spans[0].begin_s, spans[-1].end_s)
     key = (
         "<ul class='legend small'><li><svg class=swatch viewBox='0 0 12 12'><path class=cum d='M0 6h12'/></svg>since the beginning</li>"
         + (
@@ -48,8 +44,15 @@ def ettr_chart(spans: Sequence[LifeSpan], incidents: Sequence[Incident]) -> str:
         + _kinds(spans)
         + "</ul>"
     )
-    drawn = [_ettr_picture(spans, points, marks, wide, is_long=long) for wide in (_WIDE, _NARROW)]
+    drawn = [_ettr_picture(spans, points, marks, wide, is_long=long) for wide in (WIDE, NARROW)]
     return f"<div class='chart wide'>{drawn[0]}</div><div class='chart narrow'>{drawn[1]}</div>{key}"
+
+
+def marked_incidents(incidents: Sequence[Incident], begin_s: float, end_s: float) -> list[Incident]:
+    """Return the incidents that are marked in a picture of this time: those that ended an attempt."""
+    return [
+        each for each in incidents[-MOST_MARKS:] if begin_s <= each.onset_s <= end_s and each.action.name != "report"
+    ]
 
 
 def _ettr_picture(
@@ -58,13 +61,13 @@ def _ettr_picture(
     begin_s, end_s = spans[0].begin_s, spans[-1].end_s
 
     def x(at_s: float) -> float:
-        return _LEFT + wide * (at_s - begin_s) / (end_s - begin_s)
+        return LEFT + wide * (at_s - begin_s) / (end_s - begin_s)
 
     def line(values: Sequence[tuple[float, float]]) -> str:
         return "M" + "L".join(f"{x(at_s):.1f} {_TOP + _HIGH * (1 - value):.1f}" for at_s, value in values)
 
     grid = join(
-        f'<path class=grid d="M{_LEFT} {_TOP + _HIGH * (1 - share):g}h{wide}"/><text class=dim text-anchor=end x={_LEFT - 8} '
+        f'<path class=grid d="M{LEFT} {_TOP + _HIGH * (1 - share):g}h{wide}"/><text class=dim text-anchor=end x={LEFT - 8} '
         f'y="{_TOP + _HIGH * (1 - share) + 4:g}">{share * 100:.0f}</text>'
         for share in (0.0, 0.5, 1.0)
     )
@@ -77,11 +80,11 @@ def _ettr_picture(
     whole = points[-1]
     said = f"ETTR {percent(whole.cumulative)}, over the last hour {percent(whole.sliding)}"
     return (
-        f'<svg viewBox="0 0 {_LEFT + wide + _RIGHT} {bottom + 4}" '
+        f'<svg viewBox="0 0 {LEFT + wide + RIGHT} {bottom + 4}" '
         f'role=img aria-label="{said}">{grid}{marks}{sliding}<path class=cum d="{line([(p.at_s, p.cumulative) for p in points])}"/>'
-        f'<text x={_LEFT + wide + 8} y="{_TOP + _HIGH * (1 - whole.cumulative) + 4:.1f}">{percent(whole.cumulative)}</text>'
-        f"{_strip(spans, x)}<text class=dim x={_LEFT} y={bottom}>{clock_time(begin_s)}</text>"
-        f"<text class=dim text-anchor=end x={_LEFT + wide} y={bottom}>{clock_time(end_s)}</text></svg>"
+        f'<text x={LEFT + wide + 8} y="{_TOP + _HIGH * (1 - whole.cumulative) + 4:.1f}">{percent(whole.cumulative)}</text>'
+        f"{_strip(spans, x)}<text class=dim x={LEFT} y={bottom}>{clock_time(begin_s)}</text>"
+        f"<text class=dim text-anchor=end x={LEFT + wide} y={bottom}>{clock_time(end_s)}</text></svg>"
     )
 
 

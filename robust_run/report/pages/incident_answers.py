@@ -94,13 +94,18 @@ def _detail(page: IncidentPage, states: dict[int, RankState]) -> str:
     for evidence in page.incident.evidence:
         lines = [line for line in evidence.text.splitlines() if line.strip()]
         if lines and verdict.kind in ("code", "crash", "nan") and not lines[-1].startswith((" ", "\t")):
-            return text(lines[-1].strip(), 160)
+            return text(_cut(lines[-1].strip(), 160))
         if lines and verdict.kind == "mismatch" and evidence.what == "what was seen":
-            return text(_shortened(lines[0].partition(": ")[2] or lines[0]), 160)
+            return text(_cut(_shortened(lines[0].partition(": ")[2] or lines[0]), 160))
     predicate = re.match(r"rank \d+ (?:\([^)]*\) )?(.*)", parted_sentence(page)[0])
     if verdict.kind in ("crash", "stopped") and predicate is not None:
         return text(predicate.group(1), 200)
     return text(meaning_of(verdict), 200)
+
+
+def _cut(said: str, most: int) -> str:
+    """Return what fits: the whole of it stands elsewhere on the page."""
+    return said if len(said) <= most else f"{said[: most - 1].rstrip()}…"
 
 
 def _shortened(line: str) -> str:
@@ -118,9 +123,12 @@ _QUOTING = frozenset({"code", "crash", "nan"})
 def parted_sentence(page: IncidentPage) -> tuple[str, str]:
     """Return the verdict and what was joined to it with a semicolon, without nodes: the culprit's place is said beside it.
 
-    Of a long one of a crash, what follows the last colon that fits is joined to it, too, unless it is said there anyway.
+    Of a mismatch what the others called is joined to it, and of a long one of a crash, what follows the last colon that fits is joined to it, too, unless it is said there anyway.
     """
     head, rest = _parted(page.incident.verdict)
+    if len(head) > LARGE and page.incident.verdict.kind == "mismatch":
+        head, _, others = head.partition(", where ")
+        return head, "; ".join(filter(None, (others, rest)))
     cut = head.rfind(": ", 0, LARGE)
     if len(head) <= LARGE or cut < 0 or page.incident.verdict.kind != "crash":
         return head, rest
@@ -175,7 +183,7 @@ def _action(page: IncidentPage) -> tuple[str, str]:
     elif incident.action.name not in ("stop", "report"):
         said.append(_without_step(page))
     if incident.action.reason:
-        said.append(marked(incident.action.reason, 240))
+        said.append(marked(_cut(incident.action.reason.replace(incident.verdict.sentence, "the same"), 240)))
     if following is not None and following.places:
         said.append(count(len(following.places), "node") + ", " + count(following.world_size, "rank"))
     return done, " · ".join(said)

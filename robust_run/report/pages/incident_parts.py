@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from robust_run.report.pages.course import CourseInterval, intervals, milestones
 from robust_run.report.pages.markup import breakable, command, join, marked, section, text
-from robust_run.report.pages.next_steps import steps_for
+from robust_run.report.pages.next_steps import need_of, steps_for
 from robust_run.report.pages.rules import meaning_of
 from robust_run.report.pages.types import IncidentCost, IncidentPage
 from robust_run.report.pages.words import clock_time, count, lasted, number, span
@@ -34,7 +34,9 @@ def what_next(page: IncidentPage) -> str:
         f"<li>{marked(step.text)}{f'<br>{command(step.command)}' if step.command else ''}</li>"
         for step in steps_for(page)
     )
-    return f"<h2 id=next-title>What to do next</h2><ol class=steps>{items}</ol>"
+    said, tone = need_of(page)
+    need = f"<p class='need {tone}'>{text(said, 400)}</p>" if said else ""
+    return f"<h2 id=next-title>What to do next</h2>{need}<ol class=steps>{items}</ol>"
 
 
 def what_lost(lost: IncidentCost | None) -> str:

@@ -17,8 +17,19 @@ from robust_run.report.pages.frame import document
 from robust_run.report.pages.markup import breakable, command, join, section, text, visible
 from robust_run.report.pages.reported import reported
 from robust_run.report.pages.types import JobPage
+from robust_run.report.pages.usage_charts import usage
 from robust_run.report.pages.words import as_of, clock_time, count, date_time, incident_name, lasted, number, percent
 from robust_run.version import __version__
+
+PHASE_WORDS = {
+    "running": ("running", "good"),
+    "gathering": ("waiting for nodes", "warn"),
+    "opening": ("starting", "warn"),
+    "suspecting": ("something failed", ""),
+    "ending": ("restarting", "warn"),
+    "stopping": ("stopping", "warn"),
+}
+"""What is said of a job that runs, by its phase, and the tone of it."""
 
 
 def job_html(page: JobPage) -> str:
@@ -31,6 +42,7 @@ def job_html(page: JobPage) -> str:
             _wrapped("time", parts.where_time_went(page)),
             _wrapped("attempts", parts.attempts(page)),
             _wrapped("reported", reported(page.series, page.series_rank)),
+            _wrapped("usage", _usage(page)),
             _wrapped("startup", _startup(page)),
             _wrapped("steps", _steps(page)),
             _wrapped("evictions", parts.evictions(page)),
@@ -65,14 +77,7 @@ def _state(page: JobPage) -> tuple[str, str]:
         return {"gone": "no controller", "unknown": "not known"}.get(page.drawn.life, "over"), "warn"
     if _standing(page) is not None:
         return "HUNG", ""
-    return {
-        "running": ("running", "good"),
-        "gathering": ("waiting for nodes", "warn"),
-        "opening": ("starting", "warn"),
-        "suspecting": ("something failed", ""),
-        "ending": ("restarting", "warn"),
-        "stopping": ("stopping", "warn"),
-    }.get(page.phase, (page.phase or "new", "calm"))
+    return PHASE_WORDS.get(page.phase, (page.phase or "new", "calm"))
 
 
 def _standing(page: JobPage) -> Standstill | None:
@@ -198,6 +203,12 @@ def _ettr(page: JobPage) -> str:
     chart = ettr_chart(page.spans, [each.incident for each in page.incidents])
     note = "The share of wall-clock time that was training, since the beginning and over the hour before each moment."
     return section("ettr", "Effective training time", chart, note=note) if chart else ""
+
+
+def _usage(page: JobPage) -> str:
+    """Return the pictures of memory and GPUs, over the same time as the course of ETTR."""
+    begin_s, end_s = (page.spans[0].begin_s, page.spans[-1].end_s) if page.spans else (page.started_s, page.known_s)
+    return usage(page.usage, begin_s, end_s, page.attempts, [each.incident for each in page.incidents])
 
 
 def _startup(page: JobPage) -> str:

@@ -21,6 +21,7 @@ from robust_run.report.pages.advice import (
 )
 from robust_run.report.pages.course import standstill_of
 from robust_run.report.pages.types import Accepts, IncidentPage
+from robust_run.report.pages.words import lasted
 from robust_run.tracer.types import RankSight
 
 #: Processes that one command names.
@@ -54,6 +55,39 @@ def steps_for(page: IncidentPage, most: int = 4) -> tuple[Step, ...]:
         look = _filled(TIMELINE if page.scene is not None else STORY, values, page.drawn.accepts)
         found += [look] if look is not None else []
     return tuple(found[:most])
+
+
+def need_of(page: IncidentPage) -> tuple[str, str]:
+    """Return whether somebody has to act now, as a sentence, and the tone of it (good, warn, bad); empty: nothing says so."""
+    incident, drawn = page.incident, page.drawn
+    is_report, stood = incident.action.name == "report", standstill_of(incident, page.attempt)
+    if is_past(page):
+        return "Nothing at once: the ranks went on by themselves.", "good"
+    if incident.action.name == "stop":
+        return "The job is over, and does not start again by itself.", "bad"
+    if incident.resumed_s is not None:
+        went_on = f"training went on {lasted(incident.resumed_s - incident.onset_s)} after the onset."
+        if incident.id < page.incidents:  # what came of the job is said there
+            return f"Not here: {went_on} Incident {page.incidents} is the newest.", "warn"
+        return f"Nothing at once: {went_on}", "good"
+    if drawn.life == "over":
+        return "The job is over.", "warn"
+    if drawn.life != "running":
+        known = (
+            "Nothing controls the job any more"
+            if drawn.life == "gone"
+            else "It is not known here whether the job goes on"
+        )
+        return f"{known}{': ' if drawn.note else ''}{drawn.note}.", "bad"
+    if is_report and stood is not None and page.attempt is not None:
+        stands = page.attempt.standing is not None
+        return ("Act now: no rank trains, and nothing was done about it so far.", "bad") if stands else ("", "")
+    if is_report:
+        return "", ""
+    following = page.following
+    if following is not None and following.started_s is not None:
+        return "Wait: its workers are up again, and no step has been seen yet.", "warn"
+    return "Wait: the job is being healed, and does not train yet.", "warn"
 
 
 def is_past(page: IncidentPage) -> bool:

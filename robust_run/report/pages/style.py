@@ -151,8 +151,21 @@ background:var(--none)}
 .series{display:grid;grid-template-columns:repeat(auto-fit,minmax(14rem,1fr));gap:1.5rem}.series figure{margin:0;min-width:0}
 .series strong{font-size:1.3rem;font-weight:600}.series small{font-size:.84rem;margin-left:.5rem}.series small.dim{margin:0}
 .series svg{width:100%;height:5rem}
+.usage figure{margin:0 0 1.25rem}.usage strong{font-size:1.15rem;font-weight:600;margin:0 .35rem}.usage .label{margin:0}
+.node{fill:none;stroke-width:2}.band{fill:var(--wait);fill-opacity:.35}.start{stroke:var(--muted);stroke-dasharray:2 3}
+.odd{fill:var(--ink);stroke:var(--paper);stroke-width:1.5}svg text.tiny{font-size:11px}
+.n1{stroke:var(--series-1)}.n2{stroke:var(--series-2)}.n3{stroke:var(--series-3)}.n4{stroke:var(--series-4)}
+.n5{stroke:var(--series-5)}.n6{stroke:var(--series-6)}.n7{stroke:var(--series-7)}.n8{stroke:var(--series-8)}
+.strip{width:9.5rem;height:.8rem;margin:.3rem 0 .2rem;border-radius:3px;overflow:hidden;background:var(--none)}
+.a-bad{fill:var(--bad)}.a-good{fill:var(--good)}.a-calm{fill:var(--wait)}.runs td:nth-child(1),.runs td:nth-child(6){min-width:9.5rem}.runs td:nth-child(7){min-width:12rem}.runs td .small{font-weight:400}
+.need{font-weight:600}.need::before{content:"";display:inline-block;width:.6em;height:.6em;border-radius:50%;background:currentColor;margin-right:.45em}
 .live-dot{display:inline-block;width:.55rem;height:.55rem;border-radius:50%;background:var(--good);margin-right:.4rem}
-.stale .live-dot{background:var(--warn)}
+.stale .usage figure{margin:0 0 1.25rem}.usage strong{font-size:1.15rem;font-weight:600;margin:0 .35rem}.usage .label{margin:0}
+.node{fill:none;stroke-width:2}.band{fill:var(--wait);fill-opacity:.35}.start{stroke:var(--muted);stroke-dasharray:2 3}
+.odd{fill:var(--ink);stroke:var(--paper);stroke-width:1.5}svg text.tiny{font-size:11px}
+.n1{stroke:var(--series-1)}.n2{stroke:var(--series-2)}.n3{stroke:var(--series-3)}.n4{stroke:var(--series-4)}
+.n5{stroke:var(--series-5)}.n6{stroke:var(--series-6)}.n7{stroke:var(--series-7)}.n8{stroke:var(--series-8)}
+.live-dot{background:var(--warn)}
 """
 
 _PHONE = """

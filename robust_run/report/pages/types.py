@@ -13,6 +13,7 @@ import msgspec
 from robust_run.report.effective import Standstill
 from robust_run.report.heat import Heat
 from robust_run.report.types import Incident
+from robust_run.report.usage import UsagePoint
 from robust_run.tracer.types import Scene
 
 
@@ -276,6 +277,8 @@ class JobPage(msgspec.Struct, frozen=True, kw_only=True):
     """What the script reports of its training."""
     series_rank: int = 0
     """Which rank does."""
+    usage: tuple[UsagePoint, ...] = ()
+    """How full, busy and hot nodes were, oldest first; empty: not known."""
     startup: str = ""
     """A fragment of HTML of ours with the start-up waterfall; empty: there is none."""
     starts: Mapping[int, float] = {}

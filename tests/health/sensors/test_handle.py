@@ -8,8 +8,9 @@ import signal
 import subprocess
 from collections.abc import Iterator, Mapping
 
+import msgspec
 import pytest
-from sensor_ground import LIMIT_S, Tree
+from sensor_ground import LIMIT_S, StubDriver, Tree
 
 from robust_run.errors import PlatformError
 from robust_run.health.metrics.reporting import Reporter
@@ -18,6 +19,7 @@ from robust_run.health.sensors import handle
 from robust_run.health.sensors.handle import SensorsHandle, environment
 from robust_run.health.sensors.process import SensorSetup, WatchedAttempt
 from robust_run.health.sensors.types import Event
+from robust_run.health.sensors.usage import GpuUse
 
 
 class Helpers:
@@ -138,3 +140,25 @@ def test_a_process_that_cannot_be_started_is_told_and_the_job_goes_on(tree: Tree
 def test_the_job_s_secret_does_not_reach_the_sensors() -> None:
     assert environment({"ROBUST_TOKEN": "x", "PATH": "/bin"}) == {"PATH": "/bin"}
     assert "PATH" in environment(os.environ)
+
+
+def test_how_full_and_busy_the_gpus_are_reaches_the_agent(helpers: Helpers, tree: Tree, driver: StubDriver) -> None:
+    """Asked before the first reading, the agent knows nothing of them, and it does not wait."""
+    driver.set(gib_0=40, gib_1=72, percent_0=100, percent_1=50)
+
+    async def scenario() -> GpuUse:
+        setup = msgspec.structs.replace(setup_of(tree), nvml_library=driver.library)
+        sensors = SensorsHandle(asyncio.get_running_loop(), helpers, environment(), setup, lambda _: None)
+        sensors.begin()
+        assert sensors.gpus() is None
+
+        async def known() -> GpuUse:
+            while (use := sensors.gpus()) is None:
+                await asyncio.sleep(0.02)
+            return use
+
+        use = await asyncio.wait_for(known(), LIMIT_S)
+        sensors.end()
+        return use
+
+    assert asyncio.run(scenario()) == GpuUse(memory_percent=90.0, busy_percent=75.0, celsius=61.0)

@@ -10,14 +10,16 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sensor_ground import LIMIT_S, Tree
 
-from robust_run.health.sensors.process import SensorSetup, command, first_line, parse
+from robust_run.health.sensors.process import SensorSetup, command, first_line, parse, parse_use
 from robust_run.health.sensors.settings import KernelLogSettings, SensorSettings
 from robust_run.health.sensors.types import Event
+from robust_run.health.sensors.usage import GpuUse
 
 Start = Callable[[SensorSetup], subprocess.Popen[bytes]]
 
@@ -159,3 +161,14 @@ def test_it_dies_with_the_process_that_started_it() -> None:
 @given(st.binary())
 def test_any_line_is_an_event_or_nothing(line: bytes) -> None:
     assert parse(line) is None or isinstance(parse(line), Event)
+
+
+def test_how_gpus_are_is_no_event_and_no_event_is_how_gpus_are() -> None:
+    use = GpuUse(memory_percent=90.0, busy_percent=None, celsius=61)
+    line = msgspec.json.encode(use)
+    assert parse(line) is None
+    assert parse_use(line) == use
+    assert use.numbers() == (90.0, -1.0, 61.0)
+    event = Event(name="gpu.hot", kind="alert", subject="", detail="", at_s=1.0)
+    for other in (msgspec.json.encode(event), b"", b'{"type":"gpu_use","memory_percent":"x"}', b'{"type":"gpu_use"'):
+        assert parse_use(other) is None

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from page_ground import DONE, RUNS, incident, incident_page, job_page, look_at, scene
+from page_ground import BEGIN_S, DONE, RUNS, incident, incident_page, job_page, look_at, scene
 
 from robust_run.report.heat import Heat
 from robust_run.report.pages.incident_page import incident_html
 from robust_run.report.pages.job_page import job_html
 from robust_run.report.types import Evidence
+from robust_run.report.usage import point_of
 from robust_run.tracer.types import Op, Scene
 from tests.tracer.wake import readings
 
@@ -39,6 +40,12 @@ def scene_with(chain: bool = False, circle: bool = False) -> Scene:
 def pages() -> dict[str, str]:
     cells = tuple(tuple(10.0 + rank for _ in range(200)) for rank in range(8))
     heat = Heat(tuple((rank,) for rank in range(8)), 1, cells, (10.0,) * 200)
+    names = tuple(f"{LONG}-{n}" for n in range(9))
+    rows = [
+        point_of(BEGIN_S, BEGIN_S + 300.0, dict.fromkeys(names[:n], (9.0, 99.0, 0, 0, 50.0, 60.0, 70.0)))
+        for n in (8, 9)
+    ]
+    usage, of_many = ((row,) if row else () for row in rows)
     wordy = incident(
         verdict={"sentence": f"rank 5 raised {LONG} in {LONG}.py:3", "nodes": (LONG,), "group": LONG},
         evidence=(Evidence(what="what its program raised", rank=5, path=f"/x/{LONG}", text=f"{LONG}{LONG}\n" * 60),),
@@ -49,7 +56,8 @@ def pages() -> dict[str, str]:
         "chain": incident_html(incident_page(scene=scene_with(chain=True))),
         "circle": incident_html(incident_page(scene=scene_with(circle=True))),
         "no-scene": incident_html(incident_page(scene=None)),
-        "job": job_html(job_page(drawn=DONE, heat=heat)),
+        "job": job_html(job_page(drawn=DONE, heat=heat, usage=usage)),
+        "many-nodes-job": job_html(job_page(nodes=1250, nproc=8, drawn=DONE, usage=of_many)),
         "wordy-job": job_html(
             job_page(
                 drawn=DONE, run_id=LONG, script=LONG, command=f"python {LONG} {LONG}", outcome="failed", reason=LONG
@@ -58,7 +66,9 @@ def pages() -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("name", ["incident", "wordy", "chain", "circle", "no-scene", "job", "wordy-job"])
+@pytest.mark.parametrize(
+    "name", ["incident", "wordy", "chain", "circle", "no-scene", "job", "many-nodes-job", "wordy-job"]
+)
 @pytest.mark.parametrize("width", [390, 1280])
 def test_a_page_draws_without_errors_and_fits(tmp_path: Path, name: str, width: int) -> None:
     (tmp_path / "page.html").write_text(pages()[name])

@@ -39,9 +39,19 @@ def _named(_: click.Context, __: click.Parameter, node: str) -> str:
 
 
 @click.command()
+@click.option("--all", "every", is_flag=True, help="All runs in the folder, a line for each.")
 @about_a_run
-def status(as_json: bool, **which: str) -> int:
-    """Say how a job is, dead or alive. RUN is a run directory or a run's name; without it, the newest."""
+def status(as_json: bool, every: bool, **which: str) -> int:
+    """Say how a job is, dead or alive. RUN is a run directory or a run's name; without it, the newest.
+
+    A folder of runs, or --all, means all runs in it.
+    """
+    from robust_run.launcher.operator.commands.several_commands import folder_of, show_runs
+
+    if every and which["url"]:
+        raise click.UsageError("--all is of a folder of runs, --url of one job; give one of them")
+    if not which["url"] and (folder := folder_of(which["run"], which["log_dir"], every=every)):
+        return show_runs(folder, as_json=as_json)
     from robust_run.launcher.operator.reading.which import subject
     from robust_run.launcher.operator.views import show
 

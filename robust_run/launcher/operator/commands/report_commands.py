@@ -22,7 +22,7 @@ NARROWEST = 60
     "--startup", is_flag=True, help="What the start was spent on, by phase and rank, and what makes it shorter."
 )
 @click.option("--attempt", type=click.IntRange(min=0), metavar="N", help="Of this attempt; else the newest.")
-@click.option("--all", "every", is_flag=True, help="With --startup: every rank that is known.")
+@click.option("--all", "every", is_flag=True, help="All runs in the folder, on one page; with --startup, every rank.")
 @click.option(
     "--html",
     default="",
@@ -33,8 +33,15 @@ NARROWEST = 60
 @click.option("--log-dir", default="", metavar="FOLDER", help="Where runs are; ./robust-runs.")
 @click.argument("run", default="", metavar="[RUN]")
 def report(startup: bool, attempt: int | None, every: bool, html: str, as_json: bool, log_dir: str, run: str) -> int:
-    """Report on a job, dead or alive. RUN is a run directory or a run's name; without it, the newest."""
+    """Report on a job, dead or alive. RUN is a run directory or a run's name; without it, the newest.
+
+    A folder of runs, or --all, means all runs in it.
+    """
+    from robust_run.launcher.operator.commands.several_commands import folder_of, write_runs
     from robust_run.launcher.operator.reading.runs import find_run
+
+    if not startup and (folder := folder_of(run, log_dir, every=every)):
+        return write_runs(folder, html=html, as_json=as_json)
 
     path = find_run(run, log_dir, os.environ)
     if startup:

@@ -19,6 +19,7 @@ from robust_run.launcher.operator.views.history import AttemptHistory
 from robust_run.launcher.operator.views.page_data import Kept, nothing_kept
 from robust_run.launcher.records.journal import JournalEntry, JournalHeader
 from robust_run.report.files import incident as incident_file
+from robust_run.report.files import usage as usage_file
 from robust_run.report.heat import Heat, heat_of
 from robust_run.report.pages.types import JobPage, NodePlace, ReportedCheckpoint, ReportedSeries
 from robust_run.report.types import Incident
@@ -236,6 +237,8 @@ def with_pictures(page: JobPage, folder: str, memory: str = "") -> JobPage:
     """Return the page's data with its waterfall, and the heat-map of the newest attempt that left a record."""
     startup, starts = startup_in(folder) if folder else ("", {})
     page = msgspec.structs.replace(page, startup=startup, starts=starts)
+    if folder:
+        page = msgspec.structs.replace(page, usage=usage_file.read(os.path.join(folder, usage_file.NAME)))
     newest = page.attempts[-1].number if page.attempts else 0
     if memory:
         series, rank = series_in(memory, newest)

@@ -140,6 +140,15 @@ class ApiTarget(msgspec.Struct, frozen=True, kw_only=True):
         return http.client.HTTPConnection(host, port, timeout=timeout_s)
 
 
+def prepare() -> None:
+    """Have all that answers are decoded by ready, before several threads ask at a time.
+
+    msgspec (0.22) makes what it knows of a Struct when it is first decoded, and two threads that do so at once crash the process.
+    """
+    for kind in (ApiEndpoint, _Problem):
+        msgspec.json.Decoder(kind)
+
+
 def node_path(name: str, action: str) -> str:
     """Return the path of an action on a node."""
     return f"/v1/nodes/{quote(name, safe='')}/{action}"
