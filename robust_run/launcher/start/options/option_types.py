@@ -261,7 +261,7 @@ NODE_OPTIONS: tuple[OptionDescription, ...] = (
         NODES,
         "found",
         "",
-        "Found a new run even where this job may have one that is not over; for one start, not for scripts.",
+        "Begin a new run even if this job may have one that is not over; for one start, not for scripts.",
         OptionLook(kind="flag", env=False),
     ),
     describe(
