@@ -40,10 +40,21 @@ def _start_clean() -> None:
 def run(argv: Sequence[str], env: Mapping[str, str]) -> int:
     """Run one command line and return its exit code: the job's, or 2 for a command line that makes no sense."""
     from robust_run.errors import RobustRunError
-    from robust_run.launcher.agent.workers.this_machine import system_world
-    from robust_run.launcher.start.main import launch
-    from robust_run.launcher.start.options.command import Answered, parse
-    from robust_run.launcher.start.options.validate import resolve
+
+    try:
+        from robust_run.launcher.agent.workers.this_machine import system_world
+        from robust_run.launcher.start.main import launch
+        from robust_run.launcher.start.options.command import Answered, parse
+        from robust_run.launcher.start.options.validate import resolve
+    except ModuleNotFoundError as error:  # after `pip install --no-deps`, for one
+        if not error.name or error.name.partition(".")[0] == "robust_run":
+            raise
+        print(
+            f"robust-run: its Python package {error.name} is not installed in {sys.prefix}: pip install robust-run"
+            " again there, without --no-deps",
+            file=sys.stderr,
+        )
+        return 1
 
     try:
         options = parse(argv, env)

@@ -165,9 +165,15 @@ def warm() -> None:
 
 @warm.command()
 @click.option("--preload", default="torch,torch.distributed", show_default=True, metavar="MODULE,...")
-@click.option("--idle-limit", default="8h", show_default=True, metavar="TIME", help="90s, 30m, 8h, 2d, or never.")
+@click.option(
+    "--idle-limit",
+    default="8h",
+    show_default=True,
+    metavar="TIME",
+    help="End after this long without a job: 90s, 30m, 8h, 2d, or never.",
+)
 @click.option("--one-worker", is_flag=True, help="For jobs of one worker: OMP_NUM_THREADS stays unset.")
-@click.option("--foreground", is_flag=True, help="Stay, and end with this command.")
+@click.option("--foreground", is_flag=True, help="Stay in the foreground; end with this command.")
 def start(preload: str, idle_limit: str, one_worker: bool, foreground: bool) -> int:
     """Start a warm process for jobs like those started here. It ends itself after --idle-limit without a job."""
     from robust_run.launcher.start.warm import manage

@@ -20,14 +20,14 @@ GUARANTEES: dict[str, tuple[str, ...]] = {
         "launcher/many/test_node_loss.py::test_a_node_that_is_cut_off_ends_its_workers_before_they_are_replaced",
         "launcher/many/test_controller_dies.py::test_a_killed_controller_comes_back_and_no_worker_notices",
     ),
-    "It names the rank that everyone is waiting for.": (
-        "launcher/many/test_hangs.py::test_the_node_of_a_stuck_rank_is_evicted_and_the_standby_takes_its_place",
+    "It names the rank that everyone is waiting for": (
+        "launcher/many/test_hangs.py::test_the_node_of_a_stuck_rank_is_evicted_and_the_standby_takes_its_place[like clocks",
         "launcher/test_tracing.py::test_ranks_that_come_one_after_the_other_are_left_alone_as_long_as_torch_waits_for_each",
     ),
     "It looks inside NCCL.": (
         "launcher/test_nccl_stall.py::test_a_gpu_that_stands_still_is_named_and_the_job_is_started_again",
     ),
-    "It says who failed first, and why": (
+    "It says who failed first, and why.": (
         "launcher/test_healing.py::test_broken_connections_are_not_blamed_while_somebody_says_why",
     ),
     "It knows when to stop.": (
@@ -53,10 +53,10 @@ GUARANTEES: dict[str, tuple[str, ...]] = {
         "launcher/many/test_health.py::test_the_node_of_a_lost_gpu_is_evicted_and_remembered_and_the_standby_takes_over",
         "launcher/test_ladder_jobs.py::test_a_program_that_always_dies_climbs_all_rungs_and_ends_with_what_is_known",
     ),
-    "On Slurm no other options are needed": (
+    "On Slurm no other options are needed.": (
         "launcher/slurm/test_cluster_losses.py::test_a_batch_job_trains_on_its_nodes_and_replaces_a_launcher_that_dies",
     ),
-    "In Kubernetes, with and without Kubeflow": (
+    "In Kubernetes, with and without Kubeflow.": (
         "kubernetes/test_pods_heal.py::test_a_worker_that_is_killed_is_replaced_and_the_pods_stay[TrainJob",
     ),
     "It shows what happened.": ("launcher/test_startup_jobs.py::test_a_start_is_measured_told_and_drawn",),

@@ -80,17 +80,24 @@ def latest(root: str, also: tuple[str, ...], as_json: bool) -> int:
 @ckpt.command()
 @click.argument("root")
 @click.option(
-    "--keep", type=click.IntRange(min=1), default=3, show_default=True, metavar="N", help="The newest so many."
+    "--keep",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    metavar="N",
+    help="How many of the newest to keep.",
 )
-@click.option("--keep-every", type=click.IntRange(min=1), metavar="K", help="And all whose step is a multiple of K.")
+@click.option(
+    "--keep-every", type=click.IntRange(min=1), metavar="K", help="Keep also those whose step is a multiple of K."
+)
 @click.option(
     "--grace",
     default="1d",
     show_default=True,
     metavar="TIME",
-    help="Leftovers of saves that died go when they are so old: 90s, 30m, 8h, 2d.",
+    help="Age at which leftovers of unfinished saves are removed: 90s, 30m, 8h, 2d.",
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would go.")
+@click.option("--dry-run", is_flag=True, help="Print what would be removed; remove nothing.")
 @also_option
 @as_json_option
 def prune(

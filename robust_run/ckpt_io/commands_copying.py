@@ -20,7 +20,7 @@ _FORMATS = ("rrck", "safetensors", "dcp", "files")
 #: Lines that are told of one kind; the rest is counted. With --json, all are there.
 _TOLD_MOST = 20
 _follow_links = click.option(
-    "--follow-links", is_flag=True, help="Copy what symbolic links lead to that lead out of SRC; else they are refused."
+    "--follow-links", is_flag=True, help="Follow symbolic links that lead out of SRC (default: they are refused)."
 )
 
 
@@ -32,7 +32,7 @@ _follow_links = click.option(
 @click.option(
     "--verify-only",
     is_flag=True,
-    help="Copy nothing: compare what lies at DST with what lies at SRC; exit code 1 if something is missing or differs.",
+    help="Copy nothing: compare DST with SRC; exit code 1 if anything is missing or differs.",
 )
 @_follow_links
 @as_json_option
@@ -99,7 +99,7 @@ def _tell(told: Sequence[str], *, err: bool = False) -> None:
 @click.option(
     "--unit", default=8, show_default=True, type=click.Choice([1, 2, 4, 8, 16, 32, 64]), help="MiB, for rrck."
 )
-@click.option("--step", type=click.IntRange(min=0), help="The training step that it is of, where SRC does not say.")
+@click.option("--step", type=click.IntRange(min=0), help="Training step to record, where SRC has none.")
 @_follow_links
 @also_option
 @click.option("--from-also", multiple=True, metavar="ROOT", help="Root of a further target of SRC.")

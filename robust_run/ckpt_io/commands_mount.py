@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 @click.argument("url", default="", metavar="[URL]")
 @click.argument("point", default="", metavar="[FOLDER]")
 @click.option("--writable", is_flag=True, help="Take new files: each is a striped checkpoint once it is closed.")
-@click.option("--direct-io", is_flag=True, help="Past the page cache: twice as fast for who reads once.")
-@click.option("--allow-other", is_flag=True, help="Also for other users of this machine.")
-@click.option("--foreground", is_flag=True, help="Stay, and unmount at the end.")
+@click.option("--direct-io", is_flag=True, help="Bypass the page cache: twice as fast for files that are read once.")
+@click.option("--allow-other", is_flag=True, help="Let other users of this machine read it, too.")
+@click.option("--foreground", is_flag=True, help="Stay in the foreground; unmount at the end.")
 @click.option("--cache", default=256, show_default=True, type=click.IntRange(min=64), help="MiB for units in memory.")
 @click.option("--codec", type=click.Choice(["none", "lz4", "zstd_shuffle"]), default="none", help="For new files.")
-@click.option("--log", default="", metavar="FILE", help="Where errors of readers are explained.")
+@click.option("--log", default="", metavar="FILE", help="File in which errors of readers are explained.")
 @click.option("--list", "listed", is_flag=True, help="List the mounts of this machine instead.")
 @also_option
 @as_json_option
@@ -124,7 +124,7 @@ def _list(as_json: bool) -> int:
 
 @click.command()
 @click.argument("point", default="", metavar="[FOLDER]")
-@click.option("--lazy", is_flag=True, help="Also while it is in use: it goes when the last file is closed.")
+@click.option("--lazy", is_flag=True, help="Unmount even while it is in use: it goes when the last file is closed.")
 @click.option("--stale", is_flag=True, help="All mounts whose process was killed.")
 @as_json_option
 def unmount(point: str, lazy: bool, stale: bool, as_json: bool) -> int:

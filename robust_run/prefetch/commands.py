@@ -28,11 +28,11 @@ def image() -> None:
 @click.argument("source", metavar="SRC")
 @click.argument("destination", metavar="[IMAGE]", required=False)
 @click.option("--compress", type=click.Choice(["zstd", "lz4"]), default="zstd", show_default=True)
-@click.option("--mount-at", metavar="FOLDER", help="For an environment (venv, conda): where it belongs.")
+@click.option("--mount-at", metavar="FOLDER", help="Folder where an environment (venv, conda) is to be mounted.")
 @click.option("--from-record", "recorded", metavar="IMAGE", help="Put first what starts of this older image read.")
 @click.option("--exclude", multiple=True, metavar="PATH", help="A path in SRC that is left out; again for each.")
 @click.option("--tag", help="Which image of an OCI layout that has several.")
-@click.option("--threads", type=click.IntRange(min=1), metavar="N", help="As many as there are CPUs, unless given.")
+@click.option("--threads", type=click.IntRange(min=1), metavar="N", help="Threads (default: the number of CPUs).")
 @cache_option
 @as_json_option
 def build(  # noqa: PLR0913 - options of a command

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("image")
-@click.option("--all", "everything", is_flag=True, help="All of it, not only what recorded starts read.")
+@click.option("--all", "everything", is_flag=True, help="Fetch all of it, not only what recorded starts read.")
 @click.option(
     "--width", type=click.IntRange(1, 256), default=32, show_default=True, metavar="N", help="Requests at once."
 )
@@ -57,7 +57,7 @@ def prefetch(image: str, everything: bool, width: int, cache_root: str | None, a
 
 @click.command()
 @click.argument("image")
-@click.option("--cached", is_flag=True, help="What is in the cache of this node, and not the image itself.")
+@click.option("--cached", is_flag=True, help="Verify the cache of this node, not the image itself.")
 @cache_option
 @as_json_option
 def verify(image: str, cached: bool, cache_root: str | None, as_json: bool) -> int:
@@ -99,7 +99,7 @@ def verify(image: str, cached: bool, cache_root: str | None, as_json: bool) -> i
     "keep_gb",
     type=click.FloatRange(min=0),
     metavar="GB",
-    help="Keep so much, the newest, and remove the rest.",
+    help="Keep so much of the newest; remove the rest.",
 )
 @as_json_option
 def stats(cache_root: str | None, keep_gb: float | None, as_json: bool) -> int:

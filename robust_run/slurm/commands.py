@@ -65,9 +65,9 @@ def submit(context: click.Context, dry_run: bool, step_options: tuple[str, ...],
 
 
 @slurm.command()
-@click.option("--nodes", type=click.IntRange(1, 4096), metavar="N", help="Also run a tiny step on so many nodes.")
+@click.option("--nodes", type=click.IntRange(1, 4096), metavar="N", help="Run a short step on N nodes, too.")
 @click.option("--srun", "step_options", multiple=True, metavar="OPTION", help="For that step: --srun=--partition=gpu.")
-@click.option("--folder", metavar="DIR", help="Where runs will be kept; nodes must share it. The working folder.")
+@click.option("--folder", metavar="DIR", help="Folder of the runs, shared by all nodes (default: the working folder).")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def doctor(nodes: int | None, **typed: Any) -> int:
     """Check what this site's Slurm does to jobs whose nodes fail, a line each; exit code 1 if they would not work."""

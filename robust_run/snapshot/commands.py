@@ -19,17 +19,23 @@ if TYPE_CHECKING:
 _MIB = 1 << 20
 _as_json = click.option("--json", "as_json", is_flag=True, help="As JSON.")
 _store = click.option(
-    "--store", "url", metavar="URL", help="Where snapshots lie. [ROBUST_SETUP_STORE, or the user's cache]"
+    "--store", "url", metavar="URL", help="Folder or URL of the snapshots. [ROBUST_SETUP_STORE, or the user's cache]"
 )
-_token = click.option("--token-file", metavar="FILE", help="Token that signs snapshots; others are refused then.")
+_token = click.option(
+    "--token-file", metavar="FILE", help="File with the token that signs snapshots; others are refused."
+)
 _cache = click.option("--cache", metavar="DIR", help="Where this node keeps images. [the user's cache]")
 
 
 def _setup_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that make a key."""
     for option in (
-        click.option("--base-image", default="", metavar="DIGEST", help="Of the container image, if it decides."),
-        click.option("--setup-env", "variables", multiple=True, metavar="NAME", help="A variable that decides, too."),
+        click.option(
+            "--base-image", default="", metavar="DIGEST", help="Digest of the container image, as a part of the key."
+        ),
+        click.option(
+            "--setup-env", "variables", multiple=True, metavar="NAME", help="Variable that is a part of the key, too."
+        ),
         click.option("--setup-root", "roots", multiple=True, metavar="DIR", help="A folder to capture, too."),
         click.option("--setup-file", "files", multiple=True, metavar="FILE", help="A shell script to run."),
         click.option("--setup", "commands", multiple=True, metavar="CMD", help="A command to run; again for more."),
@@ -45,7 +51,7 @@ def env() -> None:
 
 @env.command()
 @_setup_options
-@click.option("--explain", is_flag=True, help="Every ingredient with its digest.")
+@click.option("--explain", is_flag=True, help="Show every part of the key with its digest.")
 @_as_json
 def key(explain: bool, as_json: bool, **typed: Any) -> None:
     """Print the key of a set-up in this environment."""
@@ -59,8 +65,8 @@ def key(explain: bool, as_json: bool, **typed: Any) -> None:
 @_setup_options
 @_store
 @_token
-@click.option("--refresh", is_flag=True, help="Build it although it is there.")
-@click.option("--allow-outside", is_flag=True, help="Only note what was changed outside the captured folders.")
+@click.option("--refresh", is_flag=True, help="Build it anew even if it exists.")
+@click.option("--allow-outside", is_flag=True, help="Allow changes outside the captured folders; only list them.")
 @_as_json
 def build(
     url: str | None, token_file: str | None, refresh: bool, allow_outside: bool, as_json: bool, **typed: Any
@@ -190,10 +196,16 @@ def diff(a: str, b: str, url: str | None, token_file: str | None, as_json: bool)
 @env.command()
 @_store
 @click.option(
-    "--unused-days", type=click.FloatRange(min=0), default=30.0, show_default=True, help="Not used for so long."
+    "--unused-days",
+    type=click.FloatRange(min=0),
+    default=30.0,
+    show_default=True,
+    help="Remove those that were not used for so long.",
 )
-@click.option("--keep-latest", type=click.IntRange(min=0), default=1, show_default=True, help="Of any age.")
-@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.option(
+    "--keep-latest", type=click.IntRange(min=0), default=1, show_default=True, help="Remove them whatever their age."
+)
+@click.option("--dry-run", is_flag=True, help="Print what would be removed; remove nothing.")
 @_as_json
 def prune(url: str | None, unused_days: float, keep_latest: int, dry_run: bool, as_json: bool) -> None:
     """Remove snapshots that were not used for a while, and what killed builds left."""

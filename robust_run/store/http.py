@@ -149,7 +149,7 @@ class HttpStore:
         if length is not None and length < offset_bytes + wanted:
             raise ShortRead(self.url, path, offset_bytes, wanted, max(0, length - offset_bytes))
         if offset_bytes > _SKIPPED_BYTES:
-            limit = f"more than {_SKIPPED_BYTES >> 20} MiB of it would be read for nothing"
+            limit = f"more than {_SKIPPED_BYTES >> 20} MiB of it would be read in vain"
             raise Unsupported(self.url, path, f"the server ignores Range: {limit}; serve it with nginx, for one")
         scratch = memoryview(bytearray(min(offset_bytes, _PIECE_BYTES)))
         while offset_bytes:

@@ -87,6 +87,14 @@ def test_a_python_that_cannot_be_run_is_said_before_anything_starts(tmp_path: Pa
     assert "/no/such/python" in result.stderr
 
 
+def test_a_package_that_is_missing_is_one_line_and_no_traceback() -> None:
+    without = "import sys; sys.modules['click'] = None; from robust_run.cli import run; sys.exit(run(['train.py'], {}))"
+    done = subprocess.run([sys.executable, "-c", without], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "its Python package click is not installed" in done.stderr and "without --no-deps" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="needs root and setpriv to give up rights")
 def test_a_script_that_may_not_be_read_is_said_before_anything_starts(tmp_path: Path) -> None:
     """As root without the right to read everything: another user may not be let in to where Python or the tests lie."""

@@ -123,7 +123,10 @@ def test_the_meeting_point(machine: Machine, options: tuple[str, ...], host: str
         ),
         ((*C10D, "--rdzv-endpoint", "node0:0"), "--rdzv-endpoint: port 0 is a different one each time"),
         ((*C10D, "--rdzv-conf", "store_type=file"), "--rdzv-conf store_type=file: nodes meet at an address"),
-        ((*C10D, "--rdzv-endpoint", "0.0.0.0:1"), "--rdzv-endpoint 0.0.0.0 is every machine and none"),
+        (
+            (*C10D, "--rdzv-endpoint", "0.0.0.0:1"),
+            "--rdzv-endpoint 0.0.0.0 is no address that other nodes can connect to",
+        ),
         ((*STATIC, "--rdzv-endpoint", "node0"), "--rdzv-endpoint 'node0' has no port; write HOST:PORT"),
         ((*STATIC, "--master-port", "0"), "--master-port: port 0 is a different one each time"),
         ((*STATIC, "--master-port", "65536"), "--master-port 65536 is not a port"),

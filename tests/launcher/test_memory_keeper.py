@@ -170,7 +170,7 @@ def test_one_that_says_nonsense_is_hung_up_on(ground: Ground) -> None:
     keeper.attach(ground.listen)
     keeper.begin(order(0))
     wait_for(lambda: (ground.read(), ground.said)[1], "the keeper to be hung up on")
-    assert "says what is not understood" in ground.said[0]
+    assert "sent a message that cannot be read" in ground.said[0]
 
 
 def test_one_that_cannot_be_started_is_said_and_the_attempt_starts_without(tmp_path: Path) -> None:

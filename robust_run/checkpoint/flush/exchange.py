@@ -143,4 +143,4 @@ def _decoded(content: bytes, kind: type[_Kind]) -> _Kind:
     try:
         return msgspec.json.decode(content, type=kind)
     except (msgspec.MsgspecError, ValueError) as error:
-        raise CheckpointError(f"another node says what is not understood: {error}") from error
+        raise CheckpointError(f"another node sent a message that cannot be read: {error}") from error

@@ -18,15 +18,27 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("run", default="", metavar="[RUN]")
-@click.option("--node", "nodes", multiple=True, metavar="NAME", help="This node of a job; again for more.")
-@click.option("--all", "everyone", is_flag=True, help="All nodes of a job, also against each other.")
+@click.option("--node", "nodes", multiple=True, metavar="NAME", help="Check this node of a job; may be repeated.")
+@click.option("--all", "everyone", is_flag=True, help="Check all nodes of a job, and compare them.")
 @click.option("--only", default="", metavar="CHECK,...", help="Only these checks.")
-@click.option("--seconds", type=click.FloatRange(0, 3600), default=3.0, show_default=True, help="Each check measures.")
-@click.option("--passes", type=click.IntRange(1, 1_000_000), default=3, show_default=True, help="It makes at least.")
-@click.option("--limit", type=click.FloatRange(1, 86400), default=60.0, show_default=True, help="Seconds to a kill.")
-@click.option("--folder", default="", metavar="DIR", help="Of the check disk; the one for temporary files.")
-@click.option("--history", metavar="FILE", help="Of what was measured before; `none`: neither read nor kept.")
-@click.option("--list", "only_list", is_flag=True, help="Say what would be done.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0, 3600),
+    default=3.0,
+    show_default=True,
+    help="Seconds that each check measures.",
+)
+@click.option(
+    "--passes", type=click.IntRange(1, 1_000_000), default=3, show_default=True, help="Least passes of each check."
+)
+@click.option(
+    "--limit", type=click.FloatRange(1, 86400), default=60.0, show_default=True, help="Seconds until a check is killed."
+)
+@click.option(
+    "--folder", default="", metavar="DIR", help="Folder for the check of the disk (default: that for temporary files)."
+)
+@click.option("--history", metavar="FILE", help="File of earlier measurements; `none`: neither read nor written.")
+@click.option("--list", "only_list", is_flag=True, help="Print what would be done.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @click.pass_context
 def check(context: click.Context, /, run: str, nodes: tuple[str, ...], everyone: bool, **typed: Any) -> int:
@@ -153,7 +165,7 @@ def _watcher() -> Any:
 
     class Shown(CheckListener):
         def on_round(self, made: CheckRound) -> None:
-            click.echo(f"robust: {made.check}: {plain(show.who(made))}", err=True)
+            click.echo(f"robust: checking {made.check} on {plain(show.who(made))}", err=True)
 
         def on_said(self, node: str, said: Said) -> None:
             if isinstance(said, Ended):

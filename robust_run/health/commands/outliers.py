@@ -25,21 +25,31 @@ if TYPE_CHECKING:
     "--format", "kind", type=click.Choice(["auto", "csv", "jsonl", "parquet"]), default="auto", show_default=True
 )
 @click.option(
-    "--interval", "interval_s", default=1.0, show_default=True, metavar="SECONDS", help="Between two readings."
+    "--interval", "interval_s", default=1.0, show_default=True, metavar="SECONDS", help="Seconds between two readings."
 )
-@click.option("--columns", default="", metavar="time=NAME,...", help="How yours are called: time, machine, role.")
+@click.option("--columns", default="", metavar="time=NAME,...", help="Names of your columns: time, machine, role.")
 @click.option(
-    "--apart", default=4.0, show_default=True, metavar="SPREADS", help="How far counts as apart from the peers."
+    "--apart",
+    default=4.0,
+    show_default=True,
+    metavar="SPREADS",
+    help="Spreads from the peers that count as an outlier.",
 )
-@click.option("--hold", default=1.0, show_default=True, metavar="FACTOR", help="2: wait twice as long before accusing.")
+@click.option(
+    "--hold",
+    default=1.0,
+    show_default=True,
+    metavar="FACTOR",
+    help="2: wait twice as long before a machine is reported.",
+)
 @click.option(
     "--settle",
     default=150.0,
     show_default=True,
     metavar="SECONDS",
-    help="No machine is accused before: what is usual is learnt.",
+    help="Nothing is reported before: what is usual is learnt.",
 )
-@click.option("--json", "as_json", is_flag=True, help="A JSON object a line.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON, one object a line.")
 def outliers(
     file: str,
     kind: str,

@@ -133,7 +133,7 @@ class Connection(asyncio.Protocol):
             ):
                 self._on_message(frames.decode_from_controller(payload))
         except ProtocolError as error:
-            self.abort(f"garbage from {self.where}: {error}")
+            self.abort(f"{self.where} sent what is no message of robust-run: {error}")
 
     def _lost_early(self, exc: Exception | None) -> Exception:
         if isinstance(exc, ssl.SSLError):

@@ -35,7 +35,8 @@ class Complaint:
             why = error.strerror or error
             from robust_run.terminal import plain
 
-            line = f"robust-run: cannot write {path}: {why}; the job goes on, what cannot be written is left out"
+            line = f"robust-run: cannot write {path}: {why}; the job goes on, what cannot be written is left out;"
+            line += " free some space there, or give the next job another --log-dir"
             self._console.offer(f"{plain(line)}\n".encode())
 
 

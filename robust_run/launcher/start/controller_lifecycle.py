@@ -139,7 +139,7 @@ class ControllerProcess:
                 self._console.say(f"this controller (term {term}) stops: {hold.reason}")
                 await api.close()  # what is asked for from now on is another controller's to do
                 if service.server is not None:
-                    await service.server.close("this controller leads no more")
+                    await service.server.close("this controller is not the leader any more")
                 await hold.rest()
                 return 0 if self._is_handed_over else REPLACED
             await self._close(service, hold)

@@ -94,7 +94,7 @@ def _state(
 def _doing(sight: RankSight | None, wait: Wait | None) -> str:
     if wait is not None:
         whom = f" for {'rank' if len(wait.awaited) == 1 else 'ranks'} {span(wait.awaited)}" if wait.awaited else ""
-        return f"waits in {wait.what}{whom}, since {wait.since_s:.1f} s"
+        return f"has been waiting for {wait.since_s:.1f} s in {wait.what}{whom}"
     if sight is None:
         return ""
     if sight.exit_code is not None:

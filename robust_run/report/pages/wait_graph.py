@@ -240,7 +240,7 @@ def _told(box: RankBox) -> list[str]:
         if box.awaited
         else "though all have come"
     )
-    return [who, _cut(f"in {box.what}"), _cut(f"{awaited}, since {box.since_s:.1f} s")]
+    return [who, _cut(f"in {box.what}"), _cut(f"{awaited}, {box.since_s:.1f} s so far")]
 
 
 def _wrapped(line: str, most: int) -> list[str]:

@@ -97,7 +97,7 @@ def _waiting_lines(picture: Picture) -> list[str]:
         for part in parts_of(picture, place):
             here = part.here
             if here.waiters:
-                verb = "waits" if len(here.waiters) == 1 else "wait"
+                verb = "has" if len(here.waiters) == 1 else "have"
                 awaited = (
                     f"for rank{'s' if len(here.missing) > 1 else ''} {span(here.missing)}"
                     if here.missing
@@ -105,8 +105,8 @@ def _waiting_lines(picture: Picture) -> list[str]:
                 )
                 plural = "s" if len(here.waiters) > 1 else ""
                 lines.append(
-                    f"rank{plural} {span(here.waiters)} {verb} in {_what(picture, part)} {awaited}, "
-                    f"since {picture.waited_s(here):.1f} s"
+                    f"rank{plural} {span(here.waiters)} {verb} been waiting for {picture.waited_s(here):.1f} s "
+                    f"in {_what(picture, part)} {awaited}"
                 )
     return lines
 

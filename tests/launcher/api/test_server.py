@@ -272,7 +272,7 @@ def test_a_body_that_is_no_wish_is_refused(serve: Serve, authorised: dict[str, s
     served.controller.told.clear()
     status, answer = served.http("POST", "/v1/stop", body, {**authorised, **JSON})
     assert status == 400
-    assert answer["error"].startswith("the body is no wish")
+    assert answer["error"].startswith("the body is not a request for this action")
     assert served.controller.told == []
 
 

@@ -529,7 +529,7 @@ def test_another_user(own: Warm, tmp_path: Path) -> None:
     sock.chmod(0o666)
     opened = subprocess.run([*nobody, str(sock)], capture_output=True, text=True, cwd="/")
     assert opened.stdout.strip() == "b''", opened.stderr
-    wait_for(lambda: "user 65534 was sent away" in next(own.folder.glob("*.log")).read_text(), "it to be noted")
+    wait_for(lambda: "user 65534 was refused" in next(own.folder.glob("*.log")).read_text(), "it to be noted")
 
 
 def test_one_that_was_killed_is_not_missed_and_is_started_anew(own: Warm, tmp_path: Path) -> None:

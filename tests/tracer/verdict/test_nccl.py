@@ -292,7 +292,7 @@ def test_who_waits_for_whom_is_shown_with_the_counters() -> None:
     assert [(wait.waiter, wait.awaited) for wait in waits(scene)][-1:] == [(2, (1,))]
     eight = seen(GPU)
     (line,) = describe_waits(eight)
-    assert line == "ranks 0-7 wait in all_gather #1204 of group tp_3 though all have come, since 6.0 s"
+    assert line == "ranks 0-7 have been waiting for 6.0 s in all_gather #1204 of group tp_3 though all have come"
     first, second, *_ = describe_inside(eight)
     assert first.endswith("rank 5 posted 8 chunks that its GPU never made ready")
     assert second.startswith("  rank 5 send (member 5 -> 6, channel 0): posted 137")

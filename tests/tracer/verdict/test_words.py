@@ -64,7 +64,7 @@ def test_the_verdict_carries_the_stack_of_the_culprit_and_what_others_wait_in() 
     found = look(faulty(LAYOUTS["DP4"], FAULTS["sleep"], 1, 1).scene(), RankPatience()).verdict
     assert found is not None
     assert any("/home/me/data.py:88 get" in line for line in found.evidence)
-    assert any("ranks 0,2-3 wait in all_reduce" in line for line in found.evidence)
+    assert any("ranks 0,2-3 have been waiting for" in line for line in found.evidence)
     assert {wait.waiter for wait in found.waits} == {0, 2, 3}
     assert {wait.awaited for wait in found.waits} == {(1,)}
     assert found.nodes == ("gpu-00",) and found.group == "the world"
@@ -76,7 +76,9 @@ def test_who_waits_for_whom() -> None:
     assert (3, (2,)) in edges and (0, (2,)) in edges
     lines = describe_waits(world)
     assert any(
-        line.startswith("rank 3 waits in all_reduce #16 of group TP (ranks 2-3) for rank 2, since 6.") for line in lines
+        line.startswith("rank 3 has been waiting for 6.")
+        and " in all_reduce #16 of group TP (ranks 2-3) for rank 2" in line
+        for line in lines
     )
     assert len(describe_waits(world, limit=1)) == 1
 
@@ -135,4 +137,4 @@ def test_ranks_that_made_different_calls_at_one_number_wait_for_each_other() -> 
         verdict = look(scene, RankPatience()).verdict
         assert verdict is not None
         assert not any("all have come" in line or "ranks 0-3 wait" in line for line in verdict.evidence)
-        assert any("ranks 0-2 wait in all_reduce" in line for line in verdict.evidence)
+        assert any("ranks 0-2 have been waiting for" in line for line in verdict.evidence)

@@ -105,7 +105,7 @@ class Link:
         try:
             return self._decoder.decode(body)
         except (msgspec.MsgspecError, RecursionError, ValueError) as error:
-            raise LinkLost(f"it sent a word that is not understood: {error}") from error
+            raise LinkLost(f"it sent a message that cannot be read: {error}") from error
 
     def receive_one(self, *kinds: type, wait_s: float | None = STALL_S) -> Any:
         """Return the next word, one of these. Raises LinkLost."""

@@ -100,7 +100,7 @@ class FlushProcess:
         try:
             said = _decoder.decode(line)
         except msgspec.MsgspecError:
-            return self._ended("says what is not understood")
+            return self._ended("sent a message that cannot be read")
         if isinstance(said, FlushDone):
             self._wait()
             if self._is_given_up and not said.is_stored:

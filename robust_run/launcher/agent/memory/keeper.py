@@ -114,7 +114,7 @@ class MemoryKeeper:
         self.open()
         messages: tuple[FromAgent, ...] = (*brought(order), attempt_of(order))
         if self._socket is not None and not all(map(self._send, messages)):
-            self._lost("does not take what it is told")  # it would hand out what belongs to another past
+            self._lost("does not read its orders")  # it would hand out what belongs to another past
         return self._socket is not None
 
     def copy_to(self, order: MemoryPeers) -> None:
@@ -222,7 +222,7 @@ class MemoryKeeper:
                 return
             self._came += content
             if not self._take_all():
-                self._lost("says what is not understood")
+                self._lost("sent a message that cannot be read")
                 return
 
     def _take_all(self) -> bool:

@@ -264,7 +264,7 @@ class WarmHost:
             case None:
                 return f"standby worker {standby.pid} did not answer"
             case _:
-                return f"standby worker {standby.pid} said something else: {news}"
+                return f"standby worker {standby.pid} gave an answer that was not expected: {news}"
 
     def discard(self, standby: Standby) -> None:
         """Let a standby worker go: hanging up ends it."""

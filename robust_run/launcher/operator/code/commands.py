@@ -23,8 +23,10 @@ _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 @click.command()
-@click.option("--ref", default="", metavar="COMMIT", help="The code of this commit, not what is in the folder.")
-@click.option("--dir", "folder", default="", metavar="PATH", help="The code in this folder; else in the job's own.")
+@click.option("--ref", default="", metavar="COMMIT", help="Take the code of this commit, not the files in the folder.")
+@click.option(
+    "--dir", "folder", default="", metavar="PATH", help="Take the code in this folder (default: the job's own)."
+)
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="Set an argument of the script.")
 @click.option("--env", "variables", multiple=True, metavar="NAME=VALUE", help="Set a variable of the workers.")
 @click.option(
@@ -34,15 +36,18 @@ _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
     help="failure (default): at the next one, within 24 h; TIME (30m, 6h, never): the same with another limit; now: at once. "
     "Without anything new it is about what is pending.",
 )
-@click.option("--note", default="", metavar="TEXT", help="Why, for the journal.")
+@click.option("--note", default="", metavar="TEXT", help="Reason of the update, kept in the journal.")
 @click.option(
-    "--check", default=None, metavar="COMMAND", help="Run in the new code before it is taken; must end with 0."
+    "--check",
+    default=None,
+    metavar="COMMAND",
+    help="Run this in the new code first; refuse the update unless it exits with 0.",
 )
-@click.option("--check-limit", default=300.0, show_default=True, metavar="SECONDS", help="How long --check may take.")
-@click.option("--slower", is_flag=True, help="Its steps may take longer than those before: do not roll back for that.")
-@click.option("--again", is_flag=True, help="Although the same was rolled back before: it was not its fault.")
+@click.option("--check-limit", default=300.0, show_default=True, metavar="SECONDS", help="Time limit of --check.")
+@click.option("--slower", is_flag=True, help="Do not roll back if steps take longer than before.")
+@click.option("--again", is_flag=True, help="Take code again that was rolled back before.")
 @click.option(
-    "--base", default=0, metavar="VERSION", help="The version that this change began at, if not the obvious one."
+    "--base", default=0, metavar="VERSION", help="Version that this change is based on (default: the newest)."
 )
 @about_a_run
 def update(  # noqa: PLR0913, PLR0917 - its options
@@ -202,8 +207,8 @@ def diff(old: int, new: int, as_json: bool, **which: str) -> int:
 
 
 @code.command()
-@click.option("--to", default=0, metavar="VERSION", help="Which one; else the one that was trusted before.")
-@click.option("--reason", default="", metavar="TEXT", help="For the journal, and for later questions.")
+@click.option("--to", default=0, metavar="VERSION", help="Version to go back to (default: the one trusted before).")
+@click.option("--reason", default="", metavar="TEXT", help="Reason, kept in the journal.")
 @about_a_run
 def rollback(to: int, reason: str, as_json: bool, **which: str) -> int:
     """Take an update back: the attempt ends, and the next runs the version before. Only versions that were trusted."""

@@ -8,7 +8,7 @@ import click
 
 
 @click.command()
-@click.option("-q", "--quiet", is_flag=True, help="Say nothing; the exit code is the answer.")
+@click.option("-q", "--quiet", is_flag=True, help="Print nothing; the exit code is the answer.")
 def ready(quiet: bool) -> int:
     """Say whether a robust-run of this container has joined its job; exit code 1 if not. For readiness probes."""
     from robust_run.launcher.records.memory_folders import joined_here

@@ -21,10 +21,12 @@ def about_a_run(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add what every command has: which run, and how to reach it."""
     for decorate in (
         click.option("--json", "as_json", is_flag=True, help="As JSON."),
-        click.option("--tls-ca", default="", metavar="FILE", help="What checks the controller's certificate."),
+        click.option("--tls-ca", default="", metavar="FILE", help="CA of the controller's certificate (PEM)."),
         click.option("--token-file", default="", metavar="FILE", help="The job's token, for --url."),
-        click.option("--url", default="", metavar="URL", help="The controller, seen from another machine."),
-        click.option("--log-dir", default="", metavar="FOLDER", help="Where runs are; ./robust-runs."),
+        click.option(
+            "--url", default="", metavar="URL", help="Address of the controller, to ask from another machine."
+        ),
+        click.option("--log-dir", default="", metavar="FOLDER", help="Folder of the runs (default: ./robust-runs)."),
         click.argument("run", default="", metavar="[RUN]"),
     ):
         command = decorate(command)
@@ -97,9 +99,9 @@ def nodes(as_json: bool, **which: str) -> int:
 
 
 @click.command()
-@click.option("-n", "--last", type=click.IntRange(min=1), metavar="LINES", help="Only the last so many.")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the job is over.")
-@click.option("--all", "everything", is_flag=True, help="Also what only a developer wants to know.")
+@click.option("-n", "--last", type=click.IntRange(min=1), metavar="LINES", help="Show only the last N events.")
+@click.option("-f", "--follow", is_flag=True, help="Print new events until the job is over.")
+@click.option("--all", "everything", is_flag=True, help="Show internal events, too.")
 @about_a_run
 def events(as_json: bool, last: int | None, follow: bool, everything: bool, **which: str) -> int:
     """Tell what happened to a job, dead or alive. --json prints the lines of its journal."""
@@ -144,8 +146,8 @@ def _past(about: Subject, after: int = 1) -> Iterator[EventsView]:
 
 @click.command()
 @click.argument("node", callback=_named)
-@click.option("--reason", default="", metavar="TEXT", help="For the journal, and for later questions.")
-@click.option("--force", is_flag=True, help="Also a host that has not joined: it will not be used.")
+@click.option("--reason", default="", metavar="TEXT", help="Reason, kept in the journal.")
+@click.option("--force", is_flag=True, help="Evict a host even if it has not joined yet.")
 @about_a_run
 def evict(node: str, reason: str, force: bool, as_json: bool, **which: str) -> int:
     """Take a host out of a job; a standby takes its place, or the job goes on without it."""
@@ -165,7 +167,7 @@ def readmit(node: str, as_json: bool, **which: str) -> int:
 
 
 @click.command()
-@click.option("--reason", default="", metavar="TEXT", help="For the journal, and for later questions.")
+@click.option("--reason", default="", metavar="TEXT", help="Reason, kept in the journal.")
 @about_a_run
 def restart(reason: str, as_json: bool, **which: str) -> int:
     """End the attempt that runs and start the next; it does not count as a failure."""
@@ -173,7 +175,7 @@ def restart(reason: str, as_json: bool, **which: str) -> int:
 
 
 @click.command()
-@click.option("--now", is_flag=True, help="Give the workers no time to end by themselves.")
+@click.option("--now", is_flag=True, help="Kill the workers at once, without time to end by themselves.")
 @about_a_run
 def stop(now: bool, as_json: bool, **which: str) -> int:
     """End a job as SIGTERM would, on all its nodes."""

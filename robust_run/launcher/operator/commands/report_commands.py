@@ -19,10 +19,12 @@ NARROWEST = 60
 
 @click.command()
 @click.option(
-    "--startup", is_flag=True, help="What the start was spent on, by phase and rank, and what makes it shorter."
+    "--startup", is_flag=True, help="Show where the time of a start went, by phase and rank, and what shortens it."
 )
-@click.option("--attempt", type=click.IntRange(min=0), metavar="N", help="Of this attempt; else the newest.")
-@click.option("--all", "every", is_flag=True, help="All runs in the folder, on one page; with --startup, every rank.")
+@click.option("--attempt", type=click.IntRange(min=0), metavar="N", help="Attempt to report on (default: the newest).")
+@click.option(
+    "--all", "every", is_flag=True, help="All runs in the folder, on one page; with --startup, show every rank."
+)
 @click.option(
     "--html",
     default="",
@@ -30,7 +32,7 @@ NARROWEST = 60
     help="Write the page to this file, too.",
 )
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-@click.option("--log-dir", default="", metavar="FOLDER", help="Where runs are; ./robust-runs.")
+@click.option("--log-dir", default="", metavar="FOLDER", help="Folder of the runs (default: ./robust-runs).")
 @click.argument("run", default="", metavar="[RUN]")
 def report(startup: bool, attempt: int | None, every: bool, html: str, as_json: bool, log_dir: str, run: str) -> int:
     """Report on a job, dead or alive. RUN is a run directory or a run's name; without it, the newest.

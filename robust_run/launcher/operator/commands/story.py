@@ -128,13 +128,13 @@ class Story:
                 self._first_step_of = attempt
                 return self._name(node), f"attempt {attempt} made its first step"
             case c.NotFinite(rank=rank, step=step):
-                return self._node_of(rank), f"rank {rank} has parameters that are no numbers after step {step}"
+                return self._node_of(rank), f"rank {rank} has parameters that are NaN or infinite after step {step}"
             case c.CodeLacking(node=node, number=number, message=message):
                 return self._name(node), f"cannot put version {number} in place: {message}"
             case e.SignalPassedOn(signal=number, ranks=ranks, node=node):
                 return self._name(node), f"{signal_name(number)} passed on to {plural(len(ranks), 'rank')}"
             case a.Dismiss(node=node, exit_code=exit_code, reason=reason):
-                return self._name(node), f"is sent home with exit code {exit_code}: {reason}"
+                return self._name(node), f"is told to end with exit code {exit_code}: {reason}"
         return "", ""
 
     def _job_words(self, subject: e.Event | a.Action) -> tuple[str, str]:

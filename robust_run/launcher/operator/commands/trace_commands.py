@@ -64,7 +64,12 @@ def _conclusion(scene: Scene) -> str:
 
 
 @click.command()
-@click.option("--rank", type=click.IntRange(min=0), metavar="N", help="All processes and threads of this rank.")
+@click.option(
+    "--rank",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Show all processes and threads of this rank, with their process ids.",
+)
 @about_a_run
 def stacks(rank: int | None, as_json: bool, **which: str) -> int:
     """Show what all ranks are doing, those alike together."""
@@ -86,7 +91,7 @@ def stacks(rank: int | None, as_json: bool, **which: str) -> int:
 
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.argument("number", default="", metavar="[N]")
-@click.option("--all", "every", is_flag=True, help="All of them.")
+@click.option("--all", "every", is_flag=True, help="List all incidents.")
 @about_a_run
 def incident(number: str, every: bool, as_json: bool, **which: str) -> int:
     """Show incident N, else the newest: the verdict, what it rests on, and what was done."""
@@ -123,7 +128,7 @@ def incident(number: str, every: bool, as_json: bool, **which: str) -> int:
 )
 @click.option("--heatmap", default="", metavar="FILE", help="Also draw each rank's own time per step (.svg or .png).")
 @click.option(
-    "--attempt", type=click.IntRange(min=0), metavar="N", help="Of this attempt; else the newest with traces."
+    "--attempt", type=click.IntRange(min=0), metavar="N", help="Attempt to draw (default: the newest with traces)."
 )
 @about_a_run
 def timeline(output: str, heatmap: str, attempt: int | None, as_json: bool, **which: str) -> int:

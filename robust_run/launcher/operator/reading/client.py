@@ -217,7 +217,7 @@ def reach(run_directory: str, token_file: str, tls_ca: str, env: Mapping[str, st
         else:
             return target
     if not problems:
-        text = f"its controller (pid {place.pid} on {place.host}) serves nothing to ask"
+        text = f"its controller (pid {place.pid} on {place.host}) has no status socket"
         raise NoAnswerError(f"{text}{' from here' if only_there else ''}{only_there}", refused=False)
     if here.has(place):
         for problem in problems:

@@ -112,7 +112,7 @@ class Subject:
         if self._target is None:
             why = f": {self._silence}" if self._silence is not None else ""
             left = "robust incident shows what was seen" if self.incidents() else "robust status says how it was left"
-            raise PlatformError(f"nothing runs that could be looked at{why}; {left}")
+            raise PlatformError(f"no ranks run that can be looked at{why}; {left}")
         return _decoded(self._target.get("/v1/scene", {"samples": samples}, SCENE_S), Scene)
 
     def scene_of(self, number: int) -> Scene | None:

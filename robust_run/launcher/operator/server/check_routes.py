@@ -100,4 +100,4 @@ async def _wish(request: web.Request) -> CheckWish:
     except asyncio.TimeoutError:
         raise OperationRefusedError(408, f"the body did not arrive within {BODY_S:g} s") from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise OperationRefusedError(400, f"the body is no wish for checks: {error}") from None
+        raise OperationRefusedError(400, f"the body is not a request for checks: {error}") from None

@@ -95,7 +95,7 @@ class CodeRoutes:
             if receiver.take(parts):
                 self._under_way.pop(parts.tree, None)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise OperationRefusedError(400, f"the body is no part of a version: {error}") from None
+            raise OperationRefusedError(400, f"the body is not a part of a version: {error}") from None
         except RobustRunError as error:
             raise OperationRefusedError(409, str(error)) from None
         return _json(code_operations.refused(RefusedWish(reason="")).answer)
@@ -125,7 +125,7 @@ async def _wish(request: web.Request, kind: type[_Wish]) -> _Wish:
     try:
         return msgspec.json.decode(data or b"{}", type=kind)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise OperationRefusedError(400, f"the body is no wish: {error}") from None
+        raise OperationRefusedError(400, f"the body is not a request for this action: {error}") from None
 
 
 async def _body(request: web.Request, content_type: str, most_bytes: int) -> bytes:

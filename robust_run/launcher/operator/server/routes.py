@@ -265,7 +265,7 @@ async def _wish(request: web.Request) -> OperatorWish:
     try:
         return msgspec.json.decode(body or b"{}", type=OperatorWish)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise OperationRefusedError(400, f"the body is no wish: {error}") from None
+        raise OperationRefusedError(400, f"the body is not a request for this action: {error}") from None
 
 
 def _json(view: msgspec.Struct) -> web.Response:

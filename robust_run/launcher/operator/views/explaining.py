@@ -48,7 +48,7 @@ class ToldIncident(msgspec.Struct, kw_only=True):
             f"  {self.action}: {self.reason}",
         ]
         if not self.episode:
-            said.append("  the ladder was not asked: what happened explains itself, or was tried again at once")
+            said.append("  no diagnosis was made: the failure explains itself, or the job was started again at once")
         if self.before:
             said.append(f"  the same episode: incident{'s' if len(self.before) > 1 else ''} {_listed(self.before)}")
         for each in self.decided:

@@ -79,7 +79,7 @@ def life_of(seen: LifeSigns) -> JobLife:
     if not seen.is_refused:
         return _unknown(seen, seen.silence)
     if seen.process:
-        clause = f"process {seen.process} exists, which was its controller, but serves nothing to ask"
+        clause = f"process {seen.process} exists, which was its controller, but has no status socket"
         return _unknown(seen, clause)
     where = "" if seen.is_this_host else seen.host
     command = f"robust-run --resume {shlex.quote(seen.run_directory)}"

@@ -167,7 +167,7 @@ class Joining:
             places.append(place)
         self._place = places[self._tries % len(places)]
         self._tries += 1
-        return founding.say or "this node looks whether this job runs already" if isinstance(place, Host) else ""
+        return founding.say or "this node is checking whether this job runs already" if isinstance(place, Host) else ""
 
     async def _follow_another(self) -> None:
         """Join whoever leads, where this node was about to go on with a run and another was elected first; else its own."""
@@ -289,8 +289,8 @@ class Joining:
         """Raise PlatformError if the job has another environment than this node restored before there was a controller."""
         if self._spec.setup is not None and welcome.setup_digest not in ("", digest(self.setup)):
             raise PlatformError(
-                "this node has another snapshot of the set-up than the job, which has been built anew meanwhile, or where"
-                " this node does not look; name one --setup-store for all nodes, and start this node again"
+                "this node's snapshot of the set-up is not the job's: that was built anew meanwhile, or is in another"
+                " store; give all nodes the same --setup-store, and start this node again"
             )
 
     def _candidate_address(self, address: str) -> str:
@@ -310,7 +310,7 @@ class Joining:
         if where:
             host, _, port = where.rpartition(":")
             return await self._dial_one(host.strip("[]"), int(port), hello)
-        error: Exception = ConnectionRefusedError(f"{self._many.host} leads nowhere yet")
+        error: Exception = ConnectionRefusedError(f"{self._many.host} has no address yet")
         if not self._place.addresses and not isinstance(self._place, Host):
             raise OSError(f"{self._many.host} cannot be resolved")
         for address in self._place.addresses:

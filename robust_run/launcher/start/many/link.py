@@ -217,7 +217,7 @@ class RemoteLink:
             self._give_up(error)
         except Exception as error:
             assert self._loop is not None
-            self._loop.call_exception_handler({"message": "the tie to the controller broke", "exception": error})
+            self._loop.call_exception_handler({"message": "the connection to the controller broke", "exception": error})
 
     async def _serve(self, connection: Connection) -> None:
         """Follow the controller until the connection ends."""

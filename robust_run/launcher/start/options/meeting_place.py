@@ -62,6 +62,8 @@ def _endpoint(text: str, default_port: int | None) -> tuple[str, int]:
 
 def _check_meeting_point(host_option: str, host: str, port_option: str, port: int) -> None:
     if host in _ANY_ADDRESS:
-        raise UserError(f"{host_option} {host} is every machine and none; name the one where the nodes shall meet")
+        raise UserError(
+            f"{host_option} {host} is no address that other nodes can connect to; name the machine where they meet"
+        )
     if port == 0:
         raise UserError(f"{port_option}: port 0 is a different one each time; give one that all nodes know")

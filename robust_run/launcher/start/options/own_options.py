@@ -94,12 +94,12 @@ OWN_OPTIONS: tuple[OptionDescription, ...] = (
         FAILURES,
         "diagnose-checks",
         "CHECK,...",
-        "Which checks; all that make sense unless given. See robust check --list.",
+        "Checks that --diagnose makes (default: all that apply); robust check --list shows them.",
     ),
     describe(
         FAILURES, "replay-unit", "N", "Nodes that one replica of the model needs: groups are multiples of it.", _WHOLE
     ),
-    describe(FAILURES, "slow-round", "SECONDS", "Length of such a round; 0: nobody looks.", _DECIMAL),
+    describe(FAILURES, "slow-round", "SECONDS", "Length of a round of that comparison; 0: none is made.", _DECIMAL),
     describe(
         FAILURES,
         "trace-nccl",
@@ -208,7 +208,7 @@ OWN_OPTIONS: tuple[OptionDescription, ...] = (
         NODES,
         "found",
         "",
-        "Found a new run even where this job may have one that is not over; for one start, not for scripts.",
+        "Begin a new run even if this job may have one that is not over; for one start, not for scripts.",
         OptionLook(kind="flag", env=False),
     ),
     describe(

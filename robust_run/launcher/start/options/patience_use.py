@@ -22,6 +22,6 @@ def parse_patience_s(text: str, hang_after_s: float) -> float | None:
         raise UserError(f"--hang-patience {text!r} is no time; write 90s, 5m, 2h or auto")
     if seconds < hang_after_s:
         raise UserError(
-            f"--hang-patience {text}: must be --hang-after ({hang_after_s:g} s) or more: sooner nobody looks"
+            f"--hang-patience {text}: must be --hang-after ({hang_after_s:g} s) or more; write a longer time"
         )
     return seconds

@@ -269,7 +269,7 @@ def _image(options: Options, world: World) -> ImageUse | None:
             raise UserError("--image '': it is empty; name an image, or leave the option out")
         for name in ("image-writable", "bind"):
             if name in options.given:
-                raise UserError(f"--{name} is about an image and there is none; add --image URL, or leave it out")
+                raise UserError(f"--{name} needs --image URL; add it, or leave --{name} out")
         return None
     from robust_run.launcher.start.options.image_use import (
         resolve_image,  # and what it imports, for jobs with an image only
@@ -282,7 +282,7 @@ def _setup(options: Options, world: World) -> SetupUse | None:
     """Return which set-up is done. Raises UserError."""
     if not options.setup and not options.setup_file:
         if options.refresh_setup:
-            raise UserError("--refresh-setup is about a set-up and there is none; add --setup CMD, or leave it out")
+            raise UserError("--refresh-setup needs --setup CMD; add it, or leave --refresh-setup out")
         return None
     from robust_run.launcher.start.options.setup_use import resolve_setup  # for jobs with a set-up only
 

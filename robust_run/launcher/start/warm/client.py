@@ -185,7 +185,7 @@ def _hand_over(connection: socket.socket, job: msgspec.Struct, lifeline: int) ->
         case None:
             raise ConnectionError("it hung up")
         case news:
-            raise ConnectionError(f"it said something else: {news}")
+            raise ConnectionError(f"its answer was not expected: {news}")
 
 
 def receive(connection: socket.socket) -> FromWarmProcess | None:
@@ -199,7 +199,7 @@ def receive(connection: socket.socket) -> FromWarmProcess | None:
     try:
         return msgspec.json.decode(data, type=FromWarmProcess) if data else None
     except msgspec.MsgspecError as error:
-        raise ConnectionError(f"it speaks another language ({error})") from error
+        raise ConnectionError(f"it uses another protocol ({error})") from error
 
 
 class DistantAgent:

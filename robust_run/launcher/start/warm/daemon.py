@@ -156,7 +156,7 @@ class Daemon:
             return
         _, user = surroundings.peer(connection)
         if user != os.getuid():
-            say(f"user {user} was sent away")
+            say(f"user {user} was refused")
             connection.close()
             return
         connection.setblocking(False)
