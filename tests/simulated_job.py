@@ -22,7 +22,15 @@ from robust_run.health.types import Finding
 from robust_run.launcher.core.state import CorePolicy, JobState
 from robust_run.launcher.core.step import replay
 from robust_run.launcher.model.actions import Finish, OpenStore, RecordIncident, StartAttempt
-from robust_run.launcher.model.events import ControllerResumed, Event, JobStarted, NodeLeft, SpawnFailed, StoreLost
+from robust_run.launcher.model.events import (
+    ControllerResumed,
+    Event,
+    JobStarted,
+    NodeLeft,
+    NodeToldToLeave,
+    SpawnFailed,
+    StoreLost,
+)
 from robust_run.launcher.model.job import Placement
 
 PEER = Finding(kind="peer_connection", line="Connection closed by peer", exception="RuntimeError")
@@ -60,6 +68,10 @@ class World:
         self.failures = 0
         """Ranks that failed by themselves, stores and starts that failed: what counts towards --max-restarts."""
         self.stop_asked = False
+        self.all_told = False
+        """The job ends because all nodes were told to leave."""
+        self.finish: Finish | None = None
+        """How the job ended, as it was said first."""
         self.left: set[str] = set()
         """Agents that the controller knows to be leaving."""
         self.troubled: set[int] = set()
@@ -208,6 +220,10 @@ class World:
             self.left.add(event.node)
         elif isinstance(event, (StoreLost, SpawnFailed)):
             self.troubled.add(event.attempt)
+        elif isinstance(event, NodeToldToLeave) and state.stopped_by and not self.all_told:
+            present = {member.info.id for member in state.members.values() if member.present}
+            assert all(agent.told for agent in self.agents if agent.id in present), "a node is left that was not told"
+            self.all_told = True
         is_held = state.hold_until_s is not None and self.now_s < state.hold_until_s  # nobody can know what runs
         is_begun = any(isinstance(action, OpenStore) for action in actions) and state.layout is not before
         is_idle = state.phase in ("new", "gathering", "over") and not is_held and not state.strays
@@ -236,7 +252,8 @@ class World:
                     is_behind = action.verdict.rule == "journal_behind"
                     assert not is_behind or not self.is_number_known, "the journal was whole"
                     assert action.symptom != "platform" or is_behind or action.attempt in self.troubled
-                case Finish():
+                case Finish() if action != self.finish:  # a controller that resumes says it again
+                    self.finish = action
                     self._check_end(action)
                 case _:
                     pass
@@ -268,9 +285,7 @@ class World:
             codes = [self.exit_codes.get((state.attempt, rank)) for rank in range(state.world_size)]
             assert all(code == 0 for code in codes), f"done, with {codes}"
         elif finish.outcome == "stopped":
-            present = {member.info.id for member in state.members.values() if member.present}
-            are_told = all(agent.told for agent in self.agents if agent.id in present)
-            assert are_told if "on all nodes" in finish.reason else self.stop_asked
+            assert self.stop_asked or self.all_told
         elif "came within" in finish.reason:
             assert state.usable < self.policy.fewest
         else:
