@@ -21,7 +21,7 @@ GUARANTEES: dict[str, tuple[str, ...]] = {
         "launcher/many/test_controller_dies.py::test_a_killed_controller_comes_back_and_no_worker_notices",
     ),
     "It names the rank that everyone is waiting for": (
-        "launcher/many/test_hangs.py::test_the_node_of_a_stuck_rank_is_evicted_and_the_standby_takes_its_place[like clocks",
+        "launcher/many/test_hangs.py::test_the_node_of_a_stuck_rank_is_evicted_and_the_standby_takes_its_place",
         "launcher/test_tracing.py::test_ranks_that_come_one_after_the_other_are_left_alone_as_long_as_torch_waits_for_each",
     ),
     "It looks inside NCCL.": (
