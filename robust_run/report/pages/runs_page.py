@@ -44,6 +44,8 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     """good, warn, calm, or bad."""
     headline: str = ""
     """The first line of its status."""
+    note: str = ""
+    """Why no controller answers, of a run that has no end on record."""
     problem: str = ""
     """Why it cannot be told how it is."""
     script: str = ""
@@ -137,6 +139,8 @@ def _since(row: RunRow, now_s: float) -> str:
 
 
 def _incidents(row: RunRow) -> str:
+    if row.note:
+        return f"{number(row.incidents)}<br><span class=small>{breakable(row.note, 300)}</span>"
     if not row.incidents and not row.verdict:
         return "<span class=dim>none</span>"
     said = f"<br><span class=small>{breakable(_cut(row.verdict), 400)}</span>" if row.verdict else ""

@@ -75,7 +75,7 @@ def test_a_controller_that_never_answers_costs_the_others_nothing(folder: Path) 
     finally:
         never.set()
     assert rows["lost"].state == "not known"
-    assert "did not answer within 1 s" in rows["lost"].headline
+    assert rows["lost"].note == "its controller did not answer within 1 s"
     assert rows["lost"].attempts_count == 2
     assert rows["over"].state == "stopped"
 

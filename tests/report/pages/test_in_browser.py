@@ -11,6 +11,7 @@ from page_ground import BEGIN_S, DONE, RUNS, incident, incident_page, job_page, 
 from robust_run.report.heat import Heat
 from robust_run.report.pages.incident_page import incident_html
 from robust_run.report.pages.job_page import job_html
+from robust_run.report.pages.runs_page import RunAttempt, RunRow, RunsPage, runs_html
 from robust_run.report.types import Evidence
 from robust_run.report.usage import point_of
 from robust_run.tracer.types import Op, Scene
@@ -40,12 +41,24 @@ def scene_with(chain: bool = False, circle: bool = False) -> Scene:
 def pages() -> dict[str, str]:
     cells = tuple(tuple(10.0 + rank for _ in range(200)) for rank in range(8))
     heat = Heat(tuple((rank,) for rank in range(8)), 1, cells, (10.0,) * 200)
-    names = tuple(f"{LONG}-{n}" for n in range(9))
-    rows = [
-        point_of(BEGIN_S, BEGIN_S + 300.0, dict.fromkeys(names[:n], (9.0, 99.0, 0, 0, 50.0, 60.0, 70.0)))
-        for n in (8, 9)
-    ]
-    usage, of_many = ((row,) if row else () for row in rows)
+    rows = {f"{LONG}-{n}": (9.0, 99.0, 0, 0, 50.0, 60.0, 70.0) for n in range(8)}
+    usage = tuple(filter(None, (point_of(BEGIN_S, BEGIN_S + 300.0, rows),)))
+    run = RunRow(
+        run_id=LONG,
+        run_directory=f"/runs/{LONG}",
+        state="HUNG",
+        tone="bad",
+        script=LONG,
+        started_unix_s=BEGIN_S,
+        ranks=10_000,
+        nodes=1250,
+        ettr=0.9,
+        attempts=(RunAttempt(number=0, began_unix_s=BEGIN_S, why=LONG),),
+        attempts_count=12,
+        incidents=1,
+        verdict=LONG,
+    )
+    broken = RunRow(run_id="broken", run_directory="/runs/broken", problem=LONG, tone="bad")
     wordy = incident(
         verdict={"sentence": f"rank 5 raised {LONG} in {LONG}.py:3", "nodes": (LONG,), "group": LONG},
         evidence=(Evidence(what="what its program raised", rank=5, path=f"/x/{LONG}", text=f"{LONG}{LONG}\n" * 60),),
@@ -57,7 +70,7 @@ def pages() -> dict[str, str]:
         "circle": incident_html(incident_page(scene=scene_with(circle=True))),
         "no-scene": incident_html(incident_page(scene=None)),
         "job": job_html(job_page(drawn=DONE, heat=heat, usage=usage)),
-        "many-nodes-job": job_html(job_page(nodes=1250, nproc=8, drawn=DONE, usage=of_many)),
+        "runs": runs_html(RunsPage(folder=f"/{LONG}", at_unix_s=BEGIN_S + 300.0, runs=(run, broken))),
         "wordy-job": job_html(
             job_page(
                 drawn=DONE, run_id=LONG, script=LONG, command=f"python {LONG} {LONG}", outcome="failed", reason=LONG
@@ -66,9 +79,7 @@ def pages() -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize(
-    "name", ["incident", "wordy", "chain", "circle", "no-scene", "job", "many-nodes-job", "wordy-job"]
-)
+@pytest.mark.parametrize("name", ["incident", "wordy", "chain", "circle", "no-scene", "job", "runs", "wordy-job"])
 @pytest.mark.parametrize("width", [390, 1280])
 def test_a_page_draws_without_errors_and_fits(tmp_path: Path, name: str, width: int) -> None:
     (tmp_path / "page.html").write_text(pages()[name])

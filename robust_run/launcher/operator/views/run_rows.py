@@ -36,6 +36,7 @@ def row_of(path: str, job: JobView, *, incidents: int, page: str) -> RunRow:
         state=state,
         tone=tone,
         headline=show.headline(job),
+        note="" if job.alive or job.outcome else job.note,
         script=job.script,
         started_unix_s=job.started_unix_s or None,
         ended_unix_s=job.ended_unix_s,
@@ -67,7 +68,7 @@ def lines(page: RunsPage, width: int, paint: Callable[[str, str], str]) -> list[
     widths = [max(len(each[column]) for each in (heads, *cells)) for column in range(len(heads))]
     rows = [
         (*heads, "NEWEST VERDICT"),
-        *((*each, row.problem or row.verdict) for each, row in zip(cells, page.runs, strict=True)),
+        *((*each, row.problem or row.note or row.verdict) for each, row in zip(cells, page.runs, strict=True)),
     ]
     for index, row in enumerate(rows):
         *first, last = row
