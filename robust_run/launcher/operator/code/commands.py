@@ -47,7 +47,10 @@ _UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 @click.option("--slower", is_flag=True, help="Do not roll back if steps take longer than before.")
 @click.option("--again", is_flag=True, help="Take code again that was rolled back before.")
 @click.option(
-    "--base", default=0, metavar="VERSION", help="Version that this change is based on (default: the newest)."
+    "--base",
+    default=0,
+    metavar="VERSION",
+    help="Version that this change is based on (default: the last one from the same source).",
 )
 @about_a_run
 def update(  # noqa: PLR0913, PLR0917 - its options
