@@ -64,6 +64,11 @@ class BoundedWriter:
         self._is_closed = False
         self._thread: threading.Thread | None = None
 
+    @property
+    def is_broken(self) -> bool:
+        """Whether nothing can be written any more."""
+        return self._is_broken
+
     def offer(self, data: bytes) -> bool:
         """Hand over a block; never waits. False: it was dropped, whole, and counted (or nothing can be written any more)."""
         if not data:
