@@ -12,6 +12,8 @@ from typing import BinaryIO, TypeVar
 
 import msgspec
 
+from robust_run.decoders import json_decoder
+
 #: No manifest is larger (see `manifest.MANIFEST_BYTES`).
 _LIMIT_BYTES = 257 << 20
 HEAD_BYTES = 128
@@ -135,6 +137,6 @@ def decoded(head: bytes, rest: BinaryIO, kind: type[_Asked]) -> _Asked | None:
     if len(body) != int(words[3]) or xxhash.xxh3_128_hexdigest(body).encode() != words[2]:
         return None
     try:
-        return msgspec.json.decode(body, type=kind)
+        return json_decoder(kind).decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None

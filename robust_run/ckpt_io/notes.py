@@ -21,6 +21,7 @@ import msgspec
 
 from robust_run.atomic_file import write_file
 from robust_run.ckpt_io.seen import is_temporary
+from robust_run.decoders import json_decoder
 
 DAMAGE_SCHEMA = SAVE_SCHEMA = 1
 SAVED = "saved.json"
@@ -90,7 +91,7 @@ def read_damage(folder: str) -> list[DamageNote]:
         names = [name for name in sorted(os.listdir(folder)) if name.startswith(_PREFIX) and name.endswith(_ENDING)]
         for name in names[:_MOST]:
             with suppress(OSError, msgspec.MsgspecError):
-                note = msgspec.json.decode(_read(folder, name), type=DamageNote)
+                note = json_decoder(DamageNote).decode(_read(folder, name))
                 if note.schema == DAMAGE_SCHEMA:
                     notes.append(note)
     return notes
@@ -99,7 +100,7 @@ def read_damage(folder: str) -> list[DamageNote]:
 def read_save(folder: str) -> SaveNote | None:
     """Return the note of a save that a rank has left in its folder; None: none that can be read. Never raises."""
     try:
-        note = msgspec.json.decode(_read(folder, SAVED), type=SaveNote)
+        note = json_decoder(SaveNote).decode(_read(folder, SAVED))
     except (OSError, msgspec.MsgspecError, ValueError):
         return None
     is_sound = note.schema == SAVE_SCHEMA and note.uuid.isalnum() and len(note.uuid) <= 64 and note.name.isprintable()

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from robust_run.decoders import json_decoder
 from robust_run.prefetch.errors import BlockMapRefused
 from robust_run.prefetch.rules.types import BLOCK_BYTES, BlockMap
 
@@ -126,7 +127,7 @@ def decode(data: bytes, name: str = "block map") -> BlockMap:
     if len(data) > LARGEST_MAP_BYTES:
         raise BlockMapRefused(f"{name}: {len(data)} bytes; at most {LARGEST_MAP_BYTES} are read")
     try:
-        found = msgspec.json.decode(data, type=BlockMap)
+        found = json_decoder(BlockMap).decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise BlockMapRefused(f"{name}: {_one_line(error)}; make it again with `robust image build`") from error
     return checked(found, name)

@@ -14,6 +14,7 @@ from contextlib import suppress
 import msgspec
 
 from robust_run.atomic_file import write_file
+from robust_run.decoders import json_decoder
 
 #: Smaller files are read: that takes no longer.
 LEAST_BYTES = 4 << 20
@@ -87,6 +88,6 @@ def _read(path: str) -> dict[str, Known]:
             status = os.fstat(file.fileno())
             if status.st_uid != os.geteuid() or status.st_mode & 0o022:
                 return {}
-            return msgspec.json.decode(file.read(_LARGEST_BYTES), type=dict[str, Known])
+            return json_decoder(dict[str, Known]).decode(file.read(_LARGEST_BYTES))
     except (OSError, ValueError, RecursionError):
         return {}

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from robust_run.atomic_file import write_file
+from robust_run.decoders import json_decoder
 from robust_run.snapshot import catalog, lazy
 from robust_run.snapshot.errors import SnapshotDamaged, SnapshotError
 from robust_run.snapshot.pack import sha256_of
@@ -74,7 +75,7 @@ def is_sealed(target: str) -> bool:
     """Whether an image was verified under this name and has not been touched since."""
     try:
         with open(target + ".ok", "rb") as file:
-            known = msgspec.json.decode(file.read(_SEAL_BYTES), type=_Seal)
+            known = json_decoder(_Seal).decode(file.read(_SEAL_BYTES))
         return known == _looks(target)
     except (OSError, msgspec.MsgspecError):
         return False

@@ -15,6 +15,7 @@ from contextlib import suppress
 import msgspec
 
 from robust_run.clock import Clock
+from robust_run.decoders import json_decoder
 from robust_run.snapshot import catalog
 from robust_run.snapshot.errors import SetupFailed, SnapshotError
 from robust_run.snapshot.rules import lease
@@ -158,7 +159,7 @@ def look(store: Store, key: str, from_term: int = 1) -> StoreSight:
     if term:
         with suppress(msgspec.MsgspecError, ValueError, TooLarge):  # no builder wrote that
             data = _read(store, catalog.lease_path(key, term, "beat"), _BEAT_BYTES)
-            beat = _shown(msgspec.json.decode(data, type=BuilderHeartbeat)) if data else None
+            beat = _shown(json_decoder(BuilderHeartbeat).decode(data)) if data else None
     return StoreSight(is_published=is_published, term=term, beat=beat)
 
 

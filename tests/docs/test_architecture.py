@@ -30,6 +30,7 @@ BELOW_ALL = {
     "atomic_file",
     "terminal",
     "json_output",
+    "decoders",
     "secret_file",
     "tls",
     "robust_run",

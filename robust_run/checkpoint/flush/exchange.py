@@ -13,6 +13,7 @@ import msgspec
 
 from robust_run.ckpt_io.errors import CheckpointError
 from robust_run.ckpt_io.meetings import KINDS
+from robust_run.decoders import json_decoder
 from robust_run.store.errors import NotFound, StoreError
 from robust_run.store.types import Store
 
@@ -141,6 +142,6 @@ class Exchange:
 
 def _decoded(content: bytes, kind: type[_Kind]) -> _Kind:
     try:
-        return msgspec.json.decode(content, type=kind)
+        return json_decoder(kind).decode(content)
     except (msgspec.MsgspecError, ValueError) as error:
         raise CheckpointError(f"another node sent a message that cannot be read: {error}") from error

@@ -13,6 +13,7 @@ from robust_run.ckpt_io.copying.trees import FolderTree, PlainFile, named
 from robust_run.ckpt_io.errors import CheckpointError
 from robust_run.ckpt_io.foreign.ends import end_of
 from robust_run.ckpt_io.rules.manifest import FILES
+from robust_run.decoders import json_decoder
 
 _FORMATS = (".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npz", ".zip")
 #: Others call files so, too.
@@ -104,7 +105,7 @@ def _missing(source: PlainSource) -> list[str]:
         if not file.path.endswith(_INDEX) or file.size_bytes > _INDEX_BYTES:
             continue
         try:
-            index = msgspec.json.decode(read_range(source, file, 0, file.size_bytes), type=_Index)
+            index = json_decoder(_Index).decode(read_range(source, file, 0, file.size_bytes))
         except (msgspec.MsgspecError, ValueError, RecursionError):
             continue  # of another kind
         folder = posixpath.dirname(file.path)

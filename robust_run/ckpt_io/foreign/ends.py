@@ -15,6 +15,7 @@ from typing import Literal
 import msgspec
 
 from robust_run.ckpt_io.views.safetensors_view import HEADER_LIMIT_BYTES
+from robust_run.decoders import json_decoder
 
 End = Literal["whole", "cut off", "unknown"]
 Read = Callable[[int, int], bytes]
@@ -105,7 +106,7 @@ def _safetensors_bytes(read: Read, size_bytes: int) -> int | None:
         return 8 + header_bytes
     try:
         header = msgspec.json.decode(read(8, header_bytes), type=dict[str, msgspec.Raw])
-        places = [msgspec.json.decode(raw, type=_Place) for name, raw in header.items() if name != "__metadata__"]
+        places = [json_decoder(_Place).decode(raw) for name, raw in header.items() if name != "__metadata__"]
     except (msgspec.MsgspecError, RecursionError, ValueError):
         return None
     return 8 + header_bytes + max((place.data_offsets[1] for place in places), default=0)

@@ -11,6 +11,7 @@ from robust_run.ckpt_io.errors import CheckpointError
 from robust_run.ckpt_io.rules.boxes import BYTES_OF, box_bytes
 from robust_run.ckpt_io.rules.types import Chunk, Tensor
 from robust_run.ckpt_io.views.safetensors_view import CODES, HEADER_LIMIT_BYTES
+from robust_run.decoders import json_decoder
 
 _DTYPES = {code: dtype for dtype, code in CODES.items()}
 
@@ -33,9 +34,7 @@ def read_tensors(read: Callable[[int, int], bytes], size_bytes: int, file: int) 
         raise CheckpointError(f"its header claims {length} bytes of {size_bytes}: no safetensors file, or cut off")
     try:
         header = msgspec.json.decode(read(8, length), type=dict[str, msgspec.Raw])
-        entries = {
-            name: msgspec.json.decode(raw, type=_Entry) for name, raw in header.items() if name != "__metadata__"
-        }
+        entries = {name: json_decoder(_Entry).decode(raw) for name, raw in header.items() if name != "__metadata__"}
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         raise CheckpointError(f"its safetensors header is damaged: {str(error)[:200]}") from error
     tensors = tuple(_tensor(name, entry, 8 + length, file) for name, entry in entries.items())

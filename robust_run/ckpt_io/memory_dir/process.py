@@ -21,6 +21,7 @@ import msgspec
 from robust_run.ckpt_io.memory_dir.types import DirNote, FinishWithin, FromDir, MemoryDirOptions, Progress, Written
 from robust_run.ckpt_io.mount.mounts import KIND, unmount
 from robust_run.ckpt_io.mount.types import ServingReady
+from robust_run.decoders import json_decoder
 from robust_run.errors import PlatformError, RobustRunError
 
 _BOOT = (
@@ -40,7 +41,7 @@ def command(options: MemoryDirOptions) -> tuple[str, ...]:
 
 def main(argument: str) -> int:
     """Serve until the mount is gone. 0: it was unmounted; 1: it could not be mounted, as was said on standard output."""
-    options = msgspec.json.decode(argument, type=MemoryDirOptions)
+    options = json_decoder(MemoryDirOptions).decode(argument)
     # Not ignored: libfuse sets handlers of its own.
     signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT))
     sys.setswitchinterval(_SWITCH_S)
@@ -85,7 +86,7 @@ def _serve(options: MemoryDirOptions) -> None:
 def _hear(folder: Any, point: str) -> None:
     """Do what the agent asks; end when it is gone."""
     for line in sys.stdin.buffer:
-        order = msgspec.json.decode(line, type=FinishWithin)
+        order = json_decoder(FinishWithin).decode(line)
         _say(
             folder.finish(order.limit_s, lambda done, all_of: _say(Progress(done_bytes=done, all_bytes=all_of)), TELL_S)
         )

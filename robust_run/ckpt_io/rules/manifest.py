@@ -19,6 +19,7 @@ from robust_run.ckpt_io.errors import ManifestRefused
 from robust_run.ckpt_io.rules.boxes import BYTES_OF, box_bytes, check_cover
 from robust_run.ckpt_io.rules.layout import FileLayout
 from robust_run.ckpt_io.rules.types import VERSION, LogicalFile, Manifest
+from robust_run.decoders import json_decoder
 from robust_run.store import paths
 
 MANIFEST_BYTES = 256 << 20
@@ -38,7 +39,7 @@ ITEM_BYTES = (1, 2, 4, 8, 16)
 
 _HEADER = re.compile(rb"rrck (\d{1,9}) ([0-9a-f]{32}) (\d{1,12})")
 _UUID = re.compile(r"[0-9a-f]{32}")
-_DECODER = msgspec.json.Decoder(Manifest)
+_DECODER = json_decoder(Manifest)
 
 
 class OwnedSegment(NamedTuple):

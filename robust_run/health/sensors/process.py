@@ -20,6 +20,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
+from robust_run.decoders import json_decoder
 from robust_run.health.sensors.settings import SensorSettings
 from robust_run.health.sensors.types import Event, Sensor, SensorWorld
 from robust_run.health.sensors.usage import GpuUse
@@ -86,7 +87,7 @@ def parse(line: bytes) -> Event | None:
     if len(line) > MOST_EVENT_BYTES:
         return None
     try:
-        return msgspec.json.decode(line, type=Event)
+        return json_decoder(Event).decode(line)
     except (msgspec.MsgspecError, RecursionError, ValueError):
         return None
 
@@ -96,7 +97,7 @@ def parse_use(line: bytes) -> GpuUse | None:
     if not line.startswith(b'{"type":"gpu_use"') or len(line) > MOST_EVENT_BYTES:
         return None
     try:
-        return msgspec.json.decode(line, type=GpuUse)
+        return json_decoder(GpuUse).decode(line)
     except (msgspec.MsgspecError, RecursionError, ValueError):
         return None
 
@@ -138,7 +139,7 @@ def serve(source: BinaryIO, output: int) -> None:
     line = source.readline(MOST_LINE_BYTES)
     if not line:
         return
-    setup = msgspec.json.decode(line, type=SensorSetup)
+    setup = json_decoder(SensorSetup).decode(line)
     now = Now()
     world = world_of(setup, now)
 
@@ -175,7 +176,7 @@ def _telling(sensor: Sensor, tell: Callable[[GpuUse], None]) -> Sensor:
 def _listen(source: BinaryIO, now: Now, stop: Callable[[], None]) -> None:
     while line := source.readline(MOST_LINE_BYTES):
         with contextlib.suppress(msgspec.MsgspecError):
-            now.attempt = msgspec.json.decode(line, type=WatchedAttempt)
+            now.attempt = json_decoder(WatchedAttempt).decode(line)
     stop()
 
 

@@ -295,6 +295,8 @@ def read(path: str) -> tuple[JournalHeader, list[JournalEntry]]:
 
     Raises UserError for a file that is no journal, or one that a newer robust-run wrote.
     """
+    from robust_run.decoders import json_decoder  # who writes a journal only does not import it
+
     with open(path, "rb") as file:
         lines = file.read().split(b"\n")
     try:
@@ -304,14 +306,13 @@ def read(path: str) -> tuple[JournalHeader, list[JournalEntry]]:
     if not isinstance(schema, int) or schema > RUN_DIR_SCHEMA:
         raise UserError(f"{path!r} has schema {schema}, this robust-run reads up to {RUN_DIR_SCHEMA}; use a newer one")
     try:
-        header = msgspec.json.decode(lines[0], type=JournalHeader)
+        header = json_decoder(JournalHeader).decode(lines[0])
     except msgspec.MsgspecError as error:
         raise UserError(f"{path!r} is not a journal of robust-run: {error}") from error
-    return header, list(_entries(lines[1:]))
+    return header, list(_entries(json_decoder(JournalEntry), lines[1:]))
 
 
-def _entries(lines: list[bytes]) -> Iterator[JournalEntry]:
-    decoder = msgspec.json.Decoder(JournalEntry)
+def _entries(decoder: msgspec.json.Decoder[JournalEntry], lines: list[bytes]) -> Iterator[JournalEntry]:
     for line in lines:
         try:
             yield decoder.decode(line)

@@ -17,6 +17,7 @@ from contextlib import suppress
 import msgspec
 
 from robust_run.atomic_file import write_file
+from robust_run.decoders import json_decoder
 from robust_run.errors import PlatformError
 from robust_run.launcher.model.world import shown
 
@@ -128,7 +129,7 @@ def _read(path: str) -> tuple[RendezvousMark, int]:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_size > MOST_MARK_BYTES:
             raise OSError("no mark of ours")
-        return msgspec.json.decode(file.read(MOST_MARK_BYTES), type=RendezvousMark), status.st_mtime_ns
+        return json_decoder(RendezvousMark).decode(file.read(MOST_MARK_BYTES)), status.st_mtime_ns
 
 
 def _forget_old(path: str, is_mark: bool) -> None:

@@ -17,6 +17,7 @@ from typing import Literal
 import msgspec
 
 from robust_run.atomic_file import write_file
+from robust_run.decoders import json_decoder
 from robust_run.prefetch.errors import HotListRefused
 from robust_run.prefetch.mount import warm
 from robust_run.prefetch.rules.hotlist import DECAY, LEAST_WEIGHT
@@ -101,7 +102,7 @@ def decode(data: bytes, name: str = "hot files") -> HotFiles:
     try:
         if len(data) > LARGEST_RECORDING_BYTES:
             raise ValueError(f"{len(data)} bytes; at most {LARGEST_RECORDING_BYTES} are read")
-        hot = msgspec.json.decode(data, type=HotFiles)
+        hot = json_decoder(HotFiles).decode(data)
         bad = next((file for file in hot.files if not _is_sound(file)), None)
         if bad is not None or len(hot.files) > MOST_FILES or not 0 <= hot.launches <= 1 << 40:
             raise ValueError(f"{bad.path[:80]!r} cannot be" if bad else "it is too long")

@@ -15,6 +15,8 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+from robust_run.decoders import json_decoder
+
 Kind = Literal["owners", "setuid", "modes", "times", "attributes", "devices"]
 #: squashfs has 32 bits for a time, in seconds.
 LATEST_S = (1 << 32) - 1
@@ -171,7 +173,7 @@ def encode(origins: Origins) -> bytes:
 def decode(data: bytes, sha256: str) -> Origins | None:
     """Return what a file says of the image with this sha256; None where it is damaged or about another."""
     try:
-        found = msgspec.json.decode(data, type=Origins)
+        found = json_decoder(Origins).decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
     return found if found.sha256 == sha256 else None

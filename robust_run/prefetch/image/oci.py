@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
+from robust_run.decoders import json_decoder
 from robust_run.prefetch.errors import ImageRefused
 from robust_run.prefetch.image.description import DESCRIPTION, Description
 from robust_run.prefetch.image.layers import Extraction
@@ -212,6 +213,6 @@ def _read(path: str, limit_bytes: int) -> bytes:
 
 def _decode(data: bytes, kind: type[_Kind], name: str) -> _Kind:
     try:
-        return msgspec.json.decode(data, type=kind)
+        return json_decoder(kind).decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise ImageRefused(f"{name}: {' '.join(str(error).split())[:300]}; copy the layout again") from error

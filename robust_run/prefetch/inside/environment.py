@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from robust_run.decoders import json_decoder
 from robust_run.prefetch.image.description import DESCRIPTION, Description
 from robust_run.prefetch.image.places import NoPlaceError, resolve
 
@@ -32,7 +33,7 @@ def of_image(root: str) -> tuple[str, ...]:
     own = text_in(root, DESCRIPTION)
     if own is not None:
         try:
-            return _sound(msgspec.json.decode(own, type=Description).env)
+            return _sound(json_decoder(Description).decode(own).env)
         except msgspec.MsgspecError:
             return ()
     script = text_in(root, ".singularity.d/env/10-docker2singularity.sh")

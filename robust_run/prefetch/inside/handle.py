@@ -22,6 +22,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 import robust_run
+from robust_run.decoders import json_decoder
 from robust_run.mounts.holding import HolderReady, Problem
 from robust_run.prefetch.errors import ControlFailed, InsideFailed
 from robust_run.prefetch.inside import binds, environment
@@ -152,8 +153,8 @@ def _wait_ready(channel: socket.socket, plan: HolderPlan, descriptors: list[int]
             descriptors.extend(received)
             line = _line(channel, plan, left_s)
             if mark in (b"+", b"-"):
-                return msgspec.json.decode(line, type=HolderReady)
-            early.append(msgspec.json.decode(mark + line, type=Problem))
+                return json_decoder(HolderReady).decode(line)
+            early.append(json_decoder(Problem).decode(mark + line))
     except TimeoutError as error:
         raise InsideFailed(f"{plan.image_url}: it could not be made ready within {plan.limit_s:g} s") from error
     except (OSError, msgspec.MsgspecError) as error:
@@ -276,7 +277,7 @@ class Inside:
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
                 with contextlib.suppress(msgspec.MsgspecError):
-                    self._happened(msgspec.json.decode(line, type=Problem))
+                    self._happened(json_decoder(Problem).decode(line))
             rest = rest[-_LARGEST_LINE_BYTES:]
         if not self._stopping.is_set():
             ended = "the process that kept the image has ended: what reads the image from now on gets errors"

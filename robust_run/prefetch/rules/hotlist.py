@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 
 import msgspec
 
+from robust_run.decoders import json_decoder
 from robust_run.prefetch.errors import HotListRefused
 from robust_run.prefetch.rules.types import QUANTUM_BYTES, BlockMap, BlockRun, HotKey, HotList, HotRange, Touch
 
@@ -161,7 +162,7 @@ def decode(data: bytes, name: str = "hot list") -> HotList:
     if len(data) > LARGEST_LIST_BYTES:
         raise HotListRefused(f"{name}: {len(data)} bytes; at most {LARGEST_LIST_BYTES} are read")
     try:
-        found = msgspec.json.decode(data, type=HotList)
+        found = json_decoder(HotList).decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())[:300]
         raise HotListRefused(f"{name}: {reason}; the next launch records a new one") from error

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import msgspec
 
+from robust_run.decoders import json_decoder
 from robust_run.prefetch.errors import ControlFailed
 from robust_run.prefetch.rules.types import BlockRun, Status, Touch
 from robust_run.prefetch.server.config import Background
@@ -130,8 +131,8 @@ def ask(path: str, request: Request, kind: type[_Reply], limit_s: float = 10.0) 
         raise ControlFailed(f"block server at {path}: {error.strerror or error}: see whether it runs") from error
     try:
         if line.startswith(b'{"type":"refused"'):
-            raise ControlFailed(f"block server at {path}: {msgspec.json.decode(line, type=Refused).reason}")
-        return msgspec.json.decode(line, type=kind)
+            raise ControlFailed(f"block server at {path}: {json_decoder(Refused).decode(line).reason}")
+        return json_decoder(kind).decode(line)
     except msgspec.MsgspecError as error:
         raise ControlFailed(
             f"block server at {path}: it hung up without an answer: see its log beside the socket"
@@ -185,7 +186,7 @@ class Control:
 
     def _reply(self, line: bytes) -> object:
         try:
-            return self._carry_out(msgspec.json.decode(line, type=Request))
+            return self._carry_out(json_decoder(Request).decode(line))
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             return Refused(f"the request cannot be understood: {' '.join(str(error).split())[:300]}")
         except Exception as error:  # the server goes on, also if a request fails

@@ -15,6 +15,7 @@ from typing import IO, Literal
 import msgspec
 
 import robust_run
+from robust_run.decoders import json_decoder
 from robust_run.prefetch.errors import ControlFailed, ServerFailed
 from robust_run.prefetch.rules.guard import restart_after_s
 from robust_run.prefetch.rules.types import Status
@@ -152,7 +153,7 @@ class Keeper:
                 *lines, rest = rest.split(b"\n")
                 for line in lines:
                     with contextlib.suppress(msgspec.MsgspecError):
-                        self._pass_on(msgspec.json.decode(line, type=Lost | Noted))
+                        self._pass_on(json_decoder(Lost | Noted).decode(line))
                 data = pipe.read(4096)
                 if not data:
                     return
@@ -226,7 +227,7 @@ def _first_line(process: subprocess.Popen[bytes], limit_s: float) -> tuple[str, 
         line += data
     line, _end, rest = line.partition(b"\n")
     try:
-        return msgspec.json.decode(line, type=ServerReady).reason, rest
+        return json_decoder(ServerReady).decode(line).reason, rest
     except msgspec.MsgspecError:
         return _SILENT, b""
 

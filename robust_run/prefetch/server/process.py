@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from robust_run.decoders import json_decoder
 from robust_run.errors import InternalError, RobustRunError
 from robust_run.prefetch import blockmap
 from robust_run.prefetch.cache import Cache
@@ -184,7 +185,7 @@ class BlockServer:
 
 def _told_before(shared: Shared) -> ServerOrders:
     data = shared.told()
-    return msgspec.json.decode(data, type=ServerOrders) if data else ServerOrders()
+    return json_decoder(ServerOrders).decode(data) if data else ServerOrders()
 
 
 def main() -> int:
@@ -195,7 +196,7 @@ def main() -> int:
     try:
         line = sys.stdin.buffer.readline(LARGEST_CONFIG_BYTES)
         try:
-            config = msgspec.json.decode(line, type=ServerConfig)
+            config = json_decoder(ServerConfig).decode(line)
         except msgspec.MsgspecError as error:
             raise InternalError(f"the keeper gave no configuration: {error}") from error
         BlockServer(config, telling).run()

@@ -7,6 +7,7 @@ import os
 import msgspec
 
 from robust_run.atomic_file import write_file
+from robust_run.decoders import json_decoder
 from robust_run.report.files import open_regular
 from robust_run.report.types import Incident
 from robust_run.tracer.types import Scene
@@ -27,10 +28,10 @@ def write_scene(path: str, scene: Scene) -> None:
 def read_scene(path: str) -> Scene:
     """Return what an incident was concluded from. Raises OSError, or msgspec.MsgspecError for a file of another shape."""
     with open_regular(path) as file:
-        return msgspec.json.decode(file.read(), type=Scene)
+        return json_decoder(Scene).decode(file.read())
 
 
 def read(path: str) -> Incident:
     """Return an incident. Raises OSError, or msgspec.MsgspecError for a file of another shape."""
     with open_regular(path) as file:
-        return msgspec.json.decode(file.read(), type=Incident)
+        return json_decoder(Incident).decode(file.read())

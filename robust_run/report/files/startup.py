@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from robust_run.atomic_file import write_file
+from robust_run.decoders import json_decoder
 from robust_run.errors import PlatformError
 from robust_run.report.files import open_regular
 from robust_run.report.startup.types import SCHEMA, Startup
@@ -31,7 +32,7 @@ def read(path: str) -> Startup | None:
     if len(content) > LARGEST_BYTES:
         raise PlatformError(f"{path!r} is larger than {LARGEST_BYTES >> 20} MiB: it is not of robust-run; move it away")
     try:
-        found = msgspec.json.decode(content, type=Startup)
+        found = json_decoder(Startup).decode(content)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise PlatformError(f"{path!r} is not a startup.json of this version of robust-run: {error}") from error
     if found.schema != SCHEMA:

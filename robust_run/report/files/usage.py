@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from robust_run.atomic_file import write_file
+from robust_run.decoders import json_decoder
 from robust_run.report.files import open_regular
 from robust_run.report.usage import KEPT, LARGEST_BYTES, MOST_POINTS, SCHEMA, UsageHistory, UsagePoint
 
@@ -21,7 +22,7 @@ def read(path: str) -> tuple[UsagePoint, ...]:
     try:
         with open_regular(path) as file:
             content = file.read(LARGEST_BYTES + 1)
-        found = msgspec.json.decode(content, type=UsageHistory)
+        found = json_decoder(UsageHistory).decode(content)
     except (OSError, ValueError, RecursionError):  # of msgspec, too
         return ()
     if len(content) > LARGEST_BYTES or found.schema != SCHEMA or len(found.points) > MOST_POINTS:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from robust_run.decoders import json_decoder
 from robust_run.snapshot.rules.key import blanked
 from robust_run.snapshot.rules.types import Package, Root
 
@@ -63,7 +64,7 @@ def _package(folder: str) -> Package | None:
 
 def _direct_url(data: bytes) -> _DirectUrl:
     try:
-        return msgspec.json.decode(data, type=_DirectUrl) if data else _DirectUrl()
+        return json_decoder(_DirectUrl).decode(data) if data else _DirectUrl()
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return _DirectUrl()
 

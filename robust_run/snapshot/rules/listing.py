@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from robust_run.decoders import json_decoder
 from robust_run.snapshot.errors import SnapshotRefused
 from robust_run.snapshot.rules.types import Item, SnapshotManifest
 from robust_run.store import paths
@@ -20,7 +21,7 @@ NAME = "listing.json"
 LARGEST_BYTES = 1 << 30
 MOST_ITEMS = 2_000_000
 _DIGEST = re.compile(r"[0-9a-f]{32}")
-_DECODER = msgspec.json.Decoder(list[Item])
+_DECODER = json_decoder(list[Item])
 
 
 def encode(items: Sequence[Item]) -> bytes:
@@ -52,7 +53,7 @@ def removed(data: bytes, manifest: SnapshotManifest) -> list[Item]:
     """
     try:
         lines = [line.strip(b"[,]") for line in data.split(b"\n") if b'"w"' in line]
-        items = [msgspec.json.decode(b"[%b]" % line, type=Item) for line in lines]
+        items = [json_decoder(Item).decode(b"[%b]" % line) for line in lines]
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise SnapshotRefused(f"{NAME}: {str(error)[:200]}") from error
     found = [item for item in items if item.kind == "w"]

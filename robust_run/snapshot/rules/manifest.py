@@ -9,6 +9,7 @@ import re
 
 import msgspec
 
+from robust_run.decoders import json_decoder
 from robust_run.snapshot import platforms, roots
 from robust_run.snapshot.errors import SnapshotDamaged, SnapshotRefused
 from robust_run.snapshot.rules import key
@@ -23,7 +24,7 @@ _DOMAIN = b"robust snapshot manifest 1\0"
 _IMAGE_BYTES = 16 << 40
 _LATEST_S = 1e11
 """A Unix time in the year 5138: calendars end at 9999."""
-_DECODER = msgspec.json.Decoder(SnapshotManifest)
+_DECODER = json_decoder(SnapshotManifest)
 
 
 def encode(manifest: SnapshotManifest, token: str | None = None) -> bytes:

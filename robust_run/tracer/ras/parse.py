@@ -12,6 +12,7 @@ from typing import Annotated
 
 import msgspec
 
+from robust_run.decoders import json_decoder
 from robust_run.tracer.ras.text import parse_text
 from robust_run.tracer.ras.types import (
     COMMUNICATORS,
@@ -74,7 +75,7 @@ def parse(content: bytes) -> RasReport | None:
     if at < 0 or text[:at].strip():
         return parse_text(text)
     try:
-        answer = msgspec.json.decode(text[at:].encode(), type=_Answer, strict=False)
+        answer = json_decoder(_Answer, strict=False).decode(text[at:].encode())
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return None
     found = sorted(map(_communicator, answer.communicators), key=lambda one: not (one.odd or one.missing))

@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from robust_run.decoders import json_decoder
 from robust_run.tracer.types import Op
 
 SOCKET_SUFFIX = ".sock"
@@ -81,7 +82,7 @@ def merged(gloo: tuple[Op, ...], nccl: tuple[Op, ...]) -> tuple[Op, ...]:
 def parse_recorded(content: bytes, ahead_s: float) -> tuple[Op, ...]:
     """Return the collectives of a recorder's JSON. `ahead_s`: by how much wall time is ahead of ours. Never raises."""
     try:
-        dump = msgspec.json.decode(content, type=_Dump, strict=False)
+        dump = json_decoder(_Dump, strict=False).decode(content)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return ()
     timed = any(entry.time_discovered_started_ns for entry in dump.entries)

@@ -17,6 +17,7 @@ import re
 
 import msgspec
 
+from robust_run.decoders import json_decoder
 from robust_run.tracer.types import Frame, ThreadStack
 
 #: What is looked at of one dump: 100 threads with 100 frames of 100 characters are 1 MB.
@@ -116,7 +117,7 @@ def parse_spied(text: str | bytes) -> tuple[ThreadStack, ...]:
     if len(text) > TEXT_CHARACTERS:
         return ()
     try:
-        threads = msgspec.json.decode(text, type=list[_SpiedThread], strict=False)
+        threads = json_decoder(list[_SpiedThread], strict=False).decode(text)
     except (msgspec.MsgspecError, ValueError, RecursionError):
         return ()
     main = _main_of(threads)

@@ -19,6 +19,7 @@ import msgspec
 from robust_run.ckpt_io.memory.budget import gib
 from robust_run.ckpt_io.memory_dir import mounting
 from robust_run.ckpt_io.memory_dir.types import DirNote, FinishWithin, FromDir, MemoryDirOptions, Progress, Written
+from robust_run.decoders import json_decoder
 from robust_run.errors import RobustRunError
 from robust_run.launcher.model.job import JobSpec
 
@@ -85,7 +86,7 @@ class MemoryDir:
         assert process.stdout is not None
         with suppress(OSError, ValueError, msgspec.MsgspecError), process.stdout:
             for line in process.stdout:
-                self._take(msgspec.json.decode(line, type=FromDir))
+                self._take(json_decoder(FromDir).decode(line))
         with self._heard:
             self._heard_at_s = float("-inf")
             self._heard.notify_all()

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from robust_run.decoders import json_decoder
 from robust_run.launcher.core.ledger_queries import words
 from robust_run.launcher.core.resume.resuming import sentence
 from robust_run.launcher.model import actions as a
@@ -214,4 +215,4 @@ def _mildness(order: a.EndAttempt) -> str:
     return f": {signal_name(order.signal)}, SIGKILL after {order.grace_s:g} s"
 
 
-_DECODER = msgspec.json.Decoder(JournalEntry)
+_DECODER = json_decoder(JournalEntry)

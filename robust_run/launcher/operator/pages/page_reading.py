@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from robust_run.decoders import json_decoder
 from robust_run.errors import RobustRunError
 from robust_run.launcher.operator.commands.pictures import newest_with_rings, ring_paths
 from robust_run.launcher.operator.reading.incident_reading import MOST_S
@@ -53,7 +54,7 @@ class JournalTail:
         self.header: JournalHeader | None = None
         self._path = path
         self._known_bytes = 0
-        self._decoder = msgspec.json.Decoder(JournalEntry)
+        self._decoder = json_decoder(JournalEntry)
 
     def catch_up(self) -> AttemptHistory:
         """Take in what was appended. Raises OSError."""
@@ -71,7 +72,7 @@ class JournalTail:
     def _take(self, line: bytes) -> None:
         try:
             if self._known_bytes == 0:
-                self.header = msgspec.json.decode(line, type=JournalHeader)
+                self.header = json_decoder(JournalHeader).decode(line)
             else:
                 entry = self._decoder.decode(line)
                 if abs(entry.at) <= MOST_S:

@@ -12,6 +12,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import msgspec
 
+from robust_run.decoders import json_decoder
 from robust_run.errors import PlatformError, UserError
 from robust_run.launcher.operator.reading.place import (
     SOCKET_NAME,
@@ -146,7 +147,7 @@ def prepare() -> None:
     msgspec (0.22) makes what it knows of a Struct when it is first decoded, and two threads that do so at once crash the process.
     """
     for kind in (ApiEndpoint, _Problem):
-        msgspec.json.Decoder(kind)
+        json_decoder(kind)
 
 
 def node_path(name: str, action: str) -> str:
@@ -284,7 +285,7 @@ def _tls(tls_ca: str) -> ssl.SSLContext:
 
 def _problem(status: int, data: bytes, where: str) -> str:
     try:
-        return msgspec.json.decode(data, type=_Problem).error
+        return json_decoder(_Problem).decode(data).error
     except msgspec.MsgspecError:
         return f"what listens at {where} is no controller of robust-run (HTTP status {status})"
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 import msgspec
 
 from robust_run.atomic_file import write_file
+from robust_run.decoders import json_decoder
 from robust_run.errors import PlatformError
 
 SCHEMA = 1
@@ -59,7 +60,7 @@ def read_place(run_directory: str) -> ApiEndpoint | None:
     if data is None:
         return None
     try:
-        place = msgspec.json.decode(data, type=ApiEndpoint)
+        place = json_decoder(ApiEndpoint).decode(data)
     except msgspec.MsgspecError as error:
         raise PlatformError(f"{path!r} does not say where the controller is: {error}") from error
     if place.schema > SCHEMA:

@@ -13,8 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-import msgspec
-
+from robust_run.decoders import json_decoder
 from robust_run.errors import RobustRunError
 from robust_run.launcher.operator.reading.client import ClientMachine, NoAnswerError, prepare, reach, this_machine
 from robust_run.launcher.operator.reading.place import PLACE_NAME
@@ -112,7 +111,7 @@ def _row(path: str, answer: _Answer | None) -> RunRow:
     try:
         if not is_run(path):
             return broken_row(path, "there is no journal.jsonl in it: its controller is or was on another node")
-        job = msgspec.json.decode(answer, type=JobView) if isinstance(answer, bytes) else _by_journal(path, answer)
+        job = json_decoder(JobView).decode(answer) if isinstance(answer, bytes) else _by_journal(path, answer)
         return row_of(path, job, incidents=_incidents(path), page=_page(path))
     except (RobustRunError, OSError) as error:
         return broken_row(path, str(error))

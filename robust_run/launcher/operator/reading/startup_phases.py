@@ -6,6 +6,8 @@ import os
 
 import msgspec
 
+from robust_run.decoders import json_decoder
+
 #: A larger file is no startup.json; phases have few names, which become labels.
 LARGEST_BYTES = 64 << 20
 MOST_PHASES = 24
@@ -56,7 +58,7 @@ class StartupPhases:
             if version != self._seen and status.st_size <= LARGEST_BYTES:
                 self._seen = version
                 with open(self._path, "rb") as file:
-                    self._found = msgspec.json.decode(file.read(LARGEST_BYTES), type=_Startup).attempts
+                    self._found = json_decoder(_Startup).decode(file.read(LARGEST_BYTES)).attempts
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             self._found = ()
         return self._found

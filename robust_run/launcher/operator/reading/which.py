@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from robust_run.clock import Clock, SystemClock
+from robust_run.decoders import json_decoder
 from robust_run.errors import PlatformError, RobustRunError
 from robust_run.launcher.operator.reading.client import ApiTarget, NoAnswerError, reach, remote, this_machine
 from robust_run.launcher.operator.reading.place import read_place
@@ -245,6 +246,6 @@ def _how_it_ended(path: str, silence: NoAnswerError) -> str:
 
 def _decoded(data: bytes, kind: type[_View]) -> _View:
     try:
-        return msgspec.json.decode(data, type=kind)
+        return json_decoder(kind).decode(data)
     except msgspec.MsgspecError as error:
         raise PlatformError(f"the controller's answer is of another version of robust-run: {error}") from error

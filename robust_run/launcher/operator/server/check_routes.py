@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from aiohttp import web
 
+from robust_run.decoders import json_decoder
 from robust_run.health.checks.plan import Wish
 from robust_run.health.checks.show import ChecksReport
 from robust_run.health.checks.types import CheckJudgement
@@ -96,7 +97,7 @@ async def _wish(request: web.Request) -> CheckWish:
         raise OperationRefusedError(415, "send this as application/json")
     try:
         data = await asyncio.wait_for(request.content.read(LARGEST_WISH_BYTES + 1), BODY_S)
-        return msgspec.json.decode(data or b"{}", type=CheckWish)
+        return json_decoder(CheckWish).decode(data or b"{}")
     except asyncio.TimeoutError:
         raise OperationRefusedError(408, f"the body did not arrive within {BODY_S:g} s") from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

@@ -20,6 +20,7 @@ import msgspec
 from aiohttp import web
 
 from robust_run.clock import Clock
+from robust_run.decoders import json_decoder, msgpack_decoder
 from robust_run.errors import RobustRunError
 from robust_run.launcher.control.code_transfer import Receiver, parts_of
 from robust_run.launcher.controller.code.staging import store_folder
@@ -85,7 +86,7 @@ class CodeRoutes:
     async def _take(self, request: web.Request) -> web.Response:
         data = await _body(request, "application/msgpack", LARGEST_PARTS_BYTES)
         try:
-            parts = msgspec.msgpack.decode(data, type=TreeParts)
+            parts = msgpack_decoder(TreeParts).decode(data)
             if not is_digest(parts.tree):
                 raise OperationRefusedError(400, f"{parts.tree[:80]!r} is no version's code")
             receiver = self._under_way.setdefault(parts.tree, Receiver(self._store, parts.tree))
@@ -123,7 +124,7 @@ class CodeRoutes:
 async def _wish(request: web.Request, kind: type[_Wish]) -> _Wish:
     data = await _body(request, "application/json", LARGEST_WISH_BYTES)
     try:
-        return msgspec.json.decode(data or b"{}", type=kind)
+        return json_decoder(kind).decode(data or b"{}")
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise OperationRefusedError(400, f"the body is not a request for this action: {error}") from None
 

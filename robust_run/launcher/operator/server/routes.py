@@ -30,6 +30,7 @@ import msgspec
 from aiohttp import web
 
 from robust_run.clock import Clock
+from robust_run.decoders import json_decoder
 from robust_run.launcher.controller.handle_types import ControllerHandle
 from robust_run.launcher.operator.server.access import AccessTokens, may_read
 from robust_run.launcher.operator.server.check_routes import CheckRoutes
@@ -263,7 +264,7 @@ async def _wish(request: web.Request) -> OperatorWish:
     except web.HTTPRequestEntityTooLarge:
         raise OperationRefusedError(413, f"the body is larger than {LARGEST_BODY_BYTES} bytes") from None
     try:
-        return msgspec.json.decode(body or b"{}", type=OperatorWish)
+        return json_decoder(OperatorWish).decode(body or b"{}")
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise OperationRefusedError(400, f"the body is not a request for this action: {error}") from None
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 import msgspec
 
+from robust_run.decoders import json_decoder
 from robust_run.launcher.operator.reading.incident_reading import MOST_S
 from robust_run.launcher.records.folds.attempts import AttemptCourse
 from robust_run.launcher.records.journal import Terms
@@ -238,5 +239,5 @@ def _end_of_run(stretch: AttemptStretch) -> float | None:
     return stretch.told_s if stretch.told_s is not None else stretch.ended_s
 
 
-_DECODER = msgspec.json.Decoder(_Line)
-_HEADS = msgspec.json.Decoder(_Head)
+_DECODER = json_decoder(_Line)
+_HEADS = json_decoder(_Head)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from robust_run.decoders import json_decoder
 from robust_run.health.ladder.rules import RULES
 from robust_run.launcher.core.resume.resuming import sentence
 from robust_run.launcher.model.actions import RecordIncident
@@ -16,7 +17,7 @@ from robust_run.launcher.model.resume_events import ResumeChosen
 from robust_run.launcher.operator.views.show import clean
 from robust_run.launcher.records.journal import JournalEntry, Terms
 
-_DECODER = msgspec.json.Decoder(JournalEntry)
+_DECODER = json_decoder(JournalEntry)
 MOST_SAID = 20
 
 

@@ -17,6 +17,7 @@ from contextlib import suppress
 
 import msgspec
 
+from robust_run.decoders import json_decoder
 from robust_run.errors import RobustRunError
 from robust_run.launcher.records.code.content_store import OURS, READ_ONLY, SHORT, ContentStore, digest_of, make_folders
 from robust_run.launcher.records.code.errors import CodeError, CodeStoreError, LackingError
@@ -49,7 +50,7 @@ def decode_tree(data: bytes, tree_id: str, limits: CodeLimits = LIMITS) -> CodeT
     if len(data) > LARGEST_TREE_BYTES or digest_of(data) != tree_id:
         raise CodeError(f"what came as code {tree_id[:SHORT]!r} is something else")
     try:
-        tree = msgspec.json.decode(data, type=CodeTree)
+        tree = json_decoder(CodeTree).decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise CodeError(f"the code {tree_id[:SHORT]} cannot be read: {error}") from error
     if tree.schema != SCHEMA:

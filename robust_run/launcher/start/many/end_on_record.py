@@ -11,6 +11,7 @@ import threading
 
 import msgspec
 
+from robust_run.decoders import json_decoder
 from robust_run.launcher.model.actions import Finish
 from robust_run.launcher.model.events import ControllerResumed, JobStarted
 from robust_run.launcher.records.journal import JournalEntry
@@ -26,7 +27,7 @@ def end_in(tail: bytes) -> Finish | None:
         if not any(mark in line for mark in (b'"finish"', b'"controller_resumed"', b'"job_started"')):
             continue
         try:
-            entry = msgspec.json.decode(line, type=JournalEntry)
+            entry = json_decoder(JournalEntry).decode(line)
         except msgspec.MsgspecError:
             continue
         if entry.term < newest:
