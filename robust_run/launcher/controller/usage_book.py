@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import reduce
 
 from robust_run.clock import Clock
 from robust_run.harmless import Harmless
@@ -47,7 +48,10 @@ class UsageBook:
         self._harmless = Harmless("usage.json", say)
         self._newest: dict[str, Sequence[float]] = {}
         """What nodes said since the last point."""
-        self._points: tuple[UsagePoint, ...] | None = None
+        self._points: tuple[UsagePoint, ...] = ()
+        """Of this controller."""
+        self._earlier: tuple[UsagePoint, ...] | None = None
+        """What an earlier controller kept; None: not read yet. The writing thread's."""
         self._begun_s = clock.unix_s()
         self._unwritten = 0
         self._writer: threading.Thread | None = None
@@ -73,23 +77,23 @@ class UsageBook:
         point = point_of(begin_s, self._begun_s, rows)
         if point is None:
             return
-        if self._points is None:  # an earlier controller may have kept some
-            self._points = file.read(self._path)
         self._points = added(self._points, point)
         self._unwritten += 1
         if self._unwritten >= WRITE_EVERY:
             self._write()
 
     def _write(self) -> None:
-        """Write in a thread: a file system may hang. One that is not done with the last time is left alone."""
+        """Read and write in a thread: a file system may hang. One that is not done with the last time is left alone."""
         points = self._points
-        if points is None or (self._writer is not None and self._writer.is_alive()):
+        if self._writer is not None and self._writer.is_alive():
             return
         self._unwritten = 0
 
         def write() -> None:
             with suppress(OSError):
-                file.write(self._path, points)
+                if self._earlier is None:
+                    self._earlier = file.read(self._path)
+                file.write(self._path, reduce(added, points, self._earlier))
 
         self._writer = threading.Thread(target=write, name="usage", daemon=True)
         self._writer.start()
