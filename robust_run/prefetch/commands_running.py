@@ -9,13 +9,42 @@ import click
 from robust_run.json_output import print_document
 from robust_run.prefetch.commands_shared import as_json_option, cache_option
 
-_RUNS_A_PROGRAM = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+
+class RunsProgram(click.Command):
+    """A command `IMAGE COMMAND...`: its options stand before or after IMAGE; from COMMAND, or `--`, on all is the program's."""
+
+    allow_interspersed_args = False
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """See click. Moves the options that follow IMAGE before it."""
+        own: list[str] = []
+        image: list[str] = []
+        at = 0
+        while at < len(args) and args[at] != "--" and not (image and not _is_option(args[at])):
+            if _is_option(args[at]):
+                count = 2 if self._takes_next(args[at]) else 1
+                own += args[at : at + count]
+            else:
+                image, count = [args[at]], 1
+            at += count
+        return super().parse_args(ctx, [*own, *image, *args[at:]])
+
+    def _takes_next(self, word: str) -> bool:
+        """Whether the value of an option is the next word."""
+        found = next((each for each in self.params if word in each.opts), None)
+        return isinstance(found, click.Option) and not found.is_flag
+
+
+def _is_option(word: str) -> bool:
+    return word.startswith("-") and word != "-"
+
+
 bind_option = click.option(
     "--bind", "binds", multiple=True, metavar="SRC[:DST][:ro]", help="Show a folder of the host inside."
 )
 
 
-@click.command(context_settings=_RUNS_A_PROGRAM)
+@click.command(cls=RunsProgram)
 @click.argument("image")
 @click.argument("command", nargs=-1, required=True, metavar="COMMAND...")
 @bind_option
@@ -32,7 +61,7 @@ def record(
     from robust_run.prefetch.running import run_inside
     from robust_run.prefetch.window import sentence
 
-    done = run_inside(image, _program(command), binds, cache_root, record_s=window)
+    done = run_inside(image, program_of(command), binds, cache_root, record_s=window)
     if as_json:
         print_document({"exit_code": done.exit_code, "kept_at": done.kept_at, "start": done.start})
     elif done.start is not None:
@@ -43,7 +72,7 @@ def record(
     return done.exit_code
 
 
-@click.command(context_settings=_RUNS_A_PROGRAM)
+@click.command(cls=RunsProgram)
 @click.argument("image")
 @click.argument("command", nargs=-1, metavar="[COMMAND]...")
 @bind_option
@@ -52,11 +81,11 @@ def mount(image: str, command: tuple[str, ...], binds: tuple[str, ...], cache_ro
     """Run COMMAND, or a shell, inside IMAGE. The mount is private and ends with it; no other process sees it."""
     from robust_run.prefetch.running import run_inside
 
-    program = _program(command) or (os.environ.get("SHELL", "/bin/sh"),)
+    program = program_of(command) or (os.environ.get("SHELL", "/bin/sh"),)
     return run_inside(image, program, binds, cache_root, record_s=None).exit_code
 
 
-def _program(command: tuple[str, ...]) -> tuple[str, ...]:
+def program_of(command: tuple[str, ...]) -> tuple[str, ...]:
     """Leave out the `--` that many put before a program."""
     return command[1:] if command[:1] == ("--",) else command
 

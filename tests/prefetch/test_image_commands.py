@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 from servers.model_origin import ModelOrigin
@@ -19,6 +20,7 @@ from servers.model_origin import ModelOrigin
 from robust_run.errors import UserError
 from robust_run.prefetch import blockmap
 from robust_run.prefetch.commands import image as group
+from robust_run.prefetch.commands_running import mount, program_of
 from robust_run.prefetch.errors import BlockMapRefused
 from robust_run.prefetch.launch import own_folder
 
@@ -156,3 +158,25 @@ def test_a_cache_that_others_can_write_is_refused(tmp_path: Path) -> None:
     (tmp_path / "open").chmod(0o777)
     with pytest.raises(Exception, match="only we can write"):
         own_folder(str(tmp_path / "open"))
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        ("IMG --image-cache /c ls -l", ("ls", "-l")),
+        ("--image-cache /c IMG ls -l", ("ls", "-l")),
+        ("IMG --image-cache=/c -- ls --image-cache /other", ("ls", "--image-cache", "/other")),
+        ("IMG --image-cache /c -- -odd", ("-odd",)),
+        ("--image-cache /c IMG", ()),
+    ],
+)
+def test_options_of_ours_may_follow_the_image_and_the_rest_is_the_programs(
+    words: str, command: tuple[str, ...]
+) -> None:
+    found = mount.make_context("mount", words.split()).params
+    assert (found["image"], found["cache_root"], program_of(found["command"])) == ("IMG", "/c", command)
+
+
+def test_an_option_that_is_not_known_is_no_program() -> None:
+    with pytest.raises(click.NoSuchOption, match="--image-cach"):
+        mount.make_context("mount", ["IMG", "--image-cach", "/c", "ls"])
