@@ -35,6 +35,7 @@ class RobustCheckpoint(Callback):  # type: ignore[misc]
         self._folder, self._every, self._keep = folder, every, keep
         self._last_step = 0
         self._random: dict[str, Any] | None = None
+        self._begins_epoch = False
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Load, once optimizers are there and before the loops begin.
@@ -56,7 +57,18 @@ class RobustCheckpoint(Callback):  # type: ignore[misc]
         for callback in _kept(trainer):
             if callback.state_key in state["callbacks"]:
                 callback.load_state_dict(state["callbacks"][callback.state_key])
-        self._random = None if state["is_whole_epoch"] else random_states.take()
+        self._begins_epoch = state["is_whole_epoch"]
+        self._random = None if self._begins_epoch else random_states.take()
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        """Have the next epoch begin as one, where the last one was whole.
+
+        Lightning (2.6) goes on with that as if it were in its middle: it neither counts nor announces the next epoch, and
+        what is saved in that one would make a later start begin it again.
+        """
+        if self._begins_epoch and hasattr(trainer.fit_loop, "reset_restart_stage"):
+            trainer.fit_loop.reset_restart_stage()
+        self._begins_epoch = False
 
     def on_train_batch_start(self, trainer: Any, pl_module: Any, *_: Any, **__: Any) -> None:  # noqa: ARG002
         """After the loader was asked, which draws numbers within an epoch that had begun already."""
