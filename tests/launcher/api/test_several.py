@@ -197,10 +197,24 @@ def test_as_a_user_types_it(
     assert written["schema"] == 1
     assert len(written["runs"]) == 5
     page = (
-        Path(written["report"]).read_text()
-        if os.path.isabs(written["report"])
-        else (folder / "report.html").read_text()
+        Path(written["report"]).read_text() if os.path.isabs(written["report"]) else (folder / "runs.html").read_text()
     )
     assert 'href="run/report.html"' in page
     assert (run_directory / "report.html").exists(), "a run without a page gets one"
     assert robust("status", "--all", "robust-runs/run").returncode == 1
+
+
+@pytest.mark.parametrize("theirs", [b"<html><title>my results</title>", b""])
+def test_a_page_of_somebody_elses_is_not_replaced_and_one_of_ours_is(
+    folder: Path, robust: Callable[..., subprocess.CompletedProcess[str]], theirs: bytes
+) -> None:
+    (folder / "report.html").write_bytes(theirs)  # as tools for tests write it, say
+    (folder / "runs.html").write_bytes(theirs)
+    refused = robust("report", "robust-runs")
+    assert refused.returncode == 1
+    assert "is no page of robust-run and is not replaced" in refused.stderr
+    assert (folder / "runs.html").read_bytes() == theirs
+    (folder / "runs.html").unlink()
+    for _ in range(2):
+        assert robust("report", "robust-runs").returncode == 0
+    assert (folder / "report.html").read_bytes() == theirs

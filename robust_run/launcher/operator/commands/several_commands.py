@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from robust_run.json_output import print_document
+from robust_run.report.files import open_regular
 from robust_run.terminal import plain
 
 if TYPE_CHECKING:
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 #: Runs without a page of their own that get one, the newest.
 MOST_DRAWN = 20
+#: The page's name, and what stands in its head: any other file of that name is somebody's, and stays.
+PAGE_NAME, _MARK = "runs.html", b"robust-run</title>"
+_HEAD_BYTES = 4096
 
 
 def folder_of(run: str, log_dir: str, *, every: bool) -> str:
@@ -65,8 +69,10 @@ def write_runs(folder: str, *, html: str, as_json: bool) -> int:
     from robust_run.launcher.operator.reading.several import runs_page
     from robust_run.report.pages.runs_page import runs_html, summary
 
+    path = os.path.join(folder, PAGE_NAME)
+    if not _may_replace(path):
+        raise PlatformError(f"{path!r} is no page of robust-run and is not replaced; move it away")
     page = _with_pages(runs_page(folder, os.environ))
-    path = os.path.join(folder, "report.html")
     try:
         write_file(path, runs_html(page).encode(errors="backslashreplace"))
     except OSError as error:
@@ -78,6 +84,17 @@ def write_runs(folder: str, *, html: str, as_json: bool) -> int:
     else:
         click.echo(f"robust: {plain(os.path.relpath(path))}: {plain(summary(page.runs))}")
     return 0
+
+
+def _may_replace(path: str) -> bool:
+    """Whether nothing is there, or an earlier page of ours."""
+    try:
+        with open_regular(path) as file:
+            return _MARK in file.read(_HEAD_BYTES)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
 
 
 def _with_pages(page: RunsPage) -> RunsPage:
