@@ -150,8 +150,11 @@ def _build(holder: Holder, build: Build) -> SnapshotManifest:
 
 
 def look(store: Store, key: str, from_term: int = 1) -> StoreSight:
-    """Return what the store says of a key now. Raises `StoreError`."""
-    is_published = _read(store, catalog.manifest_path(key), None) is not None
+    """Return what the store says of a key now. Raises `StoreError`.
+
+    The manifest is asked after last: a builder publishes it before its heartbeat says "done", so that whoever reads "done" finds
+    it, also when it came between two of these readings. In the other order such a node would build the key again.
+    """
     term = from_term - 1
     while term < lease.MOST_TERMS and _read(store, catalog.lease_path(key, term + 1, "claim"), None) is not None:
         term += 1
@@ -160,6 +163,7 @@ def look(store: Store, key: str, from_term: int = 1) -> StoreSight:
         with suppress(msgspec.MsgspecError, ValueError, TooLarge):  # no builder wrote that
             data = _read(store, catalog.lease_path(key, term, "beat"), _BEAT_BYTES)
             beat = _shown(json_decoder(BuilderHeartbeat).decode(data)) if data else None
+    is_published = _read(store, catalog.manifest_path(key), None) is not None
     return StoreSight(is_published=is_published, term=term, beat=beat)
 
 

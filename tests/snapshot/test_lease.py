@@ -121,6 +121,43 @@ def test_ten_nodes_that_want_one_key_at_once_build_it_once(tmp_path: Path) -> No
     assert {manifest.image_sha256 for manifest in found} == {manifest_of().image_sha256}
 
 
+class BuiltMeanwhile:
+    """A store in which another node builds a key, and publishes it, just before the nth question that is asked of it."""
+
+    def __init__(self, store: Store, question: int, happens: Callable[[], object]) -> None:
+        self._store, self._left, self._happens = store, question, happens
+
+    def __getattr__(self, name: str) -> object:
+        if name in ("size_bytes", "read_all"):
+            if not self._left:
+                self._happens()
+            self._left -= 1
+        return getattr(self._store, name)
+
+
+@pytest.mark.parametrize("question", range(5))
+@pytest.mark.parametrize("is_claimed", [False, True])
+def test_a_key_that_is_published_between_two_questions_is_not_built_again(
+    tmp_path: Path, question: int, is_claimed: bool
+) -> None:
+    store = store_of(tmp_path)
+    builds: list[str] = []
+    build = publisher(store, tmp_path, builds)
+    if is_claimed:
+        assert holding.claim(store, KEY.digest, 1, "x")
+    holder = holding.Holder(store, KEY.digest, 1, "x", lease_s=3600.0)
+
+    def other() -> None:
+        assert is_claimed or holding.claim(store, KEY.digest, 1, "x")
+        holder.start()
+        build(holder)
+        holder.end("done")
+
+    meanwhile = BuiltMeanwhile(store, question, other)
+    obtain(meanwhile, build)  # type: ignore[arg-type]
+    assert len(builds) == 1
+
+
 def test_when_the_commands_fail_those_who_wait_fail_with_the_same_words(tmp_path: Path) -> None:
     store = store_of(tmp_path)
     is_waiting = threading.Event()
