@@ -6,7 +6,7 @@ No packet is shaped: each reply is paced, so two of these on one machine do not 
         origin.fault = "wrong"
         get(origin.url + "train.sqsh")
 
-By itself: `python model_origin.py FOLDER PORT LATENCY_MS CONNECTION_MBPS LINK_MBPS` (0: unlimited).
+By itself: `python model_origin.py FOLDER PORT LATENCY_MS CONNECTION_MBPS LINK_MBPS [ADDRESS]` (0: unlimited).
 """
 
 from __future__ import annotations
@@ -236,4 +236,5 @@ if __name__ == "__main__":
         connection_bytes_per_s=connection_mbps * 1e6,
         link_bytes_per_s=link_mbps * 1e6,
         port=port,
+        host=(sys.argv[6:] or ["127.0.0.1"])[0],
     ).run()
