@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import signal
 import sys
@@ -90,6 +89,8 @@ class _Robust(click.Group):
         self, context: click.Context, words: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if words and not words[0].startswith("-") and self.get_command(context, words[0]) is None:
+            import difflib  # 8 ms, for a mistyped word only
+
             nearest = difflib.get_close_matches(words[0], self.list_commands(context), 1)
             hint = f"did you mean robust {nearest[0]}?" if nearest else "robust help lists them"
             raise UserError(f"there is no command {words[0]!r}; {hint}")

@@ -78,8 +78,8 @@ def build(
 
     from robust_run.clock import SystemClock
     from robust_run.snapshot import building, holding, shown
+    from robust_run.snapshot.defaults import read_token
     from robust_run.snapshot.errors import SnapshotDamaged
-    from robust_run.snapshot.planning import read_token
 
     plan, store, token, clock = _plan(typed), _open(url), read_token(token_file), SystemClock()
     setup = msgspec.structs.replace(plan.setup, on_outside="note" if allow_outside else "refuse")
@@ -121,8 +121,6 @@ def build(
 def restore(key: str, url: str | None, token_file: str | None, cache: str | None, in_place: bool) -> None:
     """Fetch, verify and unpack a snapshot, and print the folder; with --in-place, copy it to where it belongs."""
     from robust_run.snapshot import catalog, platforms
-    from robust_run.snapshot.restore import extract
-    from robust_run.snapshot.restore import in_place as copying
     from robust_run.snapshot.rules import manifest
 
     store = _open(url)
@@ -131,6 +129,9 @@ def restore(key: str, url: str | None, token_file: str | None, cache: str | None
     unpacked = _unpacked(store, found, cache)
     catalog.note_use(store, found.key)
     if in_place:
+        from robust_run.snapshot.restore import extract
+        from robust_run.snapshot.restore import in_place as copying
+
         copying.copy_over(found, extract.items_of(unpacked, found), unpacked)
     _tell(found, [root.path for root in found.roots] if in_place else [unpacked])
 
@@ -142,8 +143,8 @@ def restore(key: str, url: str | None, token_file: str | None, cache: str | None
 def list_(url: str | None, token_file: str | None, as_json: bool) -> int:
     """List the snapshots of a store; exit code 1 if there is none."""
     from robust_run.snapshot import catalog, shown
+    from robust_run.snapshot.defaults import read_token
     from robust_run.snapshot.errors import SnapshotRefused
-    from robust_run.snapshot.planning import read_token
 
     store, token = _open(url), read_token(token_file)
     found: list[SnapshotManifest] = []
@@ -262,12 +263,15 @@ def _plan(typed: dict[str, Any]) -> BuildPlan:
 
 
 def _open(url: str | None) -> Store:
-    import os
-
-    from robust_run.snapshot.planning import default_store
     from robust_run.store.opening import open_store
 
-    return open_store(url or default_store(os.environ))
+    if not url:
+        import os
+
+        from robust_run.snapshot.defaults import default_store
+
+        url = default_store(os.environ)
+    return open_store(url)
 
 
 def _unpacked(store: Store, found: SnapshotManifest, cache: str | None) -> str:
@@ -275,7 +279,7 @@ def _unpacked(store: Store, found: SnapshotManifest, cache: str | None) -> str:
     import os
 
     from robust_run.snapshot import fetch
-    from robust_run.snapshot.planning import cache_folder
+    from robust_run.snapshot.defaults import cache_folder
     from robust_run.snapshot.restore import extract
 
     folder = cache or cache_folder(os.environ)
@@ -285,7 +289,7 @@ def _unpacked(store: Store, found: SnapshotManifest, cache: str | None) -> str:
 def _load(store: Store, text: str, token_file: str | None) -> SnapshotManifest:
     from robust_run.errors import UserError
     from robust_run.snapshot import catalog
-    from robust_run.snapshot.planning import read_token
+    from robust_run.snapshot.defaults import read_token
 
     name = catalog.resolve(store, text)
     found = catalog.load(store, name, read_token(token_file))

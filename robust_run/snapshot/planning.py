@@ -1,4 +1,4 @@
-"""From what was typed to a plan: which commands, which folders, which key; and where stores and caches are by default."""
+"""From what was typed to a plan: which commands, which folders, which key."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import stat
 import sys
 from collections.abc import Mapping, Sequence
 
-from robust_run.secret_file import read_secret
 from robust_run.snapshot import platforms
 from robust_run.snapshot.building import BuildPlan
 from robust_run.snapshot.capture.capturing import CaptureSetup
+from robust_run.snapshot.defaults import cache_folder
 from robust_run.snapshot.errors import SetupRefused
 from robust_run.snapshot.ingredients import collect
 from robust_run.snapshot.roots import ask, captured_roots, of_this_interpreter
@@ -72,27 +72,6 @@ def work_folders(environment: Mapping[str, str]) -> tuple[str, ...]:
     first = environment.get("TMPDIR") or "/var/tmp"  # noqa: S108 - a folder of a random name is made in it
     places = [place for place in (first, "/tmp", "/dev/shm") if os.path.isdir(place) and os.access(place, os.W_OK)]  # noqa: S108
     return tuple(dict.fromkeys(places)) or (os.getcwd(),)
-
-
-def cache_folder(environment: Mapping[str, str]) -> str:
-    """Return where this node keeps images and what it unpacked."""
-    base = environment.get("XDG_CACHE_HOME") or os.path.join(environment.get("HOME") or "/", ".cache")
-    return os.path.join(base, "robust-run", "snapshots")
-
-
-def default_store(environment: Mapping[str, str]) -> str:
-    """Return the store if none is named: `ROBUST_SETUP_STORE`, else a folder in the user's cache."""
-    return environment.get("ROBUST_SETUP_STORE") or os.path.join(cache_folder(environment), "store")
-
-
-def read_token(path: str | None) -> str | None:
-    """Return the token that signs manifests; None: no file is named. Raises UserError."""
-    if path is None:
-        return None
-    token = read_secret(path)
-    if token is None:
-        raise SetupRefused(f"{path}: there is no such file; make it with mode 0600")
-    return token
 
 
 def _read(path: str, limit_bytes: int) -> bytes:

@@ -39,7 +39,7 @@ class RestoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a node restores."""
 
     cache: str
-    """Folder of this node for images; see `planning.cache_folder`."""
+    """Folder of this node for images; see `defaults.cache_folder`."""
     block_cache: str | None = None
     """Folder for blocks of lazy images; None: they are never lazy."""
     least_lazy_bytes: int = lazy.LEAST_BYTES

@@ -24,7 +24,7 @@ from robust_run.launcher.agent.places.setup_progress import SetupProgress
 from robust_run.launcher.agent.places.snapshot_news import News
 from robust_run.launcher.model.job import JobSpec
 from robust_run.launcher.model.job_parts import SetupUse
-from robust_run.snapshot import catalog, planning, rerunning, restoring, starting
+from robust_run.snapshot import catalog, defaults, planning, rerunning, restoring, starting
 from robust_run.snapshot.building import BuildPlan
 from robust_run.snapshot.errors import SetupFailed, SnapshotDamaged, SnapshotRefused
 from robust_run.snapshot.restored import RestoredEnvironment
@@ -99,7 +99,7 @@ class _Opening:
         python = (shutil.which(self._spec.argv[0]) if self._spec.is_python else None) or sys.executable
         commands = planning.commands_of(use.commands, use.files)
         plan = planning.prepare(commands, environment=env, cwd=os.getcwd(), python=python)
-        store, token = open_store(use.store), planning.read_token(use.token_file)
+        store, token = open_store(use.store), defaults.read_token(use.token_file)
         given = self._news.ask()
         if given is None and use.refresh and not self._news.is_first:
             given = self._wait_for_news()

@@ -7,7 +7,7 @@ from robust_run.launcher.model.job_parts import SetupUse
 from robust_run.launcher.model.world import World, absolute
 from robust_run.launcher.start.options.options import Options
 from robust_run.prefetch.launch import default_cache
-from robust_run.snapshot.planning import default_store
+from robust_run.snapshot.defaults import default_store
 
 
 def resolve_setup(options: Options, world: World) -> SetupUse:
