@@ -224,6 +224,12 @@ def report(bench: Bench, args: argparse.Namespace) -> None:
     imports = [middle(bench, way, "import") for way in bench.durations if bench.durations[way]["import"]]
     floor = min(imports) / middle(bench, "uv-cold", "total") if "uv-cold" in bench.durations else float("nan")
     print(f"import floor: {floor:.3f}: the fastest import of all ways / uv cold with import")
+    if "mount-cold" in bench.durations:
+        found, aim = middle(bench, "mount-cold", "total") / min(imports), 1.2
+        aims.append(
+            {"aim": "mount cold with import / floor", "ratio": round(found, 4), "at_most": aim, "met": found <= aim}
+        )
+        print(f"mount cold with import / the fastest import: {found:.3f} (aim: at most {aim})")
     cases = [
         {
             "way": way,
