@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from ckpt_contenders import CONTENDERS, OURS, RAW, RUNAI, Bench, Contender, State
+from ckpt_contenders import CONTENDERS, HASHED, OURS, RAW, RUNAI, Bench, Contender, State
 from sidebyside import print_result
 
 
@@ -130,6 +130,8 @@ RATIOS = [
     ("cold load: times as fast as DCP", "cold", ["dcp_1", "dcp_8"], ""),
     ("warm load: times as fast as DCP", "warm", ["dcp_1", "dcp_8"], ">= 8"),
     ("warm load: of the raw limit", "warm", [RAW, "raw_4"], ""),
+    ("warm load: of raw reads and hashing", "warm", [HASHED], ">= 0.8"),
+    ("save: of one raw writer's rate", "save", [RAW], ">= 0.95"),
     ("save: DCP's time over ours", "save", ["dcp_1", "dcp_8"], ">= 1.33"),
 ]
 

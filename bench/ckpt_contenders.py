@@ -12,8 +12,9 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 from robust_run.ckpt_io import dcp as ours
+from robust_run.store.digests import digest
 
-RAW, OURS, RUNAI = "raw", "robust_run", "runai_model_streamer"
+RAW, HASHED, OURS, RUNAI = "raw", "raw_hash", "robust_run", "runai_model_streamer"
 PIECE_BYTES = 8 << 20
 State = dict[str, torch.Tensor]
 
@@ -161,19 +162,27 @@ def load_raw_more(bench: Bench) -> None:
     read_raw(bench, 4)
 
 
-def read_raw(bench: Bench, threads: int) -> None:
-    """Fill the tensors with the same bytes, and nothing else."""
+def load_raw_hash(bench: Bench) -> None:
+    read_raw(bench, 2, digest)
+
+
+def read_raw(bench: Bench, threads: int, then: Callable[[memoryview], object] = len) -> None:
+    """Fill the tensors with the same bytes, and do nothing else but `then` with each piece."""
     descriptor = os.open(bench.path(RAW, "bytes"), os.O_RDONLY)
     jobs, offset = [], 0
     for tensor in bench.into.values():
         view = memory(tensor)
         jobs += [(view[at : at + PIECE_BYTES], offset + at) for at in range(0, len(view), PIECE_BYTES)]
         offset += len(view)
+
+    def read(job: tuple[memoryview, int]) -> int:
+        count = os.preadv(descriptor, [job[0]], job[1])
+        then(job[0])
+        return count
+
     try:
         with ThreadPoolExecutor(threads) as pool:
-            for (view, _), count in zip(
-                jobs, pool.map(lambda job: os.preadv(descriptor, [job[0]], job[1]), jobs), strict=True
-            ):
+            for (view, _), count in zip(jobs, pool.map(read, jobs), strict=True):
                 assert count == len(view), "a short read"
     finally:
         os.close(descriptor)
@@ -186,6 +195,7 @@ def memory(tensor: torch.Tensor) -> memoryview:
 CONTENDERS = [
     Contender(RAW, save_raw, load_raw),
     Contender("raw_4", None, load_raw_more, saved_by=RAW),
+    Contender(HASHED, None, load_raw_hash, saved_by=RAW),
     Contender(OURS, save_ours, load_ours),
     Contender("dcp_1", save_dcp(1), load_dcp(1)),
     Contender("dcp_8", save_dcp(8), load_dcp(8)),
