@@ -18,7 +18,8 @@ MB/s, 500 MB/s; far: 50 ms, 25 and 200 MB/s; slow: 100 ms, 10 and 100 MB/s). Eac
 
 A figure is the seconds from the launch on all nodes to the end of the first optimizer step on the last one. An image that is
 padded (2 and 20 GB of zeros that no disk holds) is thrown away by plain as it comes, and the small one is unpacked: its disk
-would cost more. The last line of standard output is one JSON object.
+would cost more. With --hdfs the checkpoint lies in a real HDFS (three DataNodes, needs Java) that has no rate. The last line of
+standard output is one JSON object.
 """
 
 from __future__ import annotations
@@ -74,6 +75,26 @@ state = {{f"{{RANK}}.{{number}}": torch.empty(NUMBERS) for number in range({TENS
 plain = os.environ.get("WHOLE_START_CHECKPOINT")
 if plain:
     from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
+    if plain.startswith("hdfs:"):
+        import fsspec, io
+        from hdfs_native.fsspec import HdfsFileSystem
+        class Raw(io.RawIOBase):  # its files have no readinto, and a seek that says nothing
+            def __init__(self, file): self.file = file
+            def readable(self): return True
+            def seekable(self): return True
+            def seek(self, *where):
+                self.file.seek(*where)
+                return self.file.tell()
+            def tell(self): return self.file.tell()
+            def readinto(self, buffer):
+                data = self.file.read(len(buffer))
+                buffer[: len(data)] = data
+                return len(data)
+        class Readable(HdfsFileSystem):
+            def _open(self, path, mode="rb", **more):
+                file = super()._open(path, mode, **more)
+                return io.BufferedReader(Raw(file), 8 << 20) if mode == "rb" else file
+        fsspec.register_implementation("hdfs", Readable, clobber=True)
     dcp.load(state, storage_reader=FsspecReader(plain))
 else:
     from robust_run.ckpt_io import dcp as ours
@@ -134,7 +155,20 @@ class Ground:
             f"{PYTHON} -m uv pip install -q --python {PYTHON} --break-system-packages --no-index"
             f" --find-links {self.url}wheels.html {' '.join(PACKAGES)}"
         )
+        self.checkpoints = self._hdfs(origin) if bench.args.hdfs else self.url
         (folder / "train.py").write_text(TRAIN, encoding="utf-8")
+
+    def _hdfs(self, origin: Host) -> str:
+        """Run an HDFS on the origin's host, and put both checkpoints there. Returns the address that they lie below."""
+        place = self.folder / "hdfs"
+        place.mkdir()
+        server = origin.start([sys.executable, str(TESTS / "servers/hdfs.py"), str(place), origin.address], name="hdfs")
+        assert wait(lambda: server.lines() or server.poll() is not None, 300.0, 0.1) and server.lines(), server.err
+        (url,) = server.lines()
+        for kind in ("dcp", "ours"):
+            copying = [sys.executable, str(Path(__file__).with_name("whole_start_ground.py")), "put"]
+            origin.run([*copying, str(self.bench.material.origin / kind), f"{url}/{kind}"], timeout_s=LIMIT_S)
+        return f"{url}/"
 
     def environment(self) -> dict[str, str]:
         """Return the variables of all launchers."""
@@ -170,7 +204,7 @@ class Ground:
         wait(is_over, LIMIT_S, 0.02)
         at_s = self.last("step", attempt)
         if at_s is None:
-            said = "\n".join(f"--- {each.args[-1]}\n{each.err[-3000:]}{each.out[-1000:]}" for each in launchers[:2])
+            said = "\n".join(f"--- {each.args[-1]}\n{each.err[-9000:]}{each.out[-1000:]}" for each in launchers[:2])
             raise SystemExit(f"the job did not start:\n{said}")
         return at_s
 
@@ -205,7 +239,7 @@ def plain(ground: Ground, host: Host, node: int, *, nodes: int, cache: Path) -> 
     options = {
         "folder": ground.folder, "private": host.private, "origin": ground.url, "image": ground.image,
         "small": material.image, "setup": ground.setup, "endpoint": ground.endpoint, "cache": cache, "node": node,
-        "nodes": nodes, "image-bytes": size,
+        "nodes": nodes, "image-bytes": size, "checkpoint": f"{ground.checkpoints}dcp",
     }  # fmt: skip
     argv = [sys.executable, str(Path(__file__).with_name("whole_start_plain.py"))]
     for name, value in options.items():
@@ -292,7 +326,7 @@ def ours(ground: Ground, host: Host, store: Path, hot: Path, *more: str) -> Any:
         shutil.copytree(hot, cache / "hot")
     argv = [sys.executable, "-m", "robust_run", *meeting(ground), *more]
     argv += ["--image", f"{ground.url}{ground.image}.sqsh", "--image-cache", str(cache)]
-    argv += ["--setup", ground.setup, "--setup-store", str(store), "--ckpt-dir", f"{ground.url}ours"]
+    argv += ["--setup", ground.setup, "--setup-store", str(store), "--ckpt-dir", f"{ground.checkpoints}ours"]
     env = {**ground.environment(), "PYTHON_EXEC": PYTHON}
     return host.start([*argv, f"{ground.folder}/train.py"], env=env, cwd=ground.folder, name="robust-run")
 
@@ -404,6 +438,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--images", nargs="+", default=["2", "20"], help="GB of the padded image, or small")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--checkpoint-gb", type=float, default=1.6)
+    parser.add_argument("--hdfs", action="store_true", help="the checkpoint lies in a real HDFS, which has no rate")
     parser.add_argument(
         "--folder", default=None, help="where to write, and keep what is made; default: a temporary one"
     )

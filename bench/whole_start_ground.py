@@ -183,5 +183,22 @@ def _run(argv: list[str]) -> None:
         raise SystemExit(f"{' '.join(argv)[:300]} ended with {done.returncode}:\n{done.stderr[-3000:]}")
 
 
-if __name__ == "__main__":
+def put(folder: str, url: str) -> None:
+    """Copy a folder to an HDFS."""
+    from robust_run.store.opening import open_store
+
+    store = open_store(url)
+    for path in sorted(Path(folder).rglob("*")):
+        if path.is_file():
+            size_bytes = path.stat().st_size
+            writer = store.create(str(path.relative_to(folder)), size_bytes)
+            with path.open("rb", buffering=0) as file:
+                for at in range(0, size_bytes, 8 << 20):
+                    writer.write_at(at, [memoryview(file.read(8 << 20))])
+            writer.finish()
+
+
+if __name__ == "__main__" and sys.argv[1] == "put":
+    put(sys.argv[2], sys.argv[3])
+elif __name__ == "__main__":
     save(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

@@ -57,7 +57,7 @@ def main() -> None:
         subprocess.run(["mount", "--bind", args.cache, str(root / "uv-cache")], check=True)
     subprocess.run([*inside, *args.setup.split(), "--cache-dir", "/uv-cache"], env=env, check=True)
     note("packages")
-    env["WHOLE_START_CHECKPOINT"] = f"{args.origin}dcp"
+    env["WHOLE_START_CHECKPOINT"] = args.checkpoint
     torchrun = [PYTHON, "-m", "torch.distributed.run", "--nnodes", str(args.nodes), "--nproc-per-node", "1"]
     meeting = ["--rdzv-backend", "c10d", "--rdzv-endpoint", args.endpoint, "--rdzv-id", "bench"]
     done = subprocess.run([*inside, *torchrun, *meeting, f"{args.folder}/train.py"], env=env, check=False)
@@ -67,7 +67,7 @@ def main() -> None:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
-    for name in ("folder", "private", "origin", "image", "small", "setup", "endpoint", "cache"):
+    for name in ("folder", "private", "origin", "image", "small", "setup", "endpoint", "cache", "checkpoint"):
         parser.add_argument(f"--{name}", default="")
     for name in ("node", "nodes", "image-bytes"):
         parser.add_argument(f"--{name}", type=int)

@@ -1,5 +1,7 @@
 """A real HDFS on loopback: a NameNode and DataNodes of Apache Hadoop 2.7.3, each a Java process that a test may kill.
 
+By itself, until it is ended: `python hdfs.py FOLDER ADDRESS`, which prints the URL.
+
 The jars are those that lie in the source package of pyspark 2.4.8 on PyPI (220 MB, downloaded once, by pip, into
 `~/.cache/robust-run/test-parts` or the folder that ROBUST_TEST_PARTS names). Without Java, or without the package, the test is
 skipped.
@@ -95,13 +97,13 @@ def _java() -> str:
 class MiniHdfs:
     """A NameNode and some DataNodes, numbered from 1. Dead DataNodes stay in the NameNode's lists for minutes, as they do."""
 
-    def __init__(self, folder: Path, datanodes: int) -> None:
-        self.folder, self.datanodes = folder, datanodes
+    def __init__(self, folder: Path, datanodes: int, address: str = "127.0.0.1") -> None:
+        self.folder, self.datanodes, self._address = folder, datanodes, address
         self._java, self._jars = _java(), hadoop_jars()
-        self._held = [_held_port() for _ in range(2 + 3 * datanodes)]
+        self._held = [_held_port(address) for _ in range(2 + 3 * datanodes)]
         self._ports = [each.getsockname()[1] for each in self._held]
         self._running: dict[str, subprocess.Popen[bytes]] = {}
-        self.url = f"hdfs://127.0.0.1:{self._ports[0]}"
+        self.url = f"hdfs://{address}:{self._ports[0]}"
 
     def start(self) -> None:
         """Format it, start all, wait until all DataNodes have reported."""
@@ -133,7 +135,9 @@ class MiniHdfs:
         self.start_datanode(number)
         give_up_at = time.monotonic() + UP_S
         port = self._ports[2 + 3 * (number - 1)]
-        while b"Successfully sent block report" not in log.read_bytes()[said_before:] or not _accepts(port):
+        while b"Successfully sent block report" not in log.read_bytes()[said_before:] or not _accepts(
+            self._address, port
+        ):
             assert time.monotonic() < give_up_at, f"datanode{number} does not serve after {UP_S:g} s"
             time.sleep(0.1)
 
@@ -157,7 +161,7 @@ class MiniHdfs:
             time.sleep(0.1)
 
     def _state(self) -> tuple[int, str] | None:
-        connection = http.client.HTTPConnection("127.0.0.1", self._ports[1], timeout=5)
+        connection = http.client.HTTPConnection(self._address, self._ports[1], timeout=5)
         try:
             connection.request("GET", "/jmx?qry=Hadoop:service=NameNode,name=FSNamesystemState")
             (bean,) = json.loads(connection.getresponse().read())["beans"]
@@ -208,11 +212,11 @@ class MiniHdfs:
                     "dfs.namenode.fs-limits.min-block-size": "65536",
                     "dfs.namenode.name.dir": f"file://{self.folder}/name",
                     "dfs.datanode.data.dir": f"file://{self.folder}/data{number}",
-                    "dfs.namenode.http-address": f"127.0.0.1:{self._ports[1]}",
-                    "dfs.datanode.address": f"127.0.0.1:{mine[0]}",
-                    "dfs.datanode.http.address": f"127.0.0.1:{mine[1]}",
-                    "dfs.datanode.ipc.address": f"127.0.0.1:{mine[2]}",
-                    "dfs.datanode.hostname": "127.0.0.1",
+                    "dfs.namenode.http-address": f"{self._address}:{self._ports[1]}",
+                    "dfs.datanode.address": f"{self._address}:{mine[0]}",
+                    "dfs.datanode.http.address": f"{self._address}:{mine[1]}",
+                    "dfs.datanode.ipc.address": f"{self._address}:{mine[2]}",
+                    "dfs.datanode.hostname": self._address,
                     "dfs.namenode.datanode.registration.ip-hostname-check": "false",
                 }
             )
@@ -225,30 +229,37 @@ def _xml(properties: dict[str, str]) -> str:
     return "\n".join(["<configuration>", *lines, "</configuration>"])
 
 
-def _accepts(port: int) -> bool:
+def _accepts(address: str, port: int) -> bool:
     try:
-        socket.create_connection(("127.0.0.1", port), 5).close()
+        socket.create_connection((address, port), 5).close()
     except OSError:
         return False
     return True
 
 
-def _held_port() -> socket.socket:
+def _held_port(address: str) -> socket.socket:
     """Return a socket that keeps a port for who asks for it by number, as Java does: the kernel gives it to nobody else."""
     held = socket.socket()
     held.setsockopt(
         socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
     )  # with it on both sides, and one that listens, two may have it
-    held.bind(("127.0.0.1", 0))
+    held.bind((address, 0))
     return held
 
 
 @contextmanager
-def running_hdfs(folder: Path, datanodes: int = 3) -> Iterator[MiniHdfs]:
+def running_hdfs(folder: Path, datanodes: int = 3, address: str = "127.0.0.1") -> Iterator[MiniHdfs]:
     """Run one for the length of a block."""
-    server = MiniHdfs(folder, datanodes)
+    server = MiniHdfs(folder, datanodes, address)
     try:
         server.start()
         yield server
     finally:
         server.stop()
+
+
+if __name__ == "__main__":
+    with running_hdfs(Path(sys.argv[1]), address=sys.argv[2]) as running:
+        print(running.url, flush=True)
+        while True:  # whoever started it ends it
+            time.sleep(3600)
