@@ -65,7 +65,7 @@ def compile_all(
     commands = []
     for root in roots:
         top = os.path.join(stage, f"r{root.folder}")
-        sources = "\n".join(_sources(top))
+        sources = "\n".join(sources_in(top))
         if not sources:
             continue
         listed = os.path.join(folder, f"sources{root.folder}")
@@ -101,7 +101,7 @@ def compile_all(
         run_inside(order, folder, quiet, Heard(lambda _: None, check))
 
 
-def _sources(top: str) -> Iterator[str]:
+def sources_in(top: str) -> Iterator[str]:
     for folder, folders, names in os.walk(top):
         folders[:] = sorted(name for name in folders if name not in ("bin", "__pycache__"))
         for name in sorted(names):

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError, RobustRunError
@@ -19,8 +20,11 @@ from robust_run.prefetch.launch import Prepared
 from robust_run.prefetch.server import control
 from robust_run.prefetch.window import ImageStart
 
+if TYPE_CHECKING:
+    from robust_run.launcher.agent.places.setup_place import SetupBrought
+
 #: Variables that would put a launcher inside a worker into an image again.
-_OURS = ("ROBUST_IMAGE", "ROBUST_IMAGE_WRITABLE")
+_OURS = ("ROBUST_IMAGE", "ROBUST_IMAGE_WRITABLE", "ROBUST_SETUP", "ROBUST_SETUP_FILE", "ROBUST_REFRESH_SETUP")
 _ASK_S = 10.0
 
 
@@ -55,10 +59,20 @@ class ImagePlace(HeldPlace[MadeImage]):
         clock: Clock,
         say: Callable[[str], None],
         start: Callable[[Hears], MadeImage],
+        brought: Callable[[], SetupBrought] | None = None,
     ) -> None:
-        """`start` makes the place, given who hears of it. Raises `ImageError`."""
+        """`start` makes the place, given who hears of it. Raises `ImageError`. `brought`: the set-up that is laid over the image,
+        asked for once that is made; None: there is none.
+        """
         super().__init__(spec, f"image {image.url}", clock, say, start)
         self._peers: tuple[str, ...] = ()
+        self._brought: SetupBrought | None = None
+        if brought is not None:
+            from robust_run.launcher.agent.places.setup_place import snapshot_of
+
+            self._brought = brought()
+            self.uses = ("image", "setup", "setup-built") if self._brought.was_built else ("image", "setup")
+            self.snapshot = snapshot_of(self._brought)
         if spec.is_python and not self._python:
             self._made.stop()
             raise PlatformError(
@@ -68,7 +82,12 @@ class ImagePlace(HeldPlace[MadeImage]):
     @property
     def sentence(self) -> str:
         """See `HeldPlace`."""
-        return f"{self.name}: {self._made.inside.ready.chosen}; {self._made.prepared.plan.why}"
+        made = f"{self.name}: {self._made.inside.ready.chosen}; {self._made.prepared.plan.why}"
+        if self._brought is None:
+            return made
+        from robust_run.launcher.agent.places.setup_place import words_of
+
+        return f"{made}; set-up {self._brought.plan.key.digest[:16]} in it: {words_of(self._brought)}"
 
     @property
     def block_port(self) -> int:  # type: ignore[override]
@@ -118,3 +137,9 @@ class ImagePlace(HeldPlace[MadeImage]):
         """See `HeldPlace`."""
         if start is not None:
             write_report(path, start, self._say)
+        elif self._brought is not None:
+            from robust_run.launcher.agent.places.setup_place import keep, report_of
+
+            beside = os.path.join(os.path.dirname(os.path.dirname(path)), "setup", os.path.basename(path))
+            write_report(beside, report_of(self._brought, self._made.inside.ready.chosen), self._say)
+            keep(beside, self._brought, self._say)

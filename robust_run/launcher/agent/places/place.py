@@ -97,6 +97,8 @@ class HeldPlace(ABC, Generic[MadeT]):
     """What advice on starts depends on (see `report.startup.advise`)."""
     has_our_torch = False
     """Whether the workers' torch and NCCL are those that this process would import."""
+    snapshot = b""
+    """Manifest of the set-up that it has, for other nodes of the job; empty: none, or its commands were run on each node."""
     block_port = 0
     """Where other nodes of the job get blocks; 0: nowhere."""
 
