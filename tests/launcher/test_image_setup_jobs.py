@@ -206,7 +206,7 @@ def damage(path: Path) -> None:
 
 @pytest.mark.parametrize("victims", ["signal", "agent", "guard", "guard and agent"])
 def test_nothing_is_left_of_commands_in_an_image_whoever_is_killed(folder: Path, images: Path, victims: str) -> None:
-    waiting = "touch up; test -e go || sleep 1000 & test -e go || sleep 1000; " + INSTALL.format(version="1.0")
+    waiting = ": > up; test -e go || sleep 1000 & test -e go || sleep 1000; " + INSTALL.format(version="1.0")
     given = (*options(folder, images / "root.sqsh", waiting), script(folder, LOOK))
     with running(folder, *given, env=environment(folder)) as job:
         job.wait_for_file("up", folder)
@@ -266,7 +266,7 @@ def test_an_image_of_an_environment_is_set_up_where_it_belongs(folder: Path) -> 
         assert job.out == seen("1", 0, str(place / "lib" / Path(PLACE).name))
         assert how in job.err
     assert not list(place.glob("*"))
-    touch = options(folder, folder / "environment.sqsh", "touch /usr/of-a-set-up")
+    touch = options(folder, folder / "environment.sqsh", ": > /usr/of-a-set-up")
     code, job = run(folder, *touch, script(folder, LOOK), env=environment(folder))
     assert code != 0
     assert not Path("/usr/of-a-set-up").exists(), "this machine around it stays as it is"
