@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError, RobustRunError
+from robust_run.launcher.agent.places.own_package import library, moved
 from robust_run.launcher.agent.places.place import Hears, HeldPlace
 from robust_run.launcher.agent.thread_messages import write_report
 from robust_run.launcher.model.job import JobSpec
@@ -65,6 +66,8 @@ class ImagePlace(HeldPlace[MadeImage]):
         asked for once that is made; None: there is none.
         """
         super().__init__(spec, f"image {image.url}", clock, say, start)
+        self._cache = image.cache
+        self.library = library(image.cache)
         self._peers: tuple[str, ...] = ()
         self._brought: SetupBrought | None = None
         if brought is not None:
@@ -132,6 +135,10 @@ class ImagePlace(HeldPlace[MadeImage]):
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
         """See `HeldPlace`."""
         return {name: value for name, value in self._made.inside.environment(env).items() if name not in _OURS}
+
+    def moved(self, env: Mapping[str, str]) -> dict[str, str]:
+        """See `HeldPlace`."""
+        return moved(env, self._cache)
 
     def report(self, path: str, start: ImageStart | None) -> None:
         """See `HeldPlace`."""

@@ -11,6 +11,7 @@ from robust_run.errors import PlatformError
 from robust_run.launcher.agent.interruptible import unless_interrupted
 from robust_run.launcher.agent.places.image_binds import binds_of, seen, users_binds
 from robust_run.launcher.agent.places.image_place import ImagePlace, MadeImage
+from robust_run.launcher.agent.places.own_package import own_binds
 from robust_run.launcher.agent.places.place import Hears, OpenedPlace
 from robust_run.launcher.agent.places.read_ahead import MountedAhead, launch_of
 from robust_run.launcher.agent.places.snapshot_news import News
@@ -129,7 +130,9 @@ def plan_of(
         image_url=prepared.image_url,
         block_map=prepared.block_map,
         cache_root=prepared.cache_root,
-        binds=users_binds(image) if is_environment else binds_of(spec, image, env, run_folder),
+        binds=inside.ordered((*own_binds(image.cache), *users_binds(image)))
+        if is_environment
+        else binds_of(spec, image, env, run_folder),
         writable=image.writable,
         hot=prepared.plan.hot,
         serve_options=prepared.options,
