@@ -46,7 +46,7 @@ class BuildPlan(msgspec.Struct, frozen=True, kw_only=True):
 Capture = Callable[[CaptureSetup, Callable[[bytes], None]], Captured]
 
 
-def build(  # noqa: PLR0913 - the world is an argument
+def build(
     plan: BuildPlan,
     store: Store,
     holder: Holder | None,

@@ -41,7 +41,7 @@ class SetupFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What decides what a set-up produces inside an image besides its words and files: interpreter and packages are the image's."""
+    """What decides what a set-up produces inside an image besides its words and files: the rest is the image's."""
 
     identity: str
     """`prefetch.blockmap.identity` of it."""
@@ -54,10 +54,11 @@ class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     def on_host(self, path: str) -> str | None:
         """Return what the commands find at a path as a path of this machine; None: it is the image's. Pure."""
-        found = max((each for each in self.shown if is_within(path, each[0])), key=lambda each: len(each[0]), default=None)
-        if found is None or not found[1]:
+        over = [each for each in self.shown if is_within(path, each[0])]
+        there, here = max(over, key=lambda each: len(each[0]), default=("", ""))
+        if not here:
             return None
-        return posixpath.join(found[1], posixpath.relpath(path, found[0])) if path != found[0] else found[1]
+        return here if path == there else posixpath.join(here, posixpath.relpath(path, there))
 
     def named(self) -> Iterator[tuple[str, str]]:
         """Yield names and values of ingredients."""

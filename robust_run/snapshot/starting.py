@@ -86,7 +86,9 @@ def find(  # noqa: PLR0913 - the world is an argument
         if is_damaged and (mended := _mended(store, plan, token, asked.damaged)) is not None:
             return mended
         replacing = msgspec.structs.replace(plan, replace=plan.replace or renews)
-        built.append(building.build(replacing, store, holder, clock=clock, token=token, on_output=on_output, capture=capture))
+        built.append(
+            building.build(replacing, store, holder, clock=clock, token=token, on_output=on_output, capture=capture)
+        )
         return built[0]
 
     try:

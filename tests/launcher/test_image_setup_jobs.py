@@ -8,7 +8,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,8 @@ from robust_run.launcher.records.memory_folders import remove_dead_memory
 from robust_run.prefetch.image import build
 from tests.launcher.image_ground import make_environment_image, make_root_image, needs_images
 from tests.launcher.setup_ground import needs_setups
+from tests.prefetch.inside.rootfs import NOBODY, ordinary_user
+from tests.prefetch.private_mounts import may_all_use_fuse
 
 TOKEN = "a token that all nodes know"
 #: Says what a worker finds: the package, where it is, the image's own file, the attempt.
@@ -39,8 +43,8 @@ while not os.path.exists("go"):
 """
 #: The image's own Python unpacks a wheel to where its packages are, and it is counted.
 INSTALL = (
-    "python3 -m zipfile -e tiny-{version}-py3-none-any.whl $(python3 -c 'import sysconfig; print(sysconfig.get_path(\"purelib\"))')"
-    " && echo ran >> $TEST_FOLDER/count"
+    "python3 -m zipfile -e tiny-{version}-py3-none-any.whl"
+    " $(python3 -c 'import sysconfig; print(sysconfig.get_path(\"purelib\"))') && echo ran >> $TEST_FOLDER/count"
 )
 PLACE = f"/opt/python/lib/python{sys.version_info.major}.{sys.version_info.minor}"
 
@@ -118,7 +122,8 @@ os.symlink("moved", "/opt/link")
 LIST = """
 import os
 import email.mine
-print(sorted(os.listdir("/opt")), os.path.exists("/etc/only-in-image"), sorted(os.listdir(os.path.dirname(os.__file__) + "/email")))
+in_email = sorted(os.listdir(os.path.dirname(os.__file__) + "/email"))
+print(sorted(os.listdir("/opt")), os.path.exists("/etc/only-in-image"), in_email)
 print(email.mine.X, os.path.exists("/var/tmp/passing"), os.path.getsize("/opt/link") > 0)
 try:
     open("/opt/new", "w").close()
@@ -298,3 +303,41 @@ def test_several_nodes_build_once_and_who_comes_late_has_what_the_job_has(folder
     assert one.out + other.out == 2 * seen("1", 0)
     assert "built by" in late.err
     assert runs(folder) == 1
+
+
+@pytest.mark.parametrize("has_fuse", [True, False])
+def test_an_ordinary_user_has_it_in_a_user_namespace(images: Path, has_fuse: bool) -> None:
+    """By squashfuse, or where that user has no /dev/fuse, unpacked. Commands and workers are who the user is."""
+    become, env = ordinary_user()
+    if not has_fuse:
+        if may_all_use_fuse() or os.geteuid() != 0:
+            pytest.skip("this user may use /dev/fuse")
+        become = become[become.index("setpriv") :]
+    place = Path(tempfile.mkdtemp(prefix="robust-test-", dir="/tmp"))
+    try:
+        (place / "work").mkdir()
+        (place / "change.py").write_text(CHANGES)
+        for name in ("root.sqsh", "root.sqsh.blocks.json"):
+            shutil.copy(images / name, place)
+        subprocess.run(["chown", "-R", f"{NOBODY}:{NOBODY}", str(place)], check=True)
+        place.chmod(0o755)
+        given = (
+            *options(place, place / "root.sqsh", "python3 change.py; id"),
+            script(place, f"{LIST}\nprint(os.getuid())"),
+        )
+        for how in ("built here", "built by"):
+            code, job = run(
+                place, *given, env={**environment(place), **env}, prefix=tuple(become[:-1]), python=become[-1]
+            )
+            assert code == 0, job.err
+            lines = job.out.splitlines()
+            assert lines[0].startswith("['link', 'moved', 'python'] False ")
+            assert lines[1:] == ["1 False True", "Read-only file system", str(NOBODY)]
+            assert how in job.err
+            assert ("userns" if has_fuse else "unpack") in job.err
+        assert f"uid={NOBODY}" in next(job.run_dir.parent.glob("*/setup/*.log")).read_text()
+        assert os.listdir(place / "work") == []
+    finally:
+        shutil.rmtree(place)
+        with suppress(OSError):
+            os.rmdir(f"/dev/shm/robust-run-{NOBODY}")

@@ -11,16 +11,17 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
 from snapshot.environments import TREE
 
-from robust_run.snapshot.capture import bytecode, outside, scan
+from robust_run.snapshot.capture import bytecode, outside, scan, stage
 from robust_run.snapshot.capture.capturing import CaptureSetup, capture, discard
 from robust_run.snapshot.capture.running import Heard, run_inside
-from robust_run.snapshot.capture.stage import names_in, plain_mode, split_whiteouts
+from robust_run.snapshot.capture.stage import plain_mode, split_whiteouts
 from robust_run.snapshot.capture.types import CaptureOrder
 from robust_run.snapshot.errors import CaptureRefused, SetupFailed, SnapshotError
 from robust_run.snapshot.rules.types import Root
@@ -290,7 +291,7 @@ def test_an_opaque_folder_removes_what_it_hides(tmp_path: Path) -> None:
         os.setxattr(upper / "d", "user.overlay.opaque", b"y")
     except OSError:
         pytest.skip("no extended attributes here")
-    assert split_whiteouts(str(upper), lambda path: names_in(str(lower / path))) == (["d/a", "d/sub/b"], [])
+    assert split_whiteouts(str(upper), partial(stage.names_in, str(lower))) == (["d/a", "d/sub/b"], [])
 
 
 def test_roots_and_the_work_are_not_outside(tmp_path: Path) -> None:

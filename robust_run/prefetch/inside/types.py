@@ -8,7 +8,6 @@ from robust_run.prefetch.rules.mount_ladder import LADDER, Rung
 from robust_run.prefetch.rules.types import BlockMap, BlockRun
 from robust_run.prefetch.server.config import ServeOptions
 
-
 #: Folder of the cache on which a place is made, in its own namespace only, and where in it the image is as it is.
 STAGE, IMAGE = "stage", "tree"
 

@@ -82,7 +82,9 @@ def make_root(
             syscalls.bind(NEW_ROOT, NEW_ROOT)  # a mount of its own: the root of a namespace must be one
             assemble(below.tree, NEW_ROOT, wanted)
         for bind in binds:
-            if not _fits_in(NEW_ROOT, bind) and not _leads_into_another(bind, binds, below):  # a place was made for it above
+            if not _fits_in(NEW_ROOT, bind) and not _leads_into_another(
+                bind, binds, below
+            ):  # a place was made for it above
                 raise InsideFailed(
                     f"{name}: there is no place for {bind.destination} in it: it is damaged; copy or build it again"
                 )

@@ -102,6 +102,7 @@ def compile_all(
 
 
 def sources_in(top: str) -> Iterator[str]:
+    """Yield the Python files below a folder, but scripts."""
     for folder, folders, names in os.walk(top):
         folders[:] = sorted(name for name in folders if name not in ("bin", "__pycache__"))
         for name in sorted(names):

@@ -6,6 +6,7 @@ import os
 import stat
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import msgspec
 
@@ -144,8 +145,7 @@ class _Run:
         ]
         removed, dropped = [], []
         for root, layer in zip(setup.roots, layers, strict=True):
-            below = root.path
-            gone, left = split_whiteouts(layer.upper, lambda path, below=below: names_in(os.path.join(below, path)))
+            gone, left = split_whiteouts(layer.upper, partial(names_in, root.path))
             removed.append(gone)
             dropped += [os.path.join(root.path, path) for path in left]
         method: Method = "userns-overlay" if report.userns else "overlay"
@@ -236,6 +236,7 @@ class _Run:
 
 
 def counted(root: Root, index: int, items: list[Item]) -> Root:
+    """Return a root with how much of it is changed and removed; `index`: which one it is."""
     mine = [item.kind for item in items if item.root == index]
     removed = mine.count("w")
     return msgspec.structs.replace(root, changed=len(mine) - removed, removed=removed)

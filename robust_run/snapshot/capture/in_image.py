@@ -145,9 +145,7 @@ def _order(folder: str) -> RoomOrder:
 class _Run:
     """One run of the commands, in a folder of its own."""
 
-    def __init__(
-        self, setup: CaptureSetup, folder: str, room: ImageRoom, on_output: Callable[[bytes], None]
-    ) -> None:
+    def __init__(self, setup: CaptureSetup, folder: str, room: ImageRoom, on_output: Callable[[bytes], None]) -> None:
         self._setup, self._folder, self._room, self._on_output = setup, folder, room, on_output
         self._python = setup.python[0] or room.python
         inner = {**room.environment(setup.environment), **SETTINGS}
@@ -168,10 +166,10 @@ class _Run:
             self._room.stop()
         top = os.path.join(stage, "r0")
         os.rename(written, top)
-        os.chmod(top, stat.S_IMODE(os.stat(top).st_mode) | 0o755)
+        os.chmod(top, stat.S_IMODE(os.stat(top).st_mode) | 0o755)  # noqa: S103 - the top of an image that all may read
         if self._setup.roots[0].path == "/":
-            for name in _PASSING:
-                if not os.path.islink(os.path.join(top, name)):
+            for name in (*_PASSING, *(self._environment.get(name, "").strip("/") for name in CACHES)):
+                if name and not os.path.islink(os.path.join(top, name)):
                     shutil.rmtree(os.path.join(top, name), ignore_errors=True)
         gone, left = split_whiteouts(top, lambda path: below.get(path, set()))
         bytecode.drop_orphans(top)
@@ -262,9 +260,8 @@ class _Run:
             raise SnapshotError(f"--setup: the image's Python cannot be run: {error}") from error
         if done.returncode:
             said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-            raise SnapshotError(
-                f"--setup: the image's Python ({self._python}) ended with {done.returncode}: {(said or ['it said nothing'])[-1][:300]}"
-            )
+            last = (said or ["it said nothing"])[-1][:300]
+            raise SnapshotError(f"--setup: the image's Python ({self._python}) ended with {done.returncode}: {last}")
         return done.stdout
 
     def _outside(self, began_ns: int) -> tuple[str, ...]:
@@ -281,5 +278,3 @@ def _decoded(said: bytes, kind: type[_T], python: str) -> _T:
         return json_decoder(kind).decode(said)
     except msgspec.MsgspecError as error:
         raise SnapshotError(f"--setup: the image's Python ({python}) gives no answer that is one: {error}") from error
-
-

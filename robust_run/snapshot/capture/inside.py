@@ -26,7 +26,6 @@ from robust_run.snapshot.capture.types import CaptureOrder, CaptureReport
 from robust_run.snapshot.errors import SnapshotError
 from robust_run.snapshot.roots import is_within
 
-
 _OURS = "/proc/self/fd/"
 _NAMESPACE = re.compile(r"/proc/\d+/fd/\d+")
 
@@ -105,7 +104,11 @@ def _run(command: str, order: CaptureOrder) -> int:
     """Run one command in a session of its own, and end what it leaves behind."""
     argv, kept = _entering(order.entry)
     process = subprocess.Popen(
-        [*argv, order.shell, "-c", command], cwd=order.cwd, stdin=subprocess.DEVNULL, start_new_session=True, pass_fds=kept
+        [*argv, order.shell, "-c", command],
+        cwd=order.cwd,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+        pass_fds=kept,
     )
     try:
         return process.wait()

@@ -68,9 +68,11 @@ def opaque_folders(upper: str) -> list[str]:
     while waiting:
         relative, is_opaque = waiting.pop()
         found += [relative] if is_opaque else []
-        for item in list(os.scandir(os.path.join(upper, relative))):
-            if item.is_dir(follow_symlinks=False):
-                waiting.append((os.path.join(relative, item.name), is_opaque or _is_opaque(item.path)))
+        waiting += [
+            (os.path.join(relative, item.name), is_opaque or _is_opaque(item.path))
+            for item in list(os.scandir(os.path.join(upper, relative)))
+            if item.is_dir(follow_symlinks=False)
+        ]
     return found
 
 
@@ -90,9 +92,10 @@ def _is_opaque(path: str) -> bool:
     return False
 
 
-def names_in(folder: str) -> set[str]:
+def names_in(top: str, path: str) -> set[str]:
+    """Return the names in a folder below another; none where there is no such folder."""
     try:
-        return set(os.listdir(folder))
+        return set(os.listdir(os.path.join(top, path)))
     except OSError:
         return set()
 

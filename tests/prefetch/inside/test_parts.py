@@ -47,9 +47,7 @@ def test_what_the_user_may_bind(text: str, expected: Bind | None) -> None:
 
 def test_the_users_bind_wins_and_folders_come_before_what_lies_in_them() -> None:
     mine = Bind(source="/my/tmp", destination="/tmp")
-    found = binds.standard(
-        working_directory="/home/me/work", home="/home/me", run_directory="/runs/1", more=(mine,)
-    )
+    found = binds.standard(working_directory="/home/me/work", home="/home/me", run_directory="/runs/1", more=(mine,))
     assert mine in found
     assert [bind.destination for bind in found].count("/tmp") == 1
     places = [bind.destination for bind in found]

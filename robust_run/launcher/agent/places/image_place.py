@@ -50,7 +50,7 @@ class ImagePlace(HeldPlace[MadeImage]):
     """One node's image. Made by `image_start.open_image`; used as `HeldPlace` says."""
 
     kind = "image"
-    uses = ("image",)
+    uses: tuple[str, ...] = ("image",)
     where = "the image"
 
     def __init__(

@@ -26,7 +26,7 @@ from robust_run.prefetch.launch import Prepared
 from robust_run.snapshot import fetch, planning
 from robust_run.snapshot.building import BuildPlan
 from robust_run.snapshot.capture import in_image
-from robust_run.snapshot.capture.capturing import CaptureSetup
+from robust_run.snapshot.capture.capturing import CACHES, CaptureSetup
 from robust_run.snapshot.capture.outside import SYSTEM_FOLDERS
 from robust_run.snapshot.capture.types import Captured
 from robust_run.snapshot.errors import SnapshotDamaged
@@ -56,7 +56,18 @@ class ImageSetupOpening(SetupOpening):
         super().__init__(spec, spec.setup, env, clock, say, news)
         self._image, self._run_folder, self._token = spec.image, run_folder, token
         self._prepared: Prepared | None = None
+        self._begun: list[inside.Begun] = []
+        """A holder whose Python starts while the rest is found out."""
         self._capture = self._in_image
+
+    def open(self) -> AnyPlace:
+        """See `SetupOpening`."""
+        self._begun.append(inside.begin())
+        try:
+            return super().open()
+        finally:
+            for unused in self._begun:
+                unused.close()
 
     def _plan(self) -> BuildPlan:
         """See `SetupOpening`. Raises RobustRunError where the image is none."""
@@ -94,6 +105,7 @@ class ImageSetupOpening(SetupOpening):
         more = [
             inside.Bind(source=os.path.join(stage, inside.IMAGE), destination=order.lower, read_only=True),
             inside.Bind(source=order.given, destination=order.given),
+            *(inside.Bind(source=path, destination=path) for path in self._caches()),
         ]
         if plan.block_map.mount_at:
             more += self._untouched(plan.block_map.mount_at, order)
@@ -101,7 +113,7 @@ class ImageSetupOpening(SetupOpening):
         plan = msgspec.structs.replace(
             plan, binds=inside.ordered([*plan.binds, *more]), writable=order.changes, serve_options=options
         )
-        made = inside.start(plan, on_problem=self._trouble, on_note=self._trouble)
+        made = inside.start(plan, on_problem=self._trouble, on_note=self._trouble, begun=self._holder())
         if not (self._python or made.python):
             made.stop()
             raise PlatformError(
@@ -109,6 +121,14 @@ class ImageSetupOpening(SetupOpening):
                 " set PYTHON_EXEC to where it is"
             )
         return made
+
+    def _caches(self) -> list[str]:
+        """Return folders of this machine in which installers keep what the next set-up needs not fetch again."""
+        named = {self._env.get(name, "") for name in CACHES}
+        return [path for path in named if os.path.isabs(path) and path != "/" and os.path.isdir(path)]
+
+    def _holder(self) -> inside.Begun | None:
+        return self._begun.pop() if self._begun else None
 
     def _trouble(self, sentence: str) -> None:
         self._say(f"image {self._image.url}: {sentence}")
@@ -119,16 +139,21 @@ class ImageSetupOpening(SetupOpening):
 
     def _untouched(self, mount_at: str, order: in_image.RoomOrder) -> list[inside.Bind]:
         """Around an image of an environment this machine's own system is seen. It is not to be changed."""
-        used = [os.path.realpath(path) for path in (os.getcwd(), self._env.get("HOME", ""), order.given, mount_at) if path]
-        found = []
-        for folder in SYSTEM_FOLDERS:
-            if os.path.isdir(folder) and not os.path.islink(folder):
-                if not any(is_within(path, folder) for path in used):
-                    found.append(inside.Bind(source=folder, destination=folder, read_only=True))
-        return found
+        used = [
+            os.path.realpath(path) for path in (os.getcwd(), self._env.get("HOME", ""), order.given, mount_at) if path
+        ]
+        return [
+            inside.Bind(source=folder, destination=folder, read_only=True)
+            for folder in SYSTEM_FOLDERS
+            if os.path.isdir(folder)
+            and not os.path.islink(folder)
+            and not any(is_within(path, folder) for path in used)
+        ]
 
     def _without_snapshot(self, why: PlatformError) -> None:
-        raise PlatformError(f"--setup: no snapshot can be made, and without one nothing can be set up in an image: {why}")
+        raise PlatformError(
+            f"--setup: no snapshot can be made, and without one nothing can be set up in an image: {why}"
+        )
 
     # --- laying it over the image
 
@@ -165,7 +190,7 @@ class ImageSetupOpening(SetupOpening):
         laid = inside.Laid(path=path, layers=layers) if layers else None
         plan = msgspec.structs.replace(self._inside_plan(), laid=laid)
         try:
-            made = inside.start(plan, on_problem=hears.trouble, on_note=hears.note)
+            made = inside.start(plan, on_problem=hears.trouble, on_note=hears.note, begun=self._holder())
         except InsideFailed:
             if not fetch.bring_again(store, manifest, cache):
                 raise

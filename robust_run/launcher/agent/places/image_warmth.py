@@ -65,7 +65,9 @@ class ImageWarmth:
         where: str,
         library: str = "",
     ) -> None:
-        """`where`: for messages; `library`: see `HeldPlace`. `starter.off` may hold a reason of its own already: then the image is not asked."""
+        """`where`: for messages; `library`: see `HeldPlace`.
+
+        `starter.off` may hold a reason of its own already: then the image is not asked."""
         self._starter, self._enter, self._start_helper, self._where = starter, enter, start_helper, where
         self._library = library
         self._answer: int | None = None
@@ -95,7 +97,9 @@ class ImageWarmth:
         self._answer, theirs = os.pipe()
         os.set_blocking(self._answer, False)
         try:
-            self._start_helper(self._enter((twin.argv[0], "-c", _CODE, str(theirs), self._library)), twin.plain_env, (theirs,))
+            self._start_helper(
+                self._enter((twin.argv[0], "-c", _CODE, str(theirs), self._library)), twin.plain_env, (theirs,)
+            )
         except PlatformError as error:
             os.close(self._answer)
             self._settle(str(error))
