@@ -12,7 +12,7 @@ import os
 import shutil
 import stat
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -168,9 +168,7 @@ class _Run:
         os.rename(written, top)
         os.chmod(top, stat.S_IMODE(os.stat(top).st_mode) | 0o755)  # noqa: S103 - the top of an image that all may read
         if self._setup.roots[0].path == "/":
-            for name in (*_PASSING, *(self._environment.get(name, "").strip("/") for name in CACHES)):
-                if name and not os.path.islink(os.path.join(top, name)):
-                    shutil.rmtree(os.path.join(top, name), ignore_errors=True)
+            drop_passing(top, [*_PASSING, *filter(os.path.isabs, (self._environment.get(each, "") for each in CACHES))])
         gone, left = split_whiteouts(top, lambda path: below.get(path, set()))
         bytecode.drop_orphans(top)
         has_whiteouts = make_whiteouts(os.path.join(stage, "w0"), gone)
@@ -271,6 +269,16 @@ class _Run:
         skipped = [self._folder, os.path.realpath(setup.cwd), *(os.path.realpath(each) for each in names if each)]
         found = outside.changed_since([setup.home] if setup.home else [], began_ns, skipped)
         return tuple(f"{path} (perhaps by another program)" for path in found[: outside.MOST_NAMED])
+
+
+def drop_passing(top: str, paths: Iterable[str]) -> None:
+    """Remove folders of an image from what was written to it. No link that was written is followed: it would lead out."""
+    real = os.path.realpath(top)
+    for path in paths:
+        place = os.path.normpath(os.path.join("/", path)).lstrip("/")
+        found = os.path.join(real, place)
+        if place and os.path.realpath(found) == found:
+            shutil.rmtree(found, ignore_errors=True)
 
 
 def _decoded(said: bytes, kind: type[_T], python: str) -> _T:
