@@ -22,7 +22,7 @@ from robust_run.prefetch.image import build
 from tests.launcher.image_ground import make_environment_image, make_root_image, needs_images
 from tests.launcher.setup_ground import needs_setups
 from tests.prefetch.inside.rootfs import NOBODY, ordinary_user
-from tests.prefetch.private_mounts import may_all_use_fuse
+from tests.prefetch.private_mounts import fuse_for_root_alone
 
 TOKEN = "a token that all nodes know"
 #: Says what a worker finds: the package, where it is, the image's own file, the attempt.
@@ -309,10 +309,9 @@ def test_several_nodes_build_once_and_who_comes_late_has_what_the_job_has(folder
 def test_an_ordinary_user_has_it_in_a_user_namespace(images: Path, has_fuse: bool) -> None:
     """By squashfuse, or where that user has no /dev/fuse, unpacked. Commands and workers are who the user is."""
     become, env = ordinary_user()
-    if not has_fuse:
-        if may_all_use_fuse() or os.geteuid() != 0:
-            pytest.skip("this user may use /dev/fuse")
-        become = become[become.index("setpriv") :]
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user, with setpriv")
+    become = become if has_fuse else [*fuse_for_root_alone(), *become[become.index("setpriv") :]]
     place = Path(tempfile.mkdtemp(prefix="robust-test-", dir="/tmp"))
     try:
         (place / "work").mkdir()
