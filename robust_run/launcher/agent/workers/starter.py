@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 #: A warm process that died is started again at most so many times in a job.
 WARM_LAUNCHES = 3
+_NO_TORCH = ("(ModuleNotFoundError: No module named 'torch')",)
 
 
 class StartPlan:
@@ -140,7 +141,10 @@ class Starter:
         match news:
             case Preloaded() if host is not None:
                 pid = host.pid or 0
-                self._tell(WarmReady(pid=pid, modules=news.modules, took_s=news.took_s, skipped=news.skipped))
+                # An image need not have torch, and nobody named it.
+                unasked = _NO_TORCH if self._spec.preload_auto else ()
+                skipped = tuple(each for each in news.skipped if not each.endswith(unasked))
+                self._tell(WarmReady(pid=pid, modules=news.modules, took_s=news.took_s, skipped=skipped))
             case WarmStartRefused():
                 self._tell(WarmRefused(reason=news.reason, module=news.module))
 
