@@ -42,6 +42,10 @@ class BuildPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it takes the place of the snapshot that is there."""
 
 
+#: Runs the commands of a set-up, giving what they write, and returns what they changed.
+Capture = Callable[[CaptureSetup, Callable[[bytes], None]], Captured]
+
+
 def build(
     plan: BuildPlan,
     store: Store,
@@ -50,8 +54,11 @@ def build(
     clock: Clock,
     token: str | None = None,
     on_output: Callable[[bytes], None] = lambda _: None,
+    capture: Capture = capture,
 ) -> SnapshotManifest:
     """Build and publish a snapshot. Returns the manifest that is in the store in the end.
+
+    `capture`: runs the commands and returns what they changed.
 
     Raises `SetupFailed`, `CaptureRefused`, `ToolMissing`, `SnapshotError` (another took over), `StoreError`.
     """
@@ -89,7 +96,7 @@ def described(plan: BuildPlan, captured: Captured, packed: Packed, now_unix_s: f
         ingredients=plan.key.ingredients,
         commands=tuple(blanked(command) for command in plan.setup.commands),
         roots=captured.roots,
-        platform=plan.platform,
+        platform=captured.platform or plan.platform,
         image_sha256=packed.sha256,
         image_bytes=packed.size_bytes,
         compression=packed.compression,

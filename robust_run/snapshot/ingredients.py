@@ -9,13 +9,13 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
 from robust_run.snapshot.digests import Digests
 from robust_run.snapshot.errors import SetupRefused
-from robust_run.snapshot.platforms import SetupFacts
+from robust_run.snapshot.platforms import ImageFacts, SetupFacts
 from robust_run.snapshot.rules import key, mentions
 from robust_run.snapshot.rules.types import Ingredient, Root
 
@@ -61,7 +61,7 @@ def collect(
     *,
     cwd: str,
     roots: Sequence[Root],
-    facts: SetupFacts,
+    facts: SetupFacts | ImageFacts,
     environment: Mapping[str, str],
     variables: Iterable[str] = (),
     cache: str | None = None,
@@ -69,11 +69,13 @@ def collect(
     """Return the ingredients of a set-up. `variables`: names of more variables that decide; `cache`: a folder of ours that keeps
     digests of large files.
 
+    What is installed already is looked at here, but for a set-up inside an image: that is what the image's digest says.
+
     Raises `SetupRefused` for a requirement file that is not there, and beyond a limit.
     """
     if not commands:
         raise SetupRefused("no set-up command is given: use --setup or --setup-file")
-    files = _Files(cwd, Digests(cache))
+    files = _Files(cwd, Digests(cache), facts.on_host if isinstance(facts, ImageFacts) else lambda path: path)
     for number, command in enumerate(commands, 1):
         files.add(key.ingredient(f"command {number:03}", key.blanked(command)))
         files.follow(mentions.in_command(command), cwd, 0)
@@ -85,7 +87,8 @@ def collect(
                 files.follow([mentions.Mention("requirements", path) for path in value.split()], cwd, 0)
     for root in roots:
         files.add(key.ingredient(f"root {root.folder}", root.path))
-        files.add(installed(root))
+        if isinstance(facts, SetupFacts):
+            files.add(installed(root))
     for name, value in facts.named():
         files.add(key.ingredient(name, value))
     files.digests.save()
@@ -95,8 +98,10 @@ def collect(
 class _Files:
     """Follows mentions to files; each is read once."""
 
-    def __init__(self, cwd: str, digests: Digests) -> None:
+    def __init__(self, cwd: str, digests: Digests, on_host: Callable[[str], str | None]) -> None:
+        """`on_host`: where this machine has what the commands find at a path; None: it has it not, and it decides nothing."""
         self.digests = digests
+        self._on_host = on_host
         self.found: dict[str, Ingredient] = {}
         self.pinned = True
         self._cwd = cwd
@@ -112,7 +117,9 @@ class _Files:
             place = mentions.local_path(mention.text)
             if place is None or mention.role == "index":
                 continue
-            path = os.path.normpath(os.path.join(folder, os.path.expanduser(place)))
+            path = self._on_host(os.path.normpath(os.path.join(folder, os.path.expanduser(place))))
+            if path is None:
+                continue
             if mention.role == "requirements":
                 self._requirements(path, depth)
             elif os.path.isdir(path) and mention.role in ("editable", "file", "requirement", "links"):

@@ -15,8 +15,11 @@ from robust_run.snapshot.errors import SetupRefused
 from robust_run.snapshot.ingredients import collect
 from robust_run.snapshot.roots import ask, captured_roots, of_this_interpreter
 from robust_run.snapshot.rules import key
+from robust_run.snapshot.rules.types import Root
 
 _SCRIPT_BYTES = 1 << 20
+#: Variables that say something of this machine's Python, and that programs in an image do not get.
+_OF_THE_HOST = ("PYTHONPATH", "LD_LIBRARY_PATH")
 
 
 def commands_of(typed: Sequence[str], files: Sequence[str]) -> tuple[str, ...]:
@@ -65,6 +68,41 @@ def prepare(
         home=environment.get("HOME"),
     )
     return BuildPlan(key=key.make(found.ingredients), setup=setup, platform=facts.platform, pinned=found.pinned)
+
+
+def prepare_in_image(
+    commands: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    cwd: str,
+    image: platforms.ImageFacts,
+    mount_at: str | None,
+) -> BuildPlan:
+    """Return the plan of a set-up inside an image. Raises `SetupRefused`.
+
+    `environment`: ours; the commands get the image's. `mount_at`: see `BlockMap`. Its platform is that of this machine until the
+    image's Python is asked, which only a build does: the image's digest is part of the key.
+    """
+    root = Root(folder="0", path=mount_at or "/")
+    found = collect(
+        commands,
+        cwd=cwd,
+        roots=(root,),
+        facts=image,
+        environment={name: value for name, value in environment.items() if name not in _OF_THE_HOST},
+        cache=cache_folder(environment),
+    )
+    setup = CaptureSetup(
+        commands=tuple(commands),
+        cwd=cwd,
+        roots=(root,),
+        environment=dict(environment),
+        python=(image.python,),
+        work_folders=work_folders(environment),
+        home=environment.get("HOME"),
+    )
+    platform = platforms.here().platform
+    return BuildPlan(key=key.make(found.ingredients), setup=setup, platform=platform, pinned=found.pinned)
 
 
 def work_folders(environment: Mapping[str, str]) -> tuple[str, ...]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 from collections.abc import Iterator
 
 import msgspec
 
-from robust_run.snapshot.rules.types import SnapshotPlatform
+from robust_run.snapshot.roots import is_within
+from robust_run.snapshot.rules.types import IMAGE, SnapshotPlatform
 
 _DRIVER = re.compile(r"Kernel Module[^0-9]*(\d+)\.")
 
@@ -36,6 +38,34 @@ class SetupFacts(msgspec.Struct, frozen=True, kw_only=True):
         yield "gpu", self.gpu
         if self.base_image:
             yield "base image", self.base_image
+
+
+class ImageFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What decides what a set-up produces inside an image besides its words and files: the rest is the image's."""
+
+    identity: str
+    """`prefetch.blockmap.identity` of it."""
+    machine: str
+    python: str
+    """The interpreter's path in it where one was named; "": the first on its PATH."""
+    gpu: str
+    shown: tuple[tuple[str, str], ...]
+    """Where the commands see what of this machine, of paths in each other the longest counts; "": the image's own."""
+
+    def on_host(self, path: str) -> str | None:
+        """Return what the commands find at a path as a path of this machine; None: it is the image's. Pure."""
+        over = [each for each in self.shown if is_within(path, each[0])]
+        there, here = max(over, key=lambda each: len(each[0]), default=("", ""))
+        if not here:
+            return None
+        return here if path == there else posixpath.join(here, posixpath.relpath(path, there))
+
+    def named(self) -> Iterator[tuple[str, str]]:
+        """Yield names and values of ingredients."""
+        yield IMAGE, self.identity
+        yield "platform", f"linux {self.machine}"
+        yield "python", self.python or "the image's"
+        yield "gpu", self.gpu
 
 
 def here(base_image: str = "", proc: str = "/proc") -> SetupFacts:

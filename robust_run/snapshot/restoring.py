@@ -73,6 +73,8 @@ def restore(
     Raises `SnapshotDamaged` for one that is; `SnapshotRefused` for one that is forged or foreign; `SetupFailed`; `RestoreRefused`
     with all reasons.
     """
+    if manifests.is_of_image(manifest):
+        raise SnapshotRefused(f"snapshot {manifest.key[:16]}: it was built inside an image: restore it with --image")
     manifests.check_fits(manifest, plan.platform, plan.key.digest)
     walk = _Walk(plan, manifest, store, options, on_output, on_problem, on_note or on_problem, progress)
     found = walk.down()

@@ -16,6 +16,7 @@ from robust_run.clock import Clock
 from robust_run.errors import PlatformError
 from robust_run.snapshot import building, catalog, holding
 from robust_run.snapshot.building import BuildPlan
+from robust_run.snapshot.capture import capturing
 from robust_run.snapshot.errors import CaptureRefused, SnapshotDamaged, SnapshotError, ToolMissing
 from robust_run.snapshot.rules import expiry
 from robust_run.snapshot.rules.types import SnapshotManifest
@@ -61,10 +62,11 @@ def find(  # noqa: PLR0913 - the world is an argument
     on_output: Callable[[bytes], None] = lambda _: None,
     say: Callable[[str], None] = lambda _: None,
     on_wait: Callable[[str], None] | None = None,
+    capture: building.Capture = capturing.capture,
 ) -> FoundSnapshot:
     """Return the snapshot of a set-up; builds it, or waits for who does. `say` gets progress and warnings, a sentence each.
 
-    `on_wait` gets what another builder does, as often as that changes; without it, `say` does.
+    `on_wait` gets what another builder does, as often as that changes; without it, `say` does. `capture`: see `building.build`.
 
     A damaged snapshot is built anew.
 
@@ -84,7 +86,9 @@ def find(  # noqa: PLR0913 - the world is an argument
         if is_damaged and (mended := _mended(store, plan, token, asked.damaged)) is not None:
             return mended
         replacing = msgspec.structs.replace(plan, replace=plan.replace or renews)
-        built.append(building.build(replacing, store, holder, clock=clock, token=token, on_output=on_output))
+        built.append(
+            building.build(replacing, store, holder, clock=clock, token=token, on_output=on_output, capture=capture)
+        )
         return built[0]
 
     try:

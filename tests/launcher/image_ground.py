@@ -11,6 +11,7 @@ import sysconfig
 from pathlib import Path
 from types import ModuleType
 
+import msgspec
 import pytest
 
 from robust_run.prefetch.image import build
@@ -69,6 +70,9 @@ def make_root_image(folder: Path, name: str = "root.sqsh") -> Path:
         shutil.copy(found, root / "bin" / program)
         wanted.append(found)
     wanted += map(str, (root / "opt/python/lib").rglob("*.so"))
+    wanted.append(
+        str(msgspec._core.__file__)
+    )  # what a warm process needs of a system, as any image with a C library has it
     for library in {library for program in wanted for library in _libraries(program)}:
         if not (root / library[1:]).exists() and "libpython" not in library:
             (root / library[1:]).parent.mkdir(parents=True, exist_ok=True)

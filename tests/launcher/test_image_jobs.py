@@ -13,9 +13,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import msgspec
 import pytest
+from fake_torch import write_fake_torch
 from jobs import PATIENT, Job, kill, run, running, script, unused_port, wait_for
 from servers.model_origin import ModelOrigin
 
@@ -456,35 +458,65 @@ def test_an_environment_image_lies_where_it_belongs_and_only_for_the_workers(tmp
 
 FAILS_ONCE_WARM = """
 import os, sys, time
-print(os.environ["TORCHELASTIC_RESTART_COUNT"], sys.executable, sorted({"decimal", "msgspec"} & set(sys.modules)), flush=True)
-if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+print(attempt, sys.executable, "decimal" in sys.modules, sorted(name for name in sys.modules if "robust_run" in name), flush=True)
+from torch.optim.optimizer import Optimizer
+Optimizer().step()
+try:
+    from robust_run.version import __version__ as found
+except ImportError:
+    found = "none"
+print(attempt, "robust_run", found, any("/ours" in path for path in sys.path), flush=True)
+if attempt == "0":
     while not os.path.exists("go"):
         time.sleep(0.01)
     sys.exit(3)
 """
 
 
-@pytest.mark.parametrize("has_ours", [True, False])
-def test_a_warm_process_lives_in_the_image_where_the_image_has_what_it_needs(tmp_path: Path, has_ours: bool) -> None:
+def version_of_its_own(folder: Path) -> ModuleType:
+    """A robust_run of another version, as far as an image may have one."""
+    made = ModuleType("robust_run")
+    made.__file__ = str(folder / "another/__init__.py")
+    (folder / "another").mkdir()
+    (folder / "another/__init__.py").touch()
+    (folder / "another/version.py").write_text("__version__ = '0.0.9'\n")
+    return made
+
+
+@pytest.mark.parametrize("has", ["this one", "another", "none", "none, and cannot use ours"])
+def test_a_warm_process_lives_in_the_image_whatever_robust_run_that_has(tmp_path: Path, has: str) -> None:
+    """And a program has what the image has: ours, which the warm process may be made of, is not seen."""
     import msgspec
 
     import robust_run
 
     needs_images()
     place = tmp_path / "environment"
-    make_environment_image(tmp_path, str(place), *((robust_run, msgspec) if has_ours else ()))
-    path = script(tmp_path, FAILS_ONCE_WARM)
+    packages = {"this one": (robust_run, msgspec), "another": (version_of_its_own(tmp_path),)}.get(has, ())
+    make_environment_image(tmp_path, str(place), *packages)
+    write_fake_torch(tmp_path)
+    path, cannot = script(tmp_path, FAILS_ONCE_WARM), "cannot" in has
     arguments = ("--image", str(tmp_path / "environment.sqsh"), "--image-cache", str(tmp_path / "cache"))
+    if cannot:
+        (tmp_path / "empty").mkdir()
+        arguments += ("--bind", f"{tmp_path}/empty:{tmp_path}/cache/ours/msgspec")
     with running(tmp_path, *arguments, "--preload", "decimal", path, prefix=PATIENT) as job:
-        known = "standby_ready" if has_ours else "warm_refused"
+        known = "warm_refused" if cannot else "standby_ready"
         wait_for(lambda: job.events(known), known)
         (tmp_path / "go").touch()
         assert job.finish() == 0, job.err
         job.assert_nothing_left()
-    assert f"1 {place}/bin/python3" in job.out
-    assert ("promoted" in job.err) is has_ours
-    assert ("decimal" in job.out.splitlines()[1]) is has_ours
-    assert ("the image has no robust_run" in job.err) is not has_ours
+    version = {"this one": robust_run.version.__version__, "another": "0.0.9"}.get(has, "none")
+    assert job.out.splitlines() == [
+        f"0 {place}/bin/python3 False []",
+        f"0 robust_run {version} False",
+        f"1 {place}/bin/python3 {not cannot} []",
+        f"1 robust_run {version} False",
+    ]
+    assert ("promoted" in job.err) is not cannot
+    assert ("has no robust_run for its Python, and cannot use this one: " in job.err) is cannot
+    assert "it had made progress" in job.err, "steps are counted"
 
 
 def test_each_node_has_a_place_of_its_own_and_they_share_what_they_fetch(origin: ModelOrigin, tmp_path: Path) -> None:

@@ -126,7 +126,17 @@ def test_no_warm_process_of_this_machine_runs_workers_of_an_image(machine: Machi
 
 
 @pytest.mark.parametrize(
-    ("found", "said"), [(__version__, ""), ("none", "no robust_run"), ("0.0.0", "'0.0.0'"), ("", "could not be asked")]
+    ("found", "said"),
+    [
+        (__version__, ""),
+        (f"{__version__}\n", ""),
+        ("none\nyes", ""),
+        ("0.0.0\nyes", ""),
+        ("none", "no robust_run"),
+        ("none\nImportError: of another Python", "cannot use this one: ImportError: of another Python"),
+        ("0.0.0\nSyntaxError: match", "'0.0.0'"),
+        ("", "could not be asked"),
+    ],
 )
 def test_why_no_warm_process_can_be_in_an_image(found: str, said: str) -> None:
     assert said in reason(found)

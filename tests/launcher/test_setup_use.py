@@ -16,10 +16,10 @@ from robust_run.launcher.model.job import JobSpec
 from robust_run.launcher.model.job_parts import SetupUse
 from robust_run.launcher.start.options.command import parse
 from robust_run.launcher.start.options.validate import resolve
-from robust_run.snapshot import platforms
+from robust_run.snapshot import planning, platforms
 from robust_run.snapshot.building import BuildPlan
 from robust_run.snapshot.capture.capturing import CaptureSetup
-from robust_run.snapshot.errors import SnapshotRefused
+from robust_run.snapshot.errors import SetupRefused, SnapshotRefused
 from robust_run.snapshot.rules import key
 from robust_run.snapshot.rules.types import Ingredient, Key
 
@@ -72,8 +72,6 @@ def test_variables_say_the_same(machine: Machine) -> None:
 @pytest.mark.parametrize(
     ("words", "named"),
     [
-        (("--setup", "x", "--image", "train.sqsh"), "--image"),
-        (("--setup-file", "setup.sh", "--image", "train.sqsh"), "--image"),
         (("--setup", " "), "empty"),
         (("--setup-file", "nowhere.sh"), "no such file"),
         (("--setup-file", "/data"), "folder"),
@@ -86,6 +84,48 @@ def test_what_cannot_be_is_said_in_one_line(machine: Machine, words: tuple[str, 
         job(machine, *words)
     assert str(caught.value).isprintable()
     assert named in str(caught.value)
+
+
+def test_an_image_may_have_a_set_up(machine: Machine) -> None:
+    spec = job(machine, "--setup", "x", "--image", "train.sqsh", "--image-cache", "blocks")
+    assert spec.setup is not None
+    assert spec.image is not None
+    assert spec.setup.cache == spec.image.cache == "/job/blocks"
+
+
+IMAGE = platforms.ImageFacts(identity="a" * 64, machine="x86_64", python="", gpu="none", shown=(("/work", "/here"),))
+
+
+def key_in(image: platforms.ImageFacts, cwd: str, command: str = "pip install x", **env: str) -> str:
+    return planning.prepare_in_image([command], environment=env, cwd=cwd, image=image, mount_at=None).key.digest
+
+
+def test_the_key_of_a_set_up_in_an_image_has_the_image_and_not_what_this_machine_has(tmp_path: Path) -> None:
+    cache = {"XDG_CACHE_HOME": str(tmp_path)}
+    one = key_in(IMAGE, "/work", **cache)
+    assert one == key_in(IMAGE, "/work", **cache, PYTHONPATH="/host", LD_LIBRARY_PATH="/host/lib")
+    others = [
+        key_in(msgspec.structs.replace(IMAGE, identity="b" * 64), "/work", **cache),
+        key_in(msgspec.structs.replace(IMAGE, python="/opt/other/python"), "/work", **cache),
+        key_in(msgspec.structs.replace(IMAGE, gpu="NVIDIA H200, driver 550"), "/work", **cache),
+        key_in(IMAGE, "/work", "pip install y", **cache),
+        key_in(IMAGE, "/work", **cache, PIP_PRE="1"),
+    ]
+    assert len({one, *others}) == 6
+
+
+def test_files_that_commands_name_are_those_that_they_find_inside(tmp_path: Path) -> None:
+    (tmp_path / "r.txt").write_text("x==1\n")
+    image = msgspec.structs.replace(IMAGE, shown=(("/work", str(tmp_path)), ("/work/of-image", "")))
+    cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    before = key_in(image, "/work", "pip install -r r.txt -r /etc/r.txt -r of-image/r.txt", **cache)
+    (tmp_path / "r.txt").write_text("x==2\n")
+    assert key_in(image, "/work", "pip install -r r.txt -r /etc/r.txt -r of-image/r.txt", **cache) != before
+    with pytest.raises(SetupRefused, match="nowhere"):
+        key_in(image, "/work", "pip install -r nowhere.txt", **cache)
+    assert [image.on_host(path) for path in ("/work", "/work/a", "/workshop", "/work/of-image/a")] == [
+        str(tmp_path), f"{tmp_path}/a", None, None,
+    ]  # fmt: skip
 
 
 def test_a_spec_with_a_set_up_survives_the_journal(machine: Machine) -> None:

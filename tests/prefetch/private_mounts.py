@@ -75,8 +75,8 @@ def give_fuse_to_all(folder: Path) -> None:
 
 
 _WITH_FUSE = (
-    'set -e; folder=$(mktemp -d); mount -t tmpfs -o dev none "$folder"; mknod "$folder/fuse" c 10 229; '
-    'chmod 666 "$folder/fuse"; mount --bind "$folder/fuse" /dev/fuse; umount -l "$folder"; rmdir "$folder"; exec "$@"'
+    'set -e; mode=$1; shift; folder=$(mktemp -d); mount -t tmpfs -o dev none "$folder"; mknod "$folder/fuse" c 10 229; '
+    'chmod "$mode" "$folder/fuse"; mount --bind "$folder/fuse" /dev/fuse; umount -l "$folder"; rmdir "$folder"; exec "$@"'
 )
 
 
@@ -86,5 +86,14 @@ def fuse_for_all() -> tuple[str, ...]:
     unshare = shutil.which("unshare")
     if unshare is None or os.geteuid() != 0 or may_all_use_fuse():
         return ()
-    begin = (unshare, "--mount", "--propagation", "private", "sh", "-c", _WITH_FUSE, "sh")
+    begin = _with_fuse(unshare, "666")
     return () if subprocess.run([*begin, "true"], capture_output=True, timeout=60, check=False).returncode else begin
+
+
+def _with_fuse(unshare: str, mode: str) -> tuple[str, ...]:
+    return (unshare, "--mount", "--propagation", "private", "sh", "-c", _WITH_FUSE, "sh", mode)
+
+
+def fuse_for_root_alone() -> tuple[str, ...]:
+    """Return the beginning of an argv of root's: what follows runs where no other user may open /dev/fuse. Same pid."""
+    return _with_fuse(shutil.which("unshare") or "unshare", "600")

@@ -11,14 +11,16 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
 from snapshot.environments import TREE
 
-from robust_run.snapshot.capture import bytecode, outside, scan
+from robust_run.snapshot.capture import bytecode, outside, scan, stage
 from robust_run.snapshot.capture.capturing import CaptureSetup, capture, discard
+from robust_run.snapshot.capture.in_image import drop_passing
 from robust_run.snapshot.capture.running import Heard, run_inside
 from robust_run.snapshot.capture.stage import plain_mode, split_whiteouts
 from robust_run.snapshot.capture.types import CaptureOrder
@@ -290,9 +292,20 @@ def test_an_opaque_folder_removes_what_it_hides(tmp_path: Path) -> None:
         os.setxattr(upper / "d", "user.overlay.opaque", b"y")
     except OSError:
         pytest.skip("no extended attributes here")
-    assert split_whiteouts(str(upper), str(lower)) == (["d/a", "d/sub/b"], [])
+    assert split_whiteouts(str(upper), partial(stage.names_in, str(lower))) == (["d/a", "d/sub/b"], [])
 
 
 def test_roots_and_the_work_are_not_outside(tmp_path: Path) -> None:
     assert outside.watchable([Root(folder="0", path=str(tmp_path / "usr/env"))], [str(tmp_path)]) == [str(tmp_path)]
     assert outside.watchable([Root(folder="0", path=str(tmp_path))], [str(tmp_path)]) == []
+
+
+def test_what_no_worker_needs_of_an_image_goes_and_nothing_that_a_link_leads_to(tmp_path: Path) -> None:
+    written, outside = tmp_path / "written", tmp_path / "outside"
+    for folder in (written / "run/x", written / "cache/pip", written / "kept", outside / "tmp"):
+        folder.mkdir(parents=True)
+    (written / "var").symlink_to(outside)
+    (written / "linked").symlink_to(outside)
+    drop_passing(str(written), ["run", "var/tmp", "/cache/pip", "/linked", "/", "/../outside", "nowhere"])
+    assert sorted(path.name for path in written.iterdir()) == ["cache", "kept", "linked", "var"]
+    assert (outside / "tmp").is_dir()

@@ -294,7 +294,8 @@ class Node:
         if self._twin is None:
             place = RankPlace(attempt=0, address=self.address, port=0, world_size=self.spec.nproc)
             env = self._environment(place, 0)
-            self._twin = StartPlan(0, 0, worker_argv(self.spec, 0), env, env, self._cpus_of(0), None)
+            argv = self.workplace.program(worker_argv(self.spec, 0))
+            self._twin = StartPlan(0, 0, argv, env, env, self._cpus_of(0), None)
         self.launch_warm(IMPORTS_S)
         self.starter.restock(self._twin)
         self._prepare_store()

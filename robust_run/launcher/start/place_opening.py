@@ -24,16 +24,20 @@ def open_place(
 ) -> OpenedPlace:
     """Make the place of a job that has an image or a set-up. Raises RobustRunError."""
     try:
+        news = None
         if spec.setup is not None:
-            from robust_run.launcher.agent.places.setup_start import open_setup
             from robust_run.launcher.agent.places.snapshot_news import Recorded
 
             news = Recorded(run_directory.snapshot)
-            make = partial(open_setup, spec, env, clock, console.say, lifeline, news)
-        else:
+        if spec.image is not None:
             from robust_run.launcher.agent.places.image_start import open_image
 
-            make = partial(open_image, spec, env, clock, run_directory.path, console.say, lifeline)
+            make = partial(open_image, spec, env, clock, run_directory.path, console.say, lifeline, news=news)
+        else:
+            from robust_run.launcher.agent.places.setup_start import open_setup
+
+            assert news is not None
+            make = partial(open_setup, spec, env, clock, console.say, lifeline, news)
         opened, opening = timed(clock, make)
         return opened._replace(opening=opening)
     except RobustRunError:

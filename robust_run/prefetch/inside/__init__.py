@@ -10,7 +10,8 @@ workers are gone, also if they were killed, nothing is mounted any more.
 **Invariant:** no program of the image runs before the view is complete, and none outside of it.
 """
 
+from robust_run.prefetch.inside.binds import ordered
 from robust_run.prefetch.inside.handle import Begun, Inside, begin, start
-from robust_run.prefetch.inside.types import Bind, InsidePlan
+from robust_run.prefetch.inside.types import IMAGE, STAGE, Bind, InsidePlan, Laid
 
-__all__ = ["Begun", "Bind", "Inside", "InsidePlan", "begin", "start"]
+__all__ = ["IMAGE", "STAGE", "Begun", "Bind", "Inside", "InsidePlan", "Laid", "begin", "ordered", "start"]

@@ -27,14 +27,13 @@ def standard(
     working_directory: str,
     home: str | None,
     run_directory: str | None,
-    packages: Sequence[str] = (),
     folders: Sequence[str] = (),
     more: Sequence[Bind] = (),
 ) -> tuple[Bind, ...]:
     """Return what is bound into a root file system; `more` is the user's own and wins over ours.
 
-    `packages`: folders that workers import from, read-only: this package, and the folder that arms the tracer. `folders`: others
-    that are bound where the host has them: TMPDIR, and what the names above really are where they lead through links.
+    `folders`: others that are bound where the host has them: TMPDIR, and what the names above really are where they lead through
+    links.
     """
     ours = [Bind(source=path, destination=path) for path in _KERNEL]
     ours += [Bind(source=path, destination=path, read_only=True, optional=True) for path in _NETWORK]
@@ -45,7 +44,6 @@ def standard(
         if path and path != "/":
             ours.append(Bind(source=path, destination=path))
     ours += [Bind(source=path, destination=path, optional=True) for path in folders if path not in _FORBIDDEN]
-    ours += [Bind(source=path, destination=path, read_only=True) for path in packages]
     return ordered([*ours, *more])
 
 

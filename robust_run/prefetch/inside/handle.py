@@ -207,6 +207,11 @@ class Inside:
         """The image's interpreter; "" where it has none."""
         return self.ready.python
 
+    @property
+    def in_user_namespace(self) -> bool:
+        """Whether it is seen in a user namespace of ours."""
+        return self.ready.in_user_namespace
+
     def command(self, argv: Sequence[str], working_directory: str) -> list[str]:
         """Return the argv that runs a program inside; `argv[0]` is looked for there, on the PATH of the environment given to it.
 

@@ -24,11 +24,9 @@ from robust_run.prefetch.cache import Cache
 from robust_run.prefetch.errors import InsideFailed
 from robust_run.prefetch.inside import binds, environment, view
 from robust_run.prefetch.inside.troubles import Troubles
-from robust_run.prefetch.inside.types import Bind, InsidePlan
+from robust_run.prefetch.inside.types import IMAGE, STAGE, Bind, InsidePlan, Laid
 from robust_run.prefetch.rules.mount_ladder import MountChoice, Need, choose
 from robust_run.prefetch.server.config import LARGEST_CONFIG_BYTES
-
-_STAGE = "stage"
 
 
 @dataclass
@@ -40,6 +38,8 @@ class Holding:
     cache: Cache | None = None
     namespaces: list[int] = field(default_factory=list)
     """Descriptors: of the mount namespace, then of the user namespace if there is one."""
+    below: view.Below = field(default_factory=view.Below)
+    """The image, with what is laid over it."""
     changes: int = -1
     """Descriptor of the folder that keeps changes to the image, locked."""
     uid: int = field(default_factory=os.geteuid)
@@ -52,7 +52,7 @@ def make(plan: InsidePlan, troubles: Troubles) -> tuple[Holding, HolderReady]:
 
     Raises `RobustRunError`s of all kinds, with everything that is mounted still there: end the process then.
     """
-    stage = os.path.join(os.path.abspath(plan.cache_root), _STAGE)
+    stage = os.path.join(os.path.abspath(plan.cache_root), STAGE)
     try:
         os.makedirs(stage, mode=0o700, exist_ok=True)
     except OSError as error:
@@ -71,6 +71,8 @@ def make(plan: InsidePlan, troubles: Troubles) -> tuple[Holding, HolderReady]:
         syscalls.mount("tmpfs", stage, source="robust-run", flags=flags, options="mode=0755")
         os.chdir(stage)
         _mount(plan, holding, troubles)
+        if plan.laid is not None:
+            _lay(plan.laid, plan, holding, troubles)
         return holding, _show(plan, holding, as_user=as_user)
     except OSError as error:
         raise InsideFailed(f"{error.filename or stage}: {error.strerror}: the image cannot be entered") from error
@@ -106,16 +108,16 @@ def _whole(plan: InsidePlan, troubles: Troubles) -> Cache | None:
 
 
 def _mount(plan: InsidePlan, holding: Holding, troubles: Troubles) -> None:
-    """Make the image's file system at `view.IMAGE`."""
-    os.mkdir(view.IMAGE)
+    """Make the image's file system at `IMAGE`."""
+    os.mkdir(IMAGE)
     if holding.choice.rung == "unpack":
         from robust_run.prefetch.mount import unpack  # brings the fetching along
 
         holding.cache = holding.cache or Cache(plan.cache_root, plan.block_map)
         tool = squashfs.tool_in(os.environ, "unsquashfs") or ""
         tree = unpack.ensure(holding.cache, plan.image_url, tool, plan.serve_options, plan.limit_s)
-        syscalls.bind(tree, view.IMAGE)
-        syscalls.make_read_only(view.IMAGE, syscalls.NO_SETUID | syscalls.NO_DEVICES)
+        syscalls.bind(tree, IMAGE)
+        syscalls.make_read_only(IMAGE, syscalls.NO_SETUID | syscalls.NO_DEVICES)
         return
     image, offset_bytes = os.path.abspath(plan.image_url), plan.block_map.offset_bytes
     if holding.cache is not None:
@@ -135,7 +137,7 @@ def _mount(plan: InsidePlan, holding: Holding, troubles: Troubles) -> None:
         )
         troubles.serving(holding.block_server)
         image, offset_bytes = holding.block_server.image_path, 0
-    target = os.path.abspath(view.IMAGE)
+    target = os.path.abspath(IMAGE)
     if holding.choice.rung == "kernel":
         squashfs.by_kernel(image, target, offset_bytes=offset_bytes, limit_s=plan.limit_s)
     else:
@@ -144,10 +146,31 @@ def _mount(plan: InsidePlan, holding: Holding, troubles: Troubles) -> None:
         threading.Thread(target=troubles.reader_ended, args=(process.wait,), daemon=True).start()
 
 
+def _lay(laid: Laid, plan: InsidePlan, holding: Holding, troubles: Troubles) -> None:
+    """Lay what a set-up changed over the image."""
+    if holding.choice.tree != "overlay":
+        raise InsideFailed(f"{plan.image_url}: a set-up cannot be laid over it: this kernel has no overlayfs for us")
+    os.mkdir(view.LAID)
+    target = os.path.abspath(view.LAID)
+    if holding.choice.rung == "unpack":
+        from robust_run.prefetch.mount import unpack
+
+        os.rmdir(target)
+        unpack.unpack(squashfs.tool_in(os.environ, "unsquashfs") or "", laid.path, target, plan.limit_s)
+    elif holding.choice.rung == "kernel":
+        squashfs.by_loop(laid.path, target)
+    else:
+        tool = squashfs.squashfuse_in(os.environ) or ""
+        process = squashfs.by_squashfuse(tool, laid.path, target, limit_s=plan.limit_s)
+        threading.Thread(target=troubles.reader_ended, args=(process.wait,), daemon=True).start()
+    holding.below = view.lay(laid.layers, as_user=holding.choice.namespace == "user")
+
+
 def _show(plan: InsidePlan, holding: Holding, *, as_user: bool) -> HolderReady:
     """Make what programs will see, and note the namespaces in which they see it."""
-    env = environment.of_image(view.IMAGE)
-    python = environment.python_in(view.IMAGE, env)
+    below = holding.below
+    env = environment.of_image(below.tree)
+    python = environment.python_in(below.tree, env)
     mount_at = plan.block_map.mount_at
     if mount_at is None:
         root = view.make_root(
@@ -156,10 +179,11 @@ def _show(plan: InsidePlan, holding: Holding, *, as_user: bool) -> HolderReady:
             as_user=as_user,
             writable=plan.writable,
             name=plan.image_url,
+            below=below,
         )
         holding.namespaces.append(_namespace_with_root(root))
     else:
-        view.place_environment(mount_at, plan.binds, as_user=as_user, writable=plan.writable)
+        view.place_environment(mount_at, plan.binds, as_user=as_user, writable=plan.writable, below=below)
         holding.namespaces.append(own_namespace("mnt"))
         python = os.path.join(mount_at, python.lstrip("/")) if python else ""
     if as_user:
@@ -177,13 +201,13 @@ def _show(plan: InsidePlan, holding: Holding, *, as_user: bool) -> HolderReady:
 
 def _accounts(taken: Sequence[Bind], holding: Holding) -> list[Bind]:
     """Return binds of the image's own lists of users and groups, with us in them; none where they know us already."""
-    uid, gid = holding.uid, holding.gid
+    uid, gid, tree = holding.uid, holding.gid, holding.below.tree
     name = os.environ.get("LOGNAME") or os.environ.get("USER") or "user"
     files = {
         "/etc/passwd": binds.passwd(
-            environment.text_in(view.IMAGE, "/etc/passwd") or "", uid, gid, name, os.environ.get("HOME", "/")
+            environment.text_in(tree, "/etc/passwd") or "", uid, gid, name, os.environ.get("HOME", "/")
         ),
-        "/etc/group": binds.group(environment.text_in(view.IMAGE, "/etc/group") or "", gid, name),
+        "/etc/group": binds.group(environment.text_in(tree, "/etc/group") or "", gid, name),
     }
     made = []
     for path, text in files.items():

@@ -8,6 +8,9 @@ from robust_run.prefetch.rules.mount_ladder import LADDER, Rung
 from robust_run.prefetch.rules.types import BlockMap, BlockRun
 from robust_run.prefetch.server.config import ServeOptions
 
+#: Folder of the cache on which a place is made, in its own namespace only, and where in it the image is as it is.
+STAGE, IMAGE = "stage", "tree"
+
 
 class Bind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A file or folder of the host that programs in the image see."""
@@ -21,6 +24,14 @@ class Bind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Leave it out where the host has none."""
 
 
+class Laid(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Changes to an image that are seen as if they were part of it: a squashfs file of this node, verified."""
+
+    path: str
+    layers: tuple[str, ...]
+    """Folders in it, the uppermost first. Each is the image's tree, as far as something of it is changed, or removed."""
+
+
 class InsidePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All that is needed to make a place for workers. See `binds.standard` for what is usually bound."""
 
@@ -32,6 +43,8 @@ class InsidePlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     binds: tuple[Bind, ...] = ()
     writable: str | None = None
     """None: the image is read-only. "memory": changes live in memory and end with the job. A folder: they are kept there."""
+    laid: Laid | None = None
+    """What a set-up changed in the image. What workers write lies above it."""
     hot: tuple[BlockRun, ...] = ()
     serve_options: ServeOptions = ServeOptions()
     served: bool = True

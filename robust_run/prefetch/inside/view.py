@@ -11,17 +11,40 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 from robust_run.mounts import overlay, syscalls
 from robust_run.prefetch.errors import InsideFailed
 from robust_run.prefetch.image.places import NoPlaceError, resolve
-from robust_run.prefetch.inside.types import Bind
+from robust_run.prefetch.inside.types import IMAGE, Bind
 from robust_run.prefetch.rules.mount_ladder import Tree
 
-IMAGE, NEW_ROOT = "tree", "root"
+NEW_ROOT = "root"
+#: Where a set-up is mounted that is laid over the image, and the two together.
+LAID, _TOGETHER = "laid", "together"
 _LAYER, _UPPER = "layer", "upper"
 #: Binds that an image without overlayfs may cost.
 _MOST_PARTS = 20_000
+
+
+@dataclass(frozen=True)
+class Below:
+    """What lies below the mount points and what workers write: the image, or an image and what is laid over it."""
+
+    tree: str = IMAGE
+    """Where it can be looked at."""
+    layers: tuple[str, ...] = (IMAGE,)
+    """What an overlay of it is made of, the uppermost first."""
+
+
+def lay(layers: Sequence[str], *, as_user: bool) -> Below:
+    """Return the image at `IMAGE` with these layers over it, which lie below `LAID`. Raises OSError."""
+    os.mkdir(_TOGETHER)
+    below = (*(os.path.join(LAID, layer) for layer in layers), IMAGE)
+    flags = syscalls.NO_SETUID | syscalls.NO_DEVICES | syscalls.READ_ONLY
+    options = overlay.options_for(f"lowerdir={':'.join(below)}", as_user=as_user)
+    syscalls.mount("overlay", _TOGETHER, flags=flags, options=options)
+    return Below(_TOGETHER, below)
 
 
 def present(binds: Sequence[Bind]) -> list[Bind]:
@@ -36,24 +59,32 @@ def present(binds: Sequence[Bind]) -> list[Bind]:
 
 
 def make_root(
-    binds: Sequence[Bind], tree: Tree, *, as_user: bool, writable: str | None, name: str = "the image"
+    binds: Sequence[Bind],
+    tree: Tree,
+    *,
+    as_user: bool,
+    writable: str | None,
+    name: str = "the image",
+    below: Below = Below(),
 ) -> str:
-    """Make the root file system from the image at `IMAGE`, and return its path. Raises `InsideFailed`.
+    """Make the root file system from the image, and return its path. Raises `InsideFailed`.
 
-    `binds`: in order, see `binds.ordered`; `name`: of the image, for messages.
+    `binds`: in order, see `binds.ordered`; `name`: of the image, for messages; `below`: see `lay`.
     """
     binds = present(binds)
     outer = [bind for bind in binds if not any(_is_in(bind, other) for other in binds)]
     try:
-        wanted = {_place(IMAGE, bind): os.path.isdir(bind.source) for bind in outer}
+        wanted = {_place(below.tree, bind): os.path.isdir(bind.source) for bind in outer}
         if tree == "overlay":
-            _overlay(wanted, as_user=as_user, writable=writable)
+            _overlay(wanted, below, as_user=as_user, writable=writable)
         else:
             os.mkdir(NEW_ROOT)
             syscalls.bind(NEW_ROOT, NEW_ROOT)  # a mount of its own: the root of a namespace must be one
-            assemble(IMAGE, NEW_ROOT, wanted)
+            assemble(below.tree, NEW_ROOT, wanted)
         for bind in binds:
-            if not _fits_in(NEW_ROOT, bind) and not _leads_into_another(bind, binds):  # a place was made for it above
+            if not _fits_in(NEW_ROOT, bind) and not _leads_into_another(
+                bind, binds, below
+            ):  # a place was made for it above
                 raise InsideFailed(
                     f"{name}: there is no place for {bind.destination} in it: it is damaged; copy or build it again"
                 )
@@ -81,11 +112,11 @@ def _place(root: str, bind: Bind) -> str:
     return place
 
 
-def _overlay(wanted: dict[str, bool], *, as_user: bool, writable: str | None) -> None:
+def _overlay(wanted: dict[str, bool], below: Below, *, as_user: bool, writable: str | None) -> None:
     os.mkdir(_LAYER, 0o755)
     for place, is_folder in sorted(wanted.items()):
-        _make(place, is_folder)
-    options = f"lowerdir={_LAYER}:{IMAGE}"
+        _make(place, is_folder, below.tree)
+    options = f"lowerdir={':'.join((_LAYER, *below.layers))}"
     if writable is not None:
         os.mkdir(_UPPER, 0o755)
         if writable != "memory":
@@ -93,14 +124,15 @@ def _overlay(wanted: dict[str, bool], *, as_user: bool, writable: str | None) ->
         for name in ("changes", "work"):
             os.makedirs(os.path.join(_UPPER, name), 0o755, exist_ok=True)
         options += f",upperdir={_UPPER}/changes,workdir={_UPPER}/work"
+        options += "" if as_user else ",redirect_dir=off,metacopy=off"  # changes are whole files, whatever lies below
     os.mkdir(NEW_ROOT)
     flags = syscalls.NO_SETUID | syscalls.NO_DEVICES
     syscalls.mount("overlay", NEW_ROOT, flags=flags, options=overlay.options_for(options, as_user=as_user))
 
 
-def _make(place: str, is_folder: bool) -> None:
+def _make(place: str, is_folder: bool, tree: str) -> None:
     """Put a mount point into the layer, unless the image has it. Folders above it look as they do in the image."""
-    if _fits(os.path.join(IMAGE, place), is_folder):
+    if _fits(os.path.join(tree, place), is_folder):
         return
     done = ""
     for part in os.path.dirname(place).split("/"):
@@ -108,7 +140,7 @@ def _make(place: str, is_folder: bool) -> None:
         folder = os.path.join(_LAYER, done)
         if done and not os.path.isdir(folder):
             os.mkdir(folder)
-            os.chmod(folder, _mode(os.path.join(IMAGE, done)))
+            os.chmod(folder, _mode(os.path.join(tree, done)))
     _mount_point(os.path.join(_LAYER, place), is_folder)
 
 
@@ -169,10 +201,10 @@ def _fill(here: str, made: str, folder: str, opened: Collection[str], missing: C
     return count
 
 
-def _leads_into_another(bind: Bind, binds: Sequence[Bind]) -> bool:
+def _leads_into_another(bind: Bind, binds: Sequence[Bind], below: Below) -> bool:
     """Whether a destination lies in that of another bind, through links of the image or plainly."""
-    place = _place(IMAGE, bind)
-    return any(place.startswith(_place(IMAGE, other) + "/") for other in binds if other is not bind)
+    place = _place(below.tree, bind)
+    return any(place.startswith(_place(below.tree, other) + "/") for other in binds if other is not bind)
 
 
 def _fits_in(root: str, bind: Bind) -> bool:
@@ -199,17 +231,19 @@ def _hide_stage(bind: Bind) -> None:
         syscalls.detach(os.path.join(NEW_ROOT, _place(NEW_ROOT, bind), os.path.relpath(stage, source)))
 
 
-def place_environment(mount_at: str, binds: Sequence[Bind], *, as_user: bool, writable: str | None) -> None:
-    """Show the image at `IMAGE` in the host's own tree, at the folder where it belongs. Raises `InsideFailed`.
+def place_environment(
+    mount_at: str, binds: Sequence[Bind], *, as_user: bool, writable: str | None, below: Below = Below()
+) -> None:
+    """Show the image in the host's own tree, at the folder where it belongs. Raises `InsideFailed`.
 
     A folder that the host lacks is made there, empty. Where we may not, the folder above it is replaced, in this namespace, by a
     likeness that has it: what lies in that is the host's own and may be changed, but nothing can be added beside it.
     """
     target = os.path.realpath(mount_at)
     try:
-        shown = IMAGE
+        shown = below.tree
         if writable is not None:
-            _overlay({}, as_user=as_user, writable=writable)
+            _overlay({}, below, as_user=as_user, writable=writable)
             shown = NEW_ROOT
         if not _has_folder(target):
             _make_above(target)

@@ -104,6 +104,11 @@ def command(tool: str, image: str, made: str) -> list[str]:
     return [tool, "-no-progress", "-quiet", "-no-xattrs", "-no-exit-code", "-dest", made, image]
 
 
+def unpack(tool: str, image: str, made: str, limit_s: float) -> None:
+    """Unpack an image file that is here into a new folder. Raises `MountRefused`."""
+    _unpack(tool, image, made, time.monotonic() + limit_s)
+
+
 def _unpack(tool: str, image: str, made: str, deadline_s: float) -> None:
     try:
         done = subprocess.run(

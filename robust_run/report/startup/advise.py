@@ -132,6 +132,7 @@ def _snapshot(attempt: AttemptStartup, spent: Spent, _: Startup) -> Iterator[Adv
     """A set-up that was not there, or far away."""
     taken_s = spent.get("snapshot", 0.0)
     if "setup-built" in attempt.uses:
+        taken_s += spent.get("image", 0.0)  # where the set-up is in an image, both are made in one
         yield Advice(
             what="nothing: the next start restores the set-up that this one built",
             why="its commands were run at this start; keep --setup-store where all nodes reach it",
@@ -145,10 +146,10 @@ def _snapshot(attempt: AttemptStartup, spent: Spent, _: Startup) -> Iterator[Adv
         )
 
 
-def _image(_: AttemptStartup, spent: Spent, __: Startup) -> Iterator[Advice]:
+def _image(attempt: AttemptStartup, spent: Spent, _: Startup) -> Iterator[Advice]:
     """An image of which little was known."""
     taken_s = spent.get("image", 0.0)
-    if taken_s > FAR_S:
+    if taken_s > FAR_S and "setup-built" not in attempt.uses:
         yield Advice(
             what="robust image build, and --image-cache on a local disk",
             why=f"the image took {seconds(taken_s)} s to mount; of a built one only what a start reads is fetched first",

@@ -62,17 +62,12 @@ def compile_all(
     quiet = {**environment, "PYTHONHASHSEED": "0"}
     quiet.pop("PYTHONDONTWRITEBYTECODE", None)
     folder = os.path.dirname(stage)
-    processes = len(os.sched_getaffinity(0))
     commands = []
     for root in roots:
         top = os.path.join(stage, f"r{root.folder}")
-        listed = []
-        for number, part in enumerate(shares(_sources(top), processes)):
-            listed.append(os.path.join(folder, f"sources{root.folder}.{number}"))
-            with open(listed[-1], "wb") as file:
-                file.write(os.fsencode("\n".join(part)))
+        listed = write_lists(sources_in(top), os.path.join(folder, f"sources{root.folder}"))
         if listed:
-            commands.append(_command(listed, top, root.path))
+            commands.append(program(listed, "-s", top, "-p", root.path))
     # In the process in which commands run, so that its processes end with this one.
     order = CaptureOrder(
         layers=(), watched=(), commands=tuple(commands), cwd="/", private=(), parent=os.getpid(), shell=python[0]
@@ -101,12 +96,22 @@ def shares(sources: Iterable[tuple[str, int]], processes: int) -> list[list[str]
     return [part for part in found if part]
 
 
-def _command(listed: Sequence[str], top: str, path: str) -> str:
-    """Return a program that compiles all files of these lists, a process for each.
+def write_lists(sources: Iterable[tuple[str, int]], name: str, processes: int | None = None) -> list[str]:
+    """Write the list of each process into a file. Returns their paths: `name` and a number. Raises OSError."""
+    found = []
+    for number, part in enumerate(shares(sources, processes or len(os.sched_getaffinity(0)))):
+        found.append(f"{name}.{number}")
+        with open(found[-1], "wb") as file:
+            file.write(os.fsencode("\n".join(part)))
+    return found
+
+
+def program(listed: Sequence[str], *options: str) -> str:
+    """Return a Python program that compiles all files of these lists, a process for each. `options`: of compileall.
 
     What compileall's end is does not count: sources that cannot be compiled need not be reported.
     """
-    argv = ["-m", "compileall", "-qq", "-f", "--invalidation-mode", "unchecked-hash", "-s", top, "-p", path, "-i"]
+    argv = ["-m", "compileall", "-qq", "-f", "--invalidation-mode", "unchecked-hash", *options, "-i"]
     return (
         "import subprocess, sys\n"
         f"each = [subprocess.Popen([sys.executable, *{argv!r}, name]) for name in {list(listed)!r}]\n"
@@ -114,8 +119,11 @@ def _command(listed: Sequence[str], top: str, path: str) -> str:
     )
 
 
-def _sources(top: str) -> Iterator[tuple[str, int]]:
-    """Yield what programs may import. Packages' own tests, a quarter of all files, are compiled by who runs them."""
+def sources_in(top: str) -> Iterator[tuple[str, int]]:
+    """Yield the Python files that programs may import, and their lengths: no scripts, and not the tests of packages.
+
+    Those are a quarter of all files, and are compiled by who runs them.
+    """
     for folder, folders, names in os.walk(top):
         folders[:] = sorted(name for name in folders if name not in ("bin", "__pycache__", "tests"))
         for name in sorted(names):

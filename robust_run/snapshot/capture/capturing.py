@@ -6,12 +6,13 @@ import os
 import stat
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import msgspec
 
 from robust_run.snapshot.capture import bytecode, outside, scan
 from robust_run.snapshot.capture.running import check_codes, run_inside
-from robust_run.snapshot.capture.stage import listed, make_whiteouts, split_whiteouts
+from robust_run.snapshot.capture.stage import listed, make_whiteouts, names_in, split_whiteouts
 from robust_run.snapshot.capture.types import Captured, CaptureOrder, CaptureReport, Layer
 from robust_run.snapshot.capture.work import make_work, remove_work
 from robust_run.snapshot.errors import CaptureRefused
@@ -19,7 +20,7 @@ from robust_run.snapshot.roots import is_within
 from robust_run.snapshot.rules.types import Item, Method, Root
 
 #: Installers need not compile, as that is done for all at the end; no user is there to answer questions.
-_SETTINGS = {
+SETTINGS = {
     "PIP_COMPILE": "0",
     "PIP_NO_INPUT": "1",
     "PIP_DISABLE_PIP_VERSION_CHECK": "1",
@@ -28,7 +29,7 @@ _SETTINGS = {
 #: A set-up that runs out of room half-way is worse than another way to capture. /dev/shm of a container is often this small.
 LEAST_FREE_BYTES = 1 << 30
 #: Variables that name folders in which installers write what no job needs afterwards.
-_CACHES = ("TMPDIR", "XDG_CACHE_HOME", "PIP_CACHE_DIR", "UV_CACHE_DIR", "CCACHE_DIR", "TORCH_EXTENSIONS_DIR")
+CACHES = ("TMPDIR", "XDG_CACHE_HOME", "PIP_CACHE_DIR", "UV_CACHE_DIR", "CCACHE_DIR", "TORCH_EXTENSIONS_DIR")
 
 
 class CaptureSetup(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,7 +122,7 @@ class _Run:
         self._stage = os.path.join(folder, "stage")
         path = setup.environment.get("PATH", os.defpath)
         first = os.path.dirname(setup.python[0])
-        self._environment = {**setup.environment, **_SETTINGS, "PATH": f"{first}:{path}" if first else path}
+        self._environment = {**setup.environment, **SETTINGS, "PATH": f"{first}:{path}" if first else path}
 
     def over_overlays(self, reasons: list[str]) -> Captured | None:
         setup = self._setup
@@ -144,7 +145,7 @@ class _Run:
         ]
         removed, dropped = [], []
         for root, layer in zip(setup.roots, layers, strict=True):
-            gone, left = split_whiteouts(layer.upper, root.path)
+            gone, left = split_whiteouts(layer.upper, partial(names_in, root.path))
             removed.append(gone)
             dropped += [os.path.join(root.path, path) for path in left]
         method: Method = "userns-overlay" if report.userns else "overlay"
@@ -179,7 +180,7 @@ class _Run:
             watched=tuple(watched),
             commands=setup.commands,
             cwd=setup.cwd,
-            private=self._private("HOME", *_CACHES),
+            private=self._private("HOME", *CACHES),
             parent=os.getpid(),
         )
         report, last = run_inside(order, self._folder, self._environment, self._on_output)
@@ -205,7 +206,7 @@ class _Run:
         items = listed(self._stage, setup.roots, removed)
         return Captured(
             stage=self._stage,
-            roots=tuple(_counted(root, index, items) for index, root in enumerate(setup.roots)),
+            roots=tuple(counted(root, index, items) for index, root in enumerate(setup.roots)),
             items=tuple(items),
             method=method,
             has_whiteouts=has_whiteouts,
@@ -219,7 +220,7 @@ class _Run:
         """Add what was changed elsewhere. Raises `CaptureRefused` if that is certain and not to be passed over."""
         setup = self._setup
         skipped = [root.path for root in setup.roots] + [self._folder, os.path.realpath(setup.cwd), *report.watched]
-        skipped += self._private(*_CACHES)
+        skipped += self._private(*CACHES)
         system = [folder for folder in setup.watch if folder not in report.watched and os.access(folder, os.W_OK)]
         certain = certain + outside.changed_since(system, report.began_ns, skipped)
         if certain and setup.on_outside == "refuse":
@@ -234,7 +235,8 @@ class _Run:
         return msgspec.structs.replace(found, outside=named[: outside.MOST_NAMED])
 
 
-def _counted(root: Root, index: int, items: list[Item]) -> Root:
+def counted(root: Root, index: int, items: list[Item]) -> Root:
+    """Return a root with how much of it is changed and removed; `index`: which one it is."""
     mine = [item.kind for item in items if item.root == index]
     removed = mine.count("w")
     return msgspec.structs.replace(root, changed=len(mine) - removed, removed=removed)

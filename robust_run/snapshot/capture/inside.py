@@ -8,6 +8,7 @@ enclose them (see `enclosed`). No other process sees its mounts; they end with i
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,6 +26,9 @@ from robust_run.snapshot.capture.types import CaptureOrder, CaptureReport
 from robust_run.snapshot.errors import SnapshotError
 from robust_run.snapshot.roots import is_within
 
+_OURS = "/proc/self/fd/"
+_NAMESPACE = re.compile(r"/proc/\d+/fd/\d+")
+
 
 def main(order_path: str, report_path: str) -> int:
     """Carry out an order and write the report. Returns the exit code."""
@@ -38,7 +42,7 @@ def main(order_path: str, report_path: str) -> int:
     if os.getppid() != order.parent:  # it ended before `die_with_parent`: its signal does not come any more
         return 1
     try:
-        report = _carry_out(order)
+        report = _carry_out(_open_entry(order))
     except SnapshotError as error:
         report = CaptureReport(killed=str(error))
     except SystemExit:
@@ -98,14 +102,34 @@ def _watch(order: CaptureOrder, userns: bool) -> list[str]:
 
 def _run(command: str, order: CaptureOrder) -> int:
     """Run one command in a session of its own, and end what it leaves behind."""
+    argv, kept = _entering(order.entry)
     process = subprocess.Popen(
-        [order.shell, "-c", command], cwd=order.cwd, stdin=subprocess.DEVNULL, start_new_session=True
+        [*argv, order.shell, "-c", command],
+        cwd=order.cwd,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+        pass_fds=kept,
     )
     try:
         return process.wait()
     finally:
         _end_group(process.pid)
         _end_children()
+
+
+def _entering(entry: tuple[str, ...]) -> tuple[list[str], list[int]]:
+    """Return what enters an image with the namespaces that `_open_entry` has opened, and those."""
+    kept = [int(word.rpartition("/")[2]) for word in entry if word.startswith(_OURS)]
+    return list(entry), kept
+
+
+def _open_entry(order: CaptureOrder) -> CaptureOrder:
+    """Open the namespaces of an image while they can be seen by name: not so with the /proc of a process namespace."""
+    found = [
+        f"{_OURS}{os.open(word, os.O_RDONLY | os.O_CLOEXEC)}" if _NAMESPACE.fullmatch(word) else word
+        for word in order.entry
+    ]
+    return msgspec.structs.replace(order, entry=tuple(found))
 
 
 def _stop(_number: int, _frame: object) -> None:

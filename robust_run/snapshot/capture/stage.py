@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from robust_run.mounts import overlay
 from robust_run.snapshot.errors import CaptureRefused
@@ -26,10 +26,11 @@ def plain_mode(mode: int) -> int:
     return (mode & 0o777) | (owner >> 3) | (owner >> 6)
 
 
-def split_whiteouts(upper: str, lower: str) -> tuple[list[str], list[str]]:
+def split_whiteouts(upper: str, lower: Callable[[str], set[str]]) -> tuple[list[str], list[str]]:
     """Take whiteouts and special files out of an overlay's upper folder. Returns the names removed, and those dropped.
 
-    A folder that replaces one of the same name (opaque) hides what is in that one: each such name is removed.
+    A folder that replaces one of the same name (opaque) hides what is in that one: each such name is removed. `lower`: the names
+    in a folder below the overlay; only asked for those that `opaque_folders` returns.
     """
     removed: list[str] = []
     dropped: list[str] = []
@@ -54,10 +55,25 @@ def split_whiteouts(upper: str, lower: str) -> tuple[list[str], list[str]]:
                 os.unlink(item.path)
                 dropped.append(path)
         if is_opaque:
-            removed.extend(os.path.join(relative, name) for name in _names(os.path.join(lower, relative)) - names)
+            removed.extend(os.path.join(relative, name) for name in lower(relative) - names)
 
     visit("", _is_opaque(upper))
     return sorted(removed), sorted(dropped)
+
+
+def opaque_folders(upper: str) -> list[str]:
+    """Return the folders of an overlay's upper folder that hide what lies below them, with all folders in those."""
+    found: list[str] = []
+    waiting = [("", _is_opaque(upper))]
+    while waiting:
+        relative, is_opaque = waiting.pop()
+        found += [relative] if is_opaque else []
+        waiting += [
+            (os.path.join(relative, item.name), is_opaque or _is_opaque(item.path))
+            for item in list(os.scandir(os.path.join(upper, relative)))
+            if item.is_dir(follow_symlinks=False)
+        ]
+    return found
 
 
 def _open_folder(path: str, mode: int) -> None:
@@ -76,9 +92,10 @@ def _is_opaque(path: str) -> bool:
     return False
 
 
-def _names(folder: str) -> set[str]:
+def names_in(top: str, path: str) -> set[str]:
+    """Return the names in a folder below another; none where there is no such folder."""
     try:
-        return set(os.listdir(folder))
+        return set(os.listdir(os.path.join(top, path)))
     except OSError:
         return set()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from robust_run.snapshot.rules.types import Item, Method, Root
+from robust_run.snapshot.rules.types import Item, Method, Root, SnapshotPlatform
 
 
 class Layer(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +29,8 @@ class CaptureOrder(msgspec.Struct, frozen=True, kw_only=True):
     parent: int
     """Process without which nothing is to be run."""
     shell: str = "/bin/sh"
+    entry: tuple[str, ...] = ()
+    """Beginning of a command line that runs the rest inside an image (see `prefetch.inside`); empty: they run here."""
     enclose: bool = True
     """Whether the commands are in a process namespace, so that the kernel ends what they started; their mounts, too."""
 
@@ -64,5 +66,7 @@ class Captured(msgspec.Struct, frozen=True, kw_only=True):
     dropped: tuple[str, ...]
     """Sockets, devices and pipes that were left out."""
     took_s: float
+    platform: SnapshotPlatform | None = None
+    """What it was compiled for, where that was not known before: inside an image."""
     reasons: tuple[str, ...]
     """Why better ways to capture were not possible."""

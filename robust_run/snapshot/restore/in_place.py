@@ -18,6 +18,7 @@ import msgspec
 from robust_run.atomic_file import write_file
 from robust_run.mounts import table
 from robust_run.snapshot.errors import RestoreRefused
+from robust_run.snapshot.rules.manifest import is_of_image
 from robust_run.snapshot.rules.types import Item, SnapshotManifest
 from robust_run.store.digests import digest
 
@@ -67,6 +68,8 @@ def state_of(manifest: SnapshotManifest) -> Literal["none", "copying", "done"]:
 
 def copy_over(manifest: SnapshotManifest, items: Sequence[Item], unpacked: str) -> None:
     """Copy an unpacked image over its roots. Raises `RestoreRefused`; what is half done is then marked so."""
+    if is_of_image(manifest):
+        raise RestoreRefused("it was built inside an image, and belongs nowhere else")
     if state_of(manifest) == "done":
         return
     for root in manifest.roots:

@@ -13,7 +13,7 @@ from robust_run.decoders import json_decoder
 from robust_run.snapshot import platforms, roots
 from robust_run.snapshot.errors import SnapshotDamaged, SnapshotRefused
 from robust_run.snapshot.rules import key
-from robust_run.snapshot.rules.types import VERSION, SnapshotManifest, SnapshotPlatform
+from robust_run.snapshot.rules.types import IMAGE, VERSION, SnapshotManifest, SnapshotPlatform
 
 NAME = "snapshot.json"
 LARGEST_BYTES = 64 << 20
@@ -81,6 +81,11 @@ def check_fits(manifest: SnapshotManifest, ours: SnapshotPlatform, expected_key:
         raise SnapshotRefused(f"snapshot {manifest.key[:16]}: {reason}")
 
 
+def is_of_image(manifest: SnapshotManifest) -> bool:
+    """Whether a snapshot was built inside an image, and is of use only laid over that."""
+    return any(item.name == IMAGE for item in manifest.ingredients)
+
+
 def signature_of(manifest: SnapshotManifest, token: str) -> str:
     """Return the HMAC-SHA256 of all fields but the signature, in hex."""
     body = msgspec.json.encode(msgspec.structs.replace(manifest, signature=""))
@@ -126,7 +131,8 @@ def _roots_wrong(found: SnapshotManifest) -> str | None:
     for index, root in enumerate(found.roots):
         if root.folder != str(index):
             return f"root {index} has the folder {root.folder[:20]!r}"
-        reason = roots.what_is_wrong(root.path)
+        is_whole_image = root.path == "/" and is_of_image(found)
+        reason = None if is_whole_image else roots.what_is_wrong(root.path)
         if reason is not None:
             return f"root {root.path[:200]!r}: {reason}"
         if any(roots.is_within(root.path, other.path) for other in found.roots[:index]):

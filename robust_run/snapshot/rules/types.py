@@ -15,6 +15,10 @@ Kind = Literal["f", "d", "l", "w"]
 Compression = Literal["zstd", "lz4"]
 
 
+#: Name of the ingredient of a set-up that is done inside an image: the identity of that image.
+IMAGE = "image"
+
+
 class Ingredient(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One thing that decides what the set-up commands produce."""
 

@@ -64,6 +64,14 @@ def test_a_batch_script_that_installs_wants_a_set_up() -> None:
     assert advised(found)[0].startswith("--setup")
 
 
+def test_an_image_in_which_the_set_up_was_built_was_not_slow_to_mount() -> None:
+    start = {"imports_s": 0.1, "load_s": 0.1, "image_s": 40.0, "first_step_s": 150.0}
+    assert advised(one(**start, uses=("image",)))[0].startswith("robust image build")
+    (found,) = advise(startup_of(one(**start, uses=("image", "setup", "setup-built"))))
+    assert found.what == "nothing: the next start restores the set-up that this one built"
+    assert 39.0 < found.saves_s < 40.0
+
+
 def test_a_slow_node_is_to_be_looked_at() -> None:
     assert advised(slow_node())[0] == "look at node-7; while the job runs, robust evict node-7 leaves it out"
 

@@ -7,12 +7,11 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 
-import robust_run
+from robust_run.launcher.agent.places.own_package import own_binds, package
 from robust_run.launcher.model.job import JobSpec
 from robust_run.launcher.model.job_parts import ImageUse
 from robust_run.prefetch.belonging import is_in
 from robust_run.prefetch.inside import Bind, binds
-from robust_run.tracer.files.arming import ARM_FOLDER
 
 #: Where a machine has its own system: what an image has there is not replaced because a script lies there.
 _SYSTEM = ("bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "proc", "run", "sbin", "sys", "usr")
@@ -23,7 +22,6 @@ def binds_of(spec: JobSpec, image: ImageUse, env: Mapping[str, str], run_folder:
     here = os.getcwd()
     home = env.get("HOME", "")
     home = home if os.path.isabs(home) and os.path.isdir(home) else ""
-    package = os.path.dirname(os.path.abspath(robust_run.__file__))
     folders = [env.get("TMPDIR", ""), script_folder(spec, here), spec.ckpt_dir or ""]
     if spec.ckpt_dir:
         with suppress(OSError):  # it need not be there yet, and nothing can be bound before it is
@@ -34,9 +32,8 @@ def binds_of(spec: JobSpec, image: ImageUse, env: Mapping[str, str], run_folder:
         working_directory=here,
         home=home or None,
         run_directory=run_folder,
-        packages=tuple(dict.fromkeys((package, *([] if ARM_FOLDER.startswith(f"{package}/") else [ARM_FOLDER])))),
         folders=[path for path in dict.fromkeys([*folders, *real]) if os.path.isabs(path)],
-        more=(*binds.of_this_host(), *users_binds(image)),
+        more=(*binds.of_this_host(), *own_binds(image.cache), *users_binds(image)),
     )
 
 
@@ -45,7 +42,6 @@ def seen(spec: JobSpec, env: Mapping[str, str], run_folder: str | None) -> dict[
 
     The environment in which robust-run itself lies may be replaced as a whole: an image is often made of that very one.
     """
-    package = os.path.dirname(os.path.abspath(robust_run.__file__))
     found = {
         os.getcwd(): "the working directory",
         env.get("HOME", ""): "the home folder",
@@ -53,8 +49,8 @@ def seen(spec: JobSpec, env: Mapping[str, str], run_folder: str | None) -> dict[
         spec.ckpt_dir or "": "--ckpt-dir",
         os.path.dirname(os.path.abspath(sys.prefix)): "more than robust-run's own environment",
     }
-    if not is_in(os.path.realpath(package), os.path.realpath(sys.prefix)):
-        found[package] = "robust-run itself"
+    if not is_in(os.path.realpath(package()), os.path.realpath(sys.prefix)):
+        found[package()] = "robust-run itself"
     return {os.path.realpath(path): what for path, what in found.items() if path}
 
 

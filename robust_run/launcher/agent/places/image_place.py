@@ -7,9 +7,11 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError, RobustRunError
+from robust_run.launcher.agent.places.own_package import library, moved
 from robust_run.launcher.agent.places.place import Hears, HeldPlace
 from robust_run.launcher.agent.thread_messages import write_report
 from robust_run.launcher.model.job import JobSpec
@@ -19,8 +21,11 @@ from robust_run.prefetch.launch import Prepared
 from robust_run.prefetch.server import control
 from robust_run.prefetch.window import ImageStart
 
+if TYPE_CHECKING:
+    from robust_run.launcher.agent.places.setup_place import SetupBrought
+
 #: Variables that would put a launcher inside a worker into an image again.
-_OURS = ("ROBUST_IMAGE", "ROBUST_IMAGE_WRITABLE")
+_OURS = ("ROBUST_IMAGE", "ROBUST_IMAGE_WRITABLE", "ROBUST_SETUP", "ROBUST_SETUP_FILE", "ROBUST_REFRESH_SETUP")
 _ASK_S = 10.0
 
 
@@ -45,7 +50,7 @@ class ImagePlace(HeldPlace[MadeImage]):
     """One node's image. Made by `image_start.open_image`; used as `HeldPlace` says."""
 
     kind = "image"
-    uses = ("image",)
+    uses: tuple[str, ...] = ("image",)
     where = "the image"
 
     def __init__(
@@ -55,10 +60,22 @@ class ImagePlace(HeldPlace[MadeImage]):
         clock: Clock,
         say: Callable[[str], None],
         start: Callable[[Hears], MadeImage],
+        brought: Callable[[], SetupBrought] | None = None,
     ) -> None:
-        """`start` makes the place, given who hears of it. Raises `ImageError`."""
+        """`start` makes the place, given who hears of it. Raises `ImageError`. `brought`: the set-up that is laid over the image,
+        asked for once that is made; None: there is none.
+        """
         super().__init__(spec, f"image {image.url}", clock, say, start)
+        self._cache = image.cache
+        self.library = library(image.cache)
         self._peers: tuple[str, ...] = ()
+        self._brought: SetupBrought | None = None
+        if brought is not None:
+            from robust_run.launcher.agent.places.setup_place import snapshot_of
+
+            self._brought = brought()
+            self.uses = ("image", "setup", "setup-built") if self._brought.was_built else ("image", "setup")
+            self.snapshot = snapshot_of(self._brought)
         if spec.is_python and not self._python:
             self._made.stop()
             raise PlatformError(
@@ -68,7 +85,12 @@ class ImagePlace(HeldPlace[MadeImage]):
     @property
     def sentence(self) -> str:
         """See `HeldPlace`."""
-        return f"{self.name}: {self._made.inside.ready.chosen}; {self._made.prepared.plan.why}"
+        made = f"{self.name}: {self._made.inside.ready.chosen}; {self._made.prepared.plan.why}"
+        if self._brought is None:
+            return made
+        from robust_run.launcher.agent.places.setup_place import words_of
+
+        return f"{made}; set-up {self._brought.plan.key.digest[:16]} in it: {words_of(self._brought)}"
 
     @property
     def block_port(self) -> int:  # type: ignore[override]
@@ -114,7 +136,17 @@ class ImagePlace(HeldPlace[MadeImage]):
         """See `HeldPlace`."""
         return {name: value for name, value in self._made.inside.environment(env).items() if name not in _OURS}
 
+    def moved(self, env: Mapping[str, str]) -> dict[str, str]:
+        """See `HeldPlace`."""
+        return moved(env, self._cache)
+
     def report(self, path: str, start: ImageStart | None) -> None:
         """See `HeldPlace`."""
         if start is not None:
             write_report(path, start, self._say)
+        elif self._brought is not None:
+            from robust_run.launcher.agent.places.setup_place import keep, report_of
+
+            beside = os.path.join(os.path.dirname(os.path.dirname(path)), "setup", os.path.basename(path))
+            write_report(beside, report_of(self._brought, self._made.inside.ready.chosen), self._say)
+            keep(beside, self._brought, self._say)

@@ -11,8 +11,10 @@ from robust_run.errors import PlatformError
 from robust_run.launcher.agent.interruptible import unless_interrupted
 from robust_run.launcher.agent.places.image_binds import binds_of, seen, users_binds
 from robust_run.launcher.agent.places.image_place import ImagePlace, MadeImage
+from robust_run.launcher.agent.places.own_package import own_binds
 from robust_run.launcher.agent.places.place import Hears, OpenedPlace
 from robust_run.launcher.agent.places.read_ahead import MountedAhead, launch_of
+from robust_run.launcher.agent.places.snapshot_news import News
 from robust_run.launcher.model.job import JobSpec
 from robust_run.launcher.model.job_parts import ImageUse
 from robust_run.prefetch import belonging, inside
@@ -32,16 +34,29 @@ def open_image(
     say: Callable[[str], None],
     lifeline: int,
     token: str = "",
+    news: News | None = None,
 ) -> OpenedPlace:
-    """Make the image of a job ready on this node. Raises PlatformError, UserError, and `Interrupted` by a signal.
+    """Make the image of a job ready on this node, with its set-up if it has one.
+
+    Raises PlatformError, UserError, and `Interrupted` by a signal.
 
     Ending signals must be held (see `guard.hold_signals`); `lifeline`: see `guard.run_guarded`. `token`: the secret of a job of
-    several nodes, which then give each other blocks.
+    several nodes, which then give each other blocks. `news`: of the set-up, for a job that has one.
     """
     assert spec.image is not None
     image = spec.image
     if mounted_image(env, image.url) is not None:
-        return OpenedPlace(None, MountedAhead(spec, image, clock, say))
+        ahead = MountedAhead(spec, image, clock, say)
+        if spec.setup is None or news is None:
+            return OpenedPlace(None, ahead)
+        from robust_run.launcher.agent.places.setup_start import open_setup
+
+        return open_setup(spec, env, clock, say, lifeline, news)._replace(ahead=ahead)
+    if spec.setup is not None and news is not None:
+        from robust_run.launcher.agent.places.image_setup import ImageSetupOpening
+
+        opening = ImageSetupOpening(spec, env, clock, run_folder, say, news, token)
+        return OpenedPlace(unless_interrupted(opening.open, spec, lifeline, "the set-up", opening.give_up), None)
     place = unless_interrupted(
         lambda: _make(spec, image, env, clock, run_folder, say, token), spec, lifeline, "the image"
     )
@@ -57,27 +72,37 @@ def _make(
     say: Callable[[str], None],
     token: str,
 ) -> ImagePlace:
-    try:
-        for folder in (run_folder, image.writable):
-            if folder and folder != "memory":
-                os.makedirs(folder, mode=0o700, exist_ok=True)
-    except OSError as error:
-        raise PlatformError(f"{error.filename}: {error.strerror}: choose another folder") from error
-    launch = launch_of(spec, "image")
-    peers = _peers(token) if spec.many is not None else None
+    make_folders(image, run_folder)
     with ExitStack() as unused:
         begun = [inside.begin()]  # its Python starts while the block map and the hot list are on their way
         unused.callback(_close, begun)
-        prepared = prepare(image.url, image.cache, launch, os.uname().machine, peers=peers)
-        for problem in prepared.problems:
-            say(f"image {image.url}: {problem}")
-        plan = _plan(spec, image, prepared, env, run_folder)
+        prepared = prepared_image(spec, image, say, token)
+        plan = plan_of(spec, image, prepared, env, run_folder)
 
         def start(hears: Hears) -> MadeImage:
             waiting = begun.pop() if begun else None
             return MadeImage(inside.start(plan, on_problem=hears.trouble, on_note=hears.note, begun=waiting), prepared)
 
         return ImagePlace(spec, image, clock, say, start)
+
+
+def make_folders(image: ImageUse, run_folder: str | None) -> None:
+    """Make the folders that are bound into the image. Raises PlatformError."""
+    try:
+        for folder in (run_folder, image.writable):
+            if folder and folder != "memory":
+                os.makedirs(folder, mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise PlatformError(f"{error.filename}: {error.strerror}: choose another folder") from error
+
+
+def prepared_image(spec: JobSpec, image: ImageUse, say: Callable[[str], None], token: str) -> Prepared:
+    """Return what this launch knows of its image. Raises RobustRunError."""
+    peers = _peers(token) if spec.many is not None else None
+    prepared = prepare(image.url, image.cache, launch_of(spec, "image"), os.uname().machine, peers=peers)
+    for problem in prepared.problems:
+        say(f"image {image.url}: {problem}")
+    return prepared
 
 
 def _close(unused: list[inside.Begun]) -> None:
@@ -90,9 +115,10 @@ def _peers(token: str) -> PeerOptions | None:
     return PeerOptions(token=token_of(token), members_wait_s=MEMBERS_WAIT_S) if token else None
 
 
-def _plan(
+def plan_of(
     spec: JobSpec, image: ImageUse, prepared: Prepared, env: Mapping[str, str], run_folder: str | None
 ) -> inside.InsidePlan:
+    """Return the plan of the image. Raises PlatformError, UserError."""
     mount_at = prepared.block_map.mount_at
     is_environment = mount_at is not None
     if mount_at is not None and (reason := belonging.why_not(os.path.realpath(mount_at), seen(spec, env, run_folder))):
@@ -104,7 +130,9 @@ def _plan(
         image_url=prepared.image_url,
         block_map=prepared.block_map,
         cache_root=prepared.cache_root,
-        binds=users_binds(image) if is_environment else binds_of(spec, image, env, run_folder),
+        binds=inside.ordered((*own_binds(image.cache), *users_binds(image)))
+        if is_environment
+        else binds_of(spec, image, env, run_folder),
         writable=image.writable,
         hot=prepared.plan.hot,
         serve_options=prepared.options,

@@ -1,6 +1,6 @@
-"""Warm processes inside an image or environment: that needs robust_run and msgspec for the Python there.
+"""Warm processes inside an image or environment: made of the robust_run there, or else of this one, which is bound in.
 
-It is asked of that Python, in a process of its own, beside the first attempt.
+The Python there is asked what it has and whether it can import ours, in a process of its own, beside the first attempt.
 """
 
 from __future__ import annotations
@@ -15,28 +15,43 @@ from robust_run.version import __version__
 
 #: The workers' imports go first: they ask an image for the same blocks.
 ASK_AFTER_S = 1.0
-_NONE = "none"
-_CODE = (
-    "import os, sys; del sys.path[0]\n"
-    "try:\n"
-    "    import msgspec, robust_run.version as found\n"
-    "    version = found.__version__\n"
-    "except ImportError:\n"
-    f"    version = {_NONE!r}\n"
-    "os.write(int(sys.argv[1]), version.encode())\n"
-)
-_LONGEST = 100
+_NONE, _YES = "none", "yes"
+#: Says which version the Python there has, and on a second line whether it can be warm with ours, where that is wanted.
+_CODE = f"""
+import os, sys
+del sys.path[0]
+try:
+    import msgspec, robust_run.version as found
+    version = found.__version__
+except Exception:
+    version = {_NONE!r}
+ours = ""
+if version != {__version__!r} and sys.argv[2]:
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("robust_run", "msgspec")]:
+        del sys.modules[name]
+    sys.path.insert(0, sys.argv[2])
+    try:
+        import robust_run.launcher.agent.warm.process
+        ours = {_YES!r}
+    except BaseException as error:
+        ours = " ".join(("%s: %s" % (type(error).__name__, error)).split())
+os.write(int(sys.argv[1]), ("%s\\n%s" % (version, ours)).encode("utf-8", "replace")[:400])
+"""
+_LONGEST = 400
 
 
 def reason(found: str, where: str = "the image") -> str:
-    """Return why no warm process can be in a place, by the version of robust_run that it has; empty: one can. Pure."""
-    if found == __version__:
+    """Return why no warm process can be in a place, by what its Python says; empty: one can. Pure."""
+    version, _, ours = found.partition("\n")
+    if version == __version__ or ours == _YES:
         return ""
-    if found == _NONE:
-        return f"{where} has no robust_run for its Python (with robust_run {__version__} in it, restarts are faster)"
-    if not found:
+    if not version:
         return f"{where}'s Python could not be asked whether it has robust_run (store.log says why)"
-    return f"{where} has robust_run {found!r}, and this one is {__version__}"
+    cannot = f", and cannot use this one: {ours}" if ours else ""
+    if version == _NONE:
+        better = "" if ours else f" (with robust_run {__version__} in it, restarts are faster)"
+        return f"{where} has no robust_run for its Python{cannot}{better}"
+    return f"{where} has robust_run {version!r}, and this one is {__version__}{cannot}"
 
 
 class ImageWarmth:
@@ -48,9 +63,13 @@ class ImageWarmth:
         enter: Callable[[tuple[str, ...]], tuple[str, ...]],
         start_helper: StartsHelpers,
         where: str,
+        library: str = "",
     ) -> None:
-        """`where`: for messages. `starter.off` may hold a reason of its own already: then the image is not asked."""
+        """`where`: for messages; `library`: see `HeldPlace`.
+
+        `starter.off` may hold a reason of its own already: then the image is not asked."""
         self._starter, self._enter, self._start_helper, self._where = starter, enter, start_helper, where
+        self._library = library
         self._answer: int | None = None
         """Descriptor where the answer arrives."""
         self._is_settled = bool(starter.off)
@@ -70,20 +89,23 @@ class ImageWarmth:
         except BlockingIOError:
             return False
         os.close(self._answer)
-        self._settle(reason(found.decode(errors="replace"), self._where))
+        said = found.decode(errors="replace")
+        self._settle(reason(said, self._where), self._library if said.endswith(f"\n{_YES}") else "")
         return not self._starter.off
 
     def _ask(self, twin: StartPlan) -> None:
         self._answer, theirs = os.pipe()
         os.set_blocking(self._answer, False)
         try:
-            self._start_helper(self._enter((twin.argv[0], "-c", _CODE, str(theirs))), twin.plain_env, (theirs,))
+            self._start_helper(
+                self._enter((twin.argv[0], "-c", _CODE, str(theirs), self._library)), twin.plain_env, (theirs,)
+            )
         except PlatformError as error:
             os.close(self._answer)
             self._settle(str(error))
         finally:
             os.close(theirs)
 
-    def _settle(self, why_not: str) -> None:
-        self._starter.settle(why_not)
+    def _settle(self, why_not: str, library: str = "") -> None:
+        self._starter.settle(why_not, library)
         self._is_settled = True

@@ -97,6 +97,10 @@ class HeldPlace(ABC, Generic[MadeT]):
     """What advice on starts depends on (see `report.startup.advise`)."""
     has_our_torch = False
     """Whether the workers' torch and NCCL are those that this process would import."""
+    snapshot = b""
+    """Manifest of the set-up that it has, for other nodes of the job; empty: none, or its commands were run on each node."""
+    library = ""
+    """Folder inside from which robust_run of this machine can be imported where the place has none; empty: there is none."""
     block_port = 0
     """Where other nodes of the job get blocks; 0: nowhere."""
 
@@ -141,6 +145,10 @@ class HeldPlace(ABC, Generic[MadeT]):
     @abstractmethod
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
         """Return what programs inside have in place of our environment."""
+
+    def moved(self, env: Mapping[str, str]) -> dict[str, str]:
+        """Return variables of a process inside, with what they name of this package as it is there."""
+        return dict(env)
 
     @abstractmethod
     def report(self, path: str, start: ImageStart | None) -> None:

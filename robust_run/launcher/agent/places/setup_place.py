@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from robust_run.prefetch.window import ImageStart
 
 #: Variables that would have a launcher inside a worker do the set-up again.
-_OURS = ("ROBUST_SETUP", "ROBUST_SETUP_FILE", "ROBUST_REFRESH_SETUP")
+OURS = ("ROBUST_SETUP", "ROBUST_SETUP_FILE", "ROBUST_REFRESH_SETUP")
 #: A snapshot with one of these may have another torch or NCCL than this process would import.
 _OF_TORCH = ("torch", "nvidia-nccl")
 
@@ -82,21 +82,16 @@ class SetupPlace(HeldPlace[RestoredEnvironment]):
         super().__init__(spec, f"set-up {brought.plan.key.digest[:16]}", clock, say, start)
         self._brought = brought
         self.uses = ("setup", "setup-built") if brought.was_built else ("setup",)
-        self.snapshot = manifests.encode(brought.manifest) if brought.manifest is not None else b""
-        """For other nodes of the job; empty: there is none. It keeps no signature: the sender is known."""
+        self.snapshot = snapshot_of(brought)
         packages = brought.manifest.packages if brought.manifest is not None else ()
         self.has_our_torch = not any(each.name.lower().startswith(_OF_TORCH) for each in packages)
 
     @property
     def sentence(self) -> str:
         """See `HeldPlace`."""
-        found = self._brought.manifest
-        if found is None:
+        if self._brought.manifest is None:
             return f"{self.name}: {self._made.choice.sentence()}"
-        how = "built here" if self._brought.was_built else f"built by {found.builder}"
-        packages = f"{len(found.packages)} package{'' if len(found.packages) == 1 else 's'}"
-        took = f"restored in {self._brought.restored_s:.2f} s"
-        return f"{self.name}: {packages}, {how} in {found.took_s:.1f} s, {took}; {self._made.choice.sentence()}"
+        return f"{self.name}: {words_of(self._brought)}; {self._made.choice.sentence()}"
 
     def program(self, argv: Sequence[str]) -> tuple[str, ...]:
         """See `HeldPlace`: at the same path, so as it is."""
@@ -108,38 +103,62 @@ class SetupPlace(HeldPlace[RestoredEnvironment]):
 
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
         """See `HeldPlace`."""
-        return {name: value for name, value in self._made.environment(env).items() if name not in _OURS}
+        return {name: value for name, value in self._made.environment(env).items() if name not in OURS}
 
     def report(self, path: str, start: ImageStart | None) -> None:
         """See `HeldPlace`. The first time, also what the installers wrote, and the snapshot for those who come later."""
-        brought, found = self._brought, self._brought.manifest
-        made = SetupReport(
-            key=brought.plan.key.digest,
-            commands=tuple(map(blanked, brought.plan.setup.commands)),
-            restored=self._made.choice.sentence(),
-            was_built=brought.was_built,
-            found_s=round(brought.found_s, 3),
-            restored_s=round(brought.restored_s, 3),
-            start=msgspec.Raw(msgspec.json.encode(start)),
-        )
-        if found is not None:
-            made = msgspec.structs.replace(
-                made,
-                image_sha256=found.image_sha256,
-                image_bytes=found.image_bytes,
-                builder=found.builder,
-                built_unix_s=found.built_unix_s,
-                packages=found.packages,
-            )
-        write_report(path, made, self._say)
+        made = report_of(self._brought, self._made.choice.sentence())
+        write_report(path, msgspec.structs.replace(made, start=msgspec.Raw(msgspec.json.encode(start))), self._say)
         if start is None:
-            self._keep(path.removesuffix(".json") + ".log", b"".join(brought.output))
-            self._keep(os.path.join(os.path.dirname(path), manifests.NAME), self.snapshot)
+            keep(path, self._brought, self._say)
 
-    def _keep(self, path: str, data: bytes) -> None:
-        if not data:
-            return
+
+def snapshot_of(brought: SetupBrought) -> bytes:
+    """Return the manifest for other nodes of the job; empty: there is none. It keeps no signature: the sender is known."""
+    return manifests.encode(brought.manifest) if brought.manifest is not None else b""
+
+
+def words_of(brought: SetupBrought) -> str:
+    """Return how a node came to its set-up, for people."""
+    found = brought.manifest
+    assert found is not None
+    how = "built here" if brought.was_built else f"built by {found.builder}"
+    packages = f"{len(found.packages)} package{'' if len(found.packages) == 1 else 's'}"
+    return f"{packages}, {how} in {found.took_s:.1f} s, restored in {brought.restored_s:.2f} s"
+
+
+def report_of(brought: SetupBrought, restored: str) -> SetupReport:
+    """Return what is written of a start. `restored`: in which way, for people."""
+    made = SetupReport(
+        key=brought.plan.key.digest,
+        commands=tuple(map(blanked, brought.plan.setup.commands)),
+        restored=restored,
+        was_built=brought.was_built,
+        found_s=round(brought.found_s, 3),
+        restored_s=round(brought.restored_s, 3),
+    )
+    found = brought.manifest
+    if found is None:
+        return made
+    return msgspec.structs.replace(
+        made,
+        image_sha256=found.image_sha256,
+        image_bytes=found.image_bytes,
+        builder=found.builder,
+        built_unix_s=found.built_unix_s,
+        packages=found.packages,
+    )
+
+
+def keep(path: str, brought: SetupBrought, say: Callable[[str], None]) -> None:
+    """Write what the installers wrote, and the snapshot for those who come later, beside the report at `path`."""
+    files = {
+        path.removesuffix(".json") + ".log": b"".join(brought.output),
+        os.path.join(os.path.dirname(path), manifests.NAME): snapshot_of(brought),
+    }
+    for name, data in files.items():
         try:
-            write_file(path, data)
+            if data:
+                write_file(name, data)
         except OSError as error:
-            self._say(f"{path}: {error.strerror}: it is not written down")
+            say(f"{name}: {error.strerror}: it is not written down")

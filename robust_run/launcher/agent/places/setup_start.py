@@ -18,14 +18,15 @@ import msgspec
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError
 from robust_run.launcher.agent.interruptible import unless_interrupted
-from robust_run.launcher.agent.places.place import Hears, OpenedPlace
+from robust_run.launcher.agent.places.place import AnyPlace, Hears, OpenedPlace
 from robust_run.launcher.agent.places.setup_place import SetupBrought, SetupPlace
 from robust_run.launcher.agent.places.setup_progress import SetupProgress
 from robust_run.launcher.agent.places.snapshot_news import News
 from robust_run.launcher.model.job import JobSpec
 from robust_run.launcher.model.job_parts import SetupUse
-from robust_run.snapshot import catalog, defaults, planning, rerunning, restoring, starting
+from robust_run.snapshot import building, catalog, defaults, planning, rerunning, restoring, starting
 from robust_run.snapshot.building import BuildPlan
+from robust_run.snapshot.capture import capturing
 from robust_run.snapshot.errors import SetupFailed, SnapshotDamaged, SnapshotRefused
 from robust_run.snapshot.restored import RestoredEnvironment
 from robust_run.snapshot.rules import key
@@ -49,7 +50,7 @@ def open_setup(
     Ending signals must be held (see `guard.hold_signals`); `lifeline`: see `guard.run_guarded`.
     """
     assert spec.setup is not None
-    opening = _Opening(spec, spec.setup, env, clock, say, news)
+    opening = SetupOpening(spec, spec.setup, env, clock, say, news)
     return OpenedPlace(unless_interrupted(opening.open, spec, lifeline, "the set-up", opening.give_up), None)
 
 
@@ -73,7 +74,7 @@ class _Relay:
                 listener(sentence)
 
 
-class _Opening:
+class SetupOpening:
     """One start."""
 
     def __init__(
@@ -87,18 +88,22 @@ class _Opening:
     ) -> None:
         self._spec, self._use, self._env, self._clock, self._say, self._news = spec, use, env, clock, say, news
         self._progress = SetupProgress(clock, say)
+        self._capture: building.Capture = capturing.capture
 
     def give_up(self, thread: threading.Thread) -> None:
         """End what runs, in the thread where it does."""
         self._progress.give_up()
         thread.join(STOP_S)
 
-    def open(self) -> SetupPlace:
-        """Do it. Raises PlatformError, UserError."""
-        use, env = self._use, self._env
+    def _plan(self) -> BuildPlan:
+        """Return what is to be done. Raises UserError."""
         python = (shutil.which(self._spec.argv[0]) if self._spec.is_python else None) or sys.executable
-        commands = planning.commands_of(use.commands, use.files)
-        plan = planning.prepare(commands, environment=env, cwd=os.getcwd(), python=python)
+        commands = planning.commands_of(self._use.commands, self._use.files)
+        return planning.prepare(commands, environment=self._env, cwd=os.getcwd(), python=python)
+
+    def open(self) -> AnyPlace:
+        """Do it. Raises PlatformError, UserError."""
+        use, plan = self._use, self._plan()
         store, token = open_store(use.store), defaults.read_token(use.token_file)
         given = self._news.ask()
         if given is None and use.refresh and not self._news.is_first:
@@ -133,6 +138,7 @@ class _Opening:
             found = starting.find(
                 plan, store, asked, clock=self._clock, sleep=self._progress.sleep, token=token,
                 on_output=self._progress.heard, say=self._say, on_wait=self._progress.wait_for,
+                capture=self._capture,
             )  # fmt: skip
         except SetupFailed:
             self._progress.show_output()
@@ -140,7 +146,7 @@ class _Opening:
         except PlatformError as error:
             if not starting.must_run_commands(error):
                 raise
-            self._say(f"no snapshot can be made of the set-up, so its commands are run on each node: {error}")
+            self._without_snapshot(error)
             return None, False
         if found.was_built and (outside := found.manifest.outside):
             more = f" and {len(outside) - 3} more" if len(outside) > 3 else ""
@@ -148,6 +154,10 @@ class _Opening:
                 f"changed meanwhile, and in no snapshot, so that no other node has it: {', '.join(outside[:3])}{more}"
             )
         return found.manifest, found.was_built
+
+    def _without_snapshot(self, why: PlatformError) -> None:
+        """No snapshot can be made: say what is done instead, or raise."""
+        self._say(f"no snapshot can be made of the set-up, so its commands are run on each node: {why}")
 
     def _wait_for_news(self) -> bytes | None:
         """Wait until the first node has refreshed the set-up; None: it has not in the time that it has for that."""
@@ -164,7 +174,8 @@ class _Opening:
 
     def _place(
         self, plan: BuildPlan, store: Store, manifest: SnapshotManifest | None, *, was_built: bool, is_given: bool
-    ) -> SetupPlace:
+    ) -> AnyPlace:
+        """Return the place in which it is restored. Raises `SnapshotDamaged`, PlatformError."""
         found_s = self._clock.monotonic_s() - self._progress.began_s
         self._progress.doing = "restoring it"
         first: list[RestoredEnvironment] = []
@@ -182,9 +193,7 @@ class _Opening:
             self._progress.show_output()
             raise
         except SnapshotDamaged as error:
-            if manifest is None or not is_given:
-                raise
-            raise PlatformError(self._why_not_given(store, manifest, error)) from error
+            raise self._not_restored(error, store, manifest, is_given=is_given) from error
         brought = SetupBrought(
             plan=plan, manifest=manifest, was_built=was_built, found_s=found_s,
             restored_s=self._clock.monotonic_s() - began_s, output=self._progress.output(),
@@ -193,6 +202,14 @@ class _Opening:
         troubles.to(place.trouble)
         notes.to(place.note)
         return place
+
+    def _not_restored(
+        self, error: SnapshotDamaged, store: Store, manifest: SnapshotManifest | None, *, is_given: bool
+    ) -> PlatformError:
+        """Return what to raise: a snapshot that the job has is not built anew."""
+        if manifest is None or not is_given:
+            return error
+        return PlatformError(self._why_not_given(store, manifest, error))
 
     def _why_not_given(self, store: Store, manifest: SnapshotManifest, error: SnapshotDamaged) -> str:
         """Return why a node that takes what its job has cannot: the store has nothing of it, or something that is damaged."""

@@ -48,8 +48,8 @@ class Workplace:
             return
         from robust_run.launcher.agent.places.image_warmth import ImageWarmth
 
-        starter.enter = self.place.enter
-        self._warmth = ImageWarmth(starter, self.place.enter, start_helper, self.place.where)
+        starter.enter, starter.moved = self.place.enter, self.place.moved
+        self._warmth = ImageWarmth(starter, self.place.enter, start_helper, self.place.where, self.place.library)
 
     def read_ahead(
         self, env: Mapping[str, str], clock: Clock, run_directory: RunDirectory, say: Callable[[str], None]

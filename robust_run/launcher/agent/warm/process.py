@@ -49,6 +49,10 @@ SELDOM = (100_000, 50, 50)
 NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 
 
+#: Made now: msgspec looks at the module of each Struct, and that is gone in a process which has us from elsewhere.
+_DECODER = msgspec.json.Decoder(ToWarm)
+
+
 class WarmProcess:
     """Imports, checks itself, and forks on demand."""
 
@@ -64,12 +68,11 @@ class WarmProcess:
 
     def obey(self) -> None:
         """Do as the agent says until it hangs up. Returns in promoted standby workers only."""
-        decoder = msgspec.json.Decoder(ToWarm)
         while True:
             data, descriptors, _, _ = socket.recv_fds(self._control, LARGEST_BYTES, 1)
             if not data:
                 os._exit(0)
-            match decoder.decode(data):
+            match _DECODER.decode(data):
                 case MakeStandby():
                     if self._make_standby(socket.socket(fileno=descriptors[0])):
                         return

@@ -17,6 +17,8 @@ from robust_run.launcher.agent.workers.process_tree import PR_SET_PDEATHSIG, PR_
 
 #: How long the agent may take to adopt us after the process between has ended. It takes microseconds.
 ADOPTION_S = 5.0
+#: Made now: see `process`.
+_DECODER = msgspec.json.Decoder(Promote)
 
 
 def stand_by(gate: socket.socket, agent_pid: int) -> None:
@@ -31,7 +33,7 @@ def stand_by(gate: socket.socket, agent_pid: int) -> None:
     if not data:
         os._exit(0)
     try:
-        identity = msgspec.json.decode(data, type=Promote).identity
+        identity = _DECODER.decode(data).identity
         for target, descriptor in enumerate(descriptors):
             os.dup2(descriptor, target)
             os.close(descriptor)

@@ -12,6 +12,9 @@ from collections.abc import Mapping, Sequence
 
 START_FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "start")
 
+#: Variable with the folder from which a warm process imports this package, and nothing else; see `start/sitecustomize.py`.
+LIBRARY = "ROBUST_WARM_LIBRARY"
+
 
 def start_environment(env: Mapping[str, str], function: str, arguments: Sequence[str] = ()) -> dict[str, str]:
     """Return the variables to set for a warm process that would, as a worker, run with `env` (not armed).

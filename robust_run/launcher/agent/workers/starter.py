@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 #: A warm process that died is started again at most so many times in a job.
 WARM_LAUNCHES = 3
+_NO_TORCH = ("(ModuleNotFoundError: No module named 'torch')",)
 
 
 class StartPlan:
@@ -82,6 +83,10 @@ class Starter:
         """What the first attempt imports is known, and `preload` was not called with it yet."""
         self.enter: Callable[[tuple[str, ...]], tuple[str, ...]] = tuple
         """Makes a worker's command line one that runs it where workers run: inside an image."""
+        self.moved: Callable[[Mapping[str, str]], Mapping[str, str]] = lambda env: env
+        """Makes variables that name files of this package such as they are where workers run."""
+        self.library = ""
+        """Folder from which a warm process imports this package where workers run; empty: it has it."""
         self._umask = os.umask(0)  # which can only be read by setting it
         os.umask(self._umask)
 
@@ -109,9 +114,11 @@ class Starter:
 
     def _make_host(self, plan: StartPlan) -> WarmHost:
         from robust_run.launcher.agent.warm.host import FORK_AMONG_NODES_S, FORK_S, WarmHost
+        from robust_run.launcher.agent.warm.start_up import LIBRARY
 
         def start(argv: tuple[str, ...], env: Mapping[str, str], keep: tuple[int, ...]) -> int:
-            return self._start_helper(self.enter(argv), env, keep)
+            library = {LIBRARY: self.library} if self.library else {}
+            return self._start_helper(self.enter(argv), {**self.moved(env), **library}, keep)
 
         fork_s = FORK_S if self._spec.many is None else FORK_AMONG_NODES_S
         return WarmHost(start, plan.argv, plan.plain_env, os.getpid(), self._on_news, self._on_standby, fork_s)
@@ -134,7 +141,10 @@ class Starter:
         match news:
             case Preloaded() if host is not None:
                 pid = host.pid or 0
-                self._tell(WarmReady(pid=pid, modules=news.modules, took_s=news.took_s, skipped=news.skipped))
+                # An image need not have torch, and nobody named it.
+                unasked = _NO_TORCH if self._spec.preload_auto else ()
+                skipped = tuple(each for each in news.skipped if not each.endswith(unasked))
+                self._tell(WarmReady(pid=pid, modules=news.modules, took_s=news.took_s, skipped=skipped))
             case WarmStartRefused():
                 self._tell(WarmRefused(reason=news.reason, module=news.module))
 
@@ -161,9 +171,9 @@ class Starter:
         """Return the pids of standby workers."""
         return self._host.pids() if self._host is not None else []
 
-    def settle(self, off: str) -> None:
-        """From now on there may be a warm process; or, for this reason, there may not."""
-        self.off = off
+    def settle(self, off: str, library: str = "") -> None:
+        """From now on there may be a warm process; or, for this reason, there may not. `library`: see there."""
+        self.off, self.library = off, library
         if off:
             self._tell(WarmRefused(reason=off))
 
@@ -258,7 +268,7 @@ class Starter:
         assert split is not None
         return Identity(
             argv=split[1],
-            env=dict(plan.env),
+            env=dict(self.moved(plan.env)),
             cwd=os.getcwd(),
             umask=self._umask,
             cpus=tuple(sorted(plan.cpus)),
@@ -269,7 +279,7 @@ class Starter:
         assert plan.output is not None
         return workers.start(
             self.enter(plan.argv),
-            plan.env,
+            self.moved(plan.env),
             lambda: self._setup(plan.cpus),
             rank=plan.rank,
             stdout=plan.output.stdout,

@@ -43,6 +43,7 @@ from robust_run.launcher.start.priority import raise_priority
 if TYPE_CHECKING:
     from robust_run.launcher.agent.places.place import OpenedPlace
     from robust_run.launcher.agent.signals import Scheduler
+    from robust_run.launcher.start.many.setup_news import NewsOfJob
 
 
 def launch_many(
@@ -165,8 +166,9 @@ class _NodeOfMany:
 
     def _open_place(self) -> OpenedPlace:
         """Make the workers' place before this node joins: one that cannot does not take part in the job. Raises PlatformError."""
-        if self._spec.setup is not None:
-            return self._open_setup()
+        news = self._news() if self._spec.setup is not None else None
+        if self._spec.image is None:
+            return self._open_setup(news)
         from robust_run.launcher.agent.places.image_start import open_image
 
         opened = open_image(
@@ -177,22 +179,27 @@ class _NodeOfMany:
             self._console.say,
             self._lifeline,
             token=self._token,
+            news=news,
         )
         if opened.place is not None:
             self._joining.block_port = opened.place.block_port
+            self._joining.setup = opened.place.snapshot
         return opened
 
-    def _open_setup(self) -> OpenedPlace:
-        from robust_run.launcher.agent.places.setup_place import SetupPlace
+    def _open_setup(self, news: NewsOfJob | None) -> OpenedPlace:
         from robust_run.launcher.agent.places.setup_start import open_setup
+
+        assert news is not None
+        opened = open_setup(self._spec, self._env, self._clock, self._console.say, self._lifeline, news)
+        assert opened.place is not None
+        self._joining.setup = opened.place.snapshot
+        return opened
+
+    def _news(self) -> NewsOfJob:
         from robust_run.launcher.start.many.setup_news import NewsOfJob
 
         run_path = self._resumed.run_path if self._resumed is not None else ""
-        news = NewsOfJob(self._spec, self._many, self._joining, self._clock, run_path)
-        opened = open_setup(self._spec, self._env, self._clock, self._console.say, self._lifeline, news)
-        assert isinstance(opened.place, SetupPlace)
-        self._joining.setup = opened.place.snapshot
-        return opened
+        return NewsOfJob(self._spec, self._many, self._joining, self._clock, run_path)
 
     async def _run(self) -> int:
         self._console.router.attach(asyncio.get_running_loop())

@@ -12,11 +12,6 @@ from robust_run.snapshot.defaults import default_store
 
 def resolve_setup(options: Options, world: World) -> SetupUse:
     """Return which set-up a job has. Raises UserError, one line, for the first thing that cannot be."""
-    if options.image:
-        raise UserError(
-            "--setup changes the environment of this machine, and --image runs the workers in another one;"
-            " install into the image, or leave one of the two out"
-        )
     if not all(command.strip() for command in options.setup):
         raise UserError("--setup '': the command is empty; write what to run, or leave it out")
     store = options.setup_store or default_store(world.env)

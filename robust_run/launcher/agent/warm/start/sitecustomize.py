@@ -9,6 +9,10 @@ from __future__ import annotations
 import os
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 
 def undo_start() -> list[str]:
     """Restore path and environment as a worker's program would find them, and return the words of ROBUST_WARM."""
@@ -24,9 +28,29 @@ def undo_start() -> list[str]:
     return os.environ.pop("ROBUST_WARM").split(" ")
 
 
+def imported(name: str, library: str) -> Any:
+    """Return a module of robust_run. From `library` (a folder; "": from where Python finds it), nobody else sees it or its like.
+
+    What is imported later, by us or the program, comes from where the program finds it: all that is needed must be loaded now.
+    """
+    if not library:
+        return __import__(name, fromlist=["*"])
+    mine = ("robust_run", "msgspec")
+    theirs = {each: sys.modules.pop(each) for each in list(sys.modules) if each.partition(".")[0] in mine}
+    sys.path.insert(0, library)
+    try:
+        return __import__(name, fromlist=["*"])
+    finally:
+        sys.path.remove(library)
+        sys.path_importer_cache.pop(library, None)
+        for each in [each for each in sys.modules if each.partition(".")[0] in mine]:
+            del sys.modules[each]
+        sys.modules.update(theirs)
+
+
 def warm(name: str, *arguments: str) -> None:
     """Call the warm process's function. Any failure ends this process: it must never run the user's program."""
-    done = False
+    done, library = False, os.environ.pop("ROBUST_WARM_LIBRARY", "")
     # Importers in other threads must not wait for these two, whose import ends only when this process is a worker.
     waiting = [sys.modules[module].__spec__ for module in ("site", "sitecustomize")]
     try:
@@ -35,8 +59,7 @@ def warm(name: str, *arguments: str) -> None:
         for spec in waiting:
             spec._initializing = False  # type: ignore[union-attr]
         module_name, _, function = name.partition(":")
-        module = __import__(module_name, fromlist=[function])
-        getattr(module, function)(*arguments)
+        getattr(imported(module_name, library), function)(*arguments)
         for spec in waiting:
             spec._initializing = True  # type: ignore[union-attr]
         done = True
