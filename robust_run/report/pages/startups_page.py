@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Iterator, Sequence
 
 from robust_run.report.pages.frame import document
 from robust_run.report.pages.markup import breakable, command, join, section, table, text
 from robust_run.report.pages.words import count, date_time, number, percent
-from robust_run.report.startup.profile_text import TITLES, summary
-from robust_run.report.startup.profile_types import UNREAD_MEANINGS, SlowNode, StartGroup, StartProfile
+from robust_run.report.startup.profile_text import TITLES, name_of
+from robust_run.report.startup.profile_types import UNREAD_MEANINGS, PhaseFigures, SlowNode, StartGroup, StartProfile
 from robust_run.report.startup.style import CLASSES, STYLE
 from robust_run.report.startup.types import MEANINGS, PHASES
 from robust_run.report.startup.words import BEFORE, SHORT, seconds
@@ -22,7 +21,7 @@ MOST_UNREAD = 200
 
 def startups_html(profile: StartProfile, at_unix_s: float) -> str:
     """Return the page as one HTML file."""
-    title = f"Start-ups: {summary(profile)}"
+    title = f"{count(profile.starts, 'start')} of {count(profile.runs, 'run')}"
     parts = [
         section("slow", "Slow again and again", _slow(profile), note=_compared(profile)),
         *(_groups(kind, heading, profile) for kind, heading in TITLES.items()),
@@ -30,11 +29,18 @@ def startups_html(profile: StartProfile, at_unix_s: float) -> str:
     ]
     again = command(f"robust report --startups {shlex.join(profile.folders)} --html FILE")
     body = (
-        f"<style>{STYLE}</style><div class=kicker><span>as of {date_time(at_unix_s)}</span></div><h1>{text(title)}</h1>"
-        f"{join(parts)}<p class='dim small'>This page stays as it is. Drawn anew by {again}</p>"
+        f"<style>{STYLE}</style><div class=kicker><span>start-ups, as of {date_time(at_unix_s)}</span></div><h1>{text(title)}</h1>"
+        f"{_left_out(profile)}{join(parts)}<p class='dim small'>This page stays as it is. Drawn anew by {again}</p>"
     )
     top = f"<span class=grow>{breakable(', '.join(profile.folders), 200)}</span>"
     return document(f"{title} · robust-run", top, body, f"robust-run {__version__} · drawn {date_time(at_unix_s)}")
+
+
+def _left_out(profile: StartProfile) -> str:
+    said = [f'<a href="#unread">{count(len(profile.unread), "run")} left out</a>'] if profile.unread else []
+    if profile.unfinished_starts:
+        said.append(f"{count(profile.unfinished_starts, 'start')} without a first step of all ranks not counted")
+    return f"<p class=note>{'; '.join(said)}</p>" if said else ""
 
 
 def _compared(profile: StartProfile) -> str:
@@ -49,13 +55,13 @@ def _compared(profile: StartProfile) -> str:
 def _slow(profile: StartProfile) -> str:
     if not profile.slow_nodes:
         return "" if not profile.starts_compared else "<p>No node is slow again and again.</p>"
-    heads = ("node", "#slow in", "#of its starts", "#runs", "#other nodes", "where, and by how much (median)")
+    heads = ("node", "#slow in", "#of its starts", "#runs", "#other nodes", "where")
     return table(heads, map(_slow_row, profile.slow_nodes), "nodes that are slow again and again", "stack")
 
 
 def _slow_row(node: SlowNode) -> tuple[str, ...]:
     where = (
-        f"{text(SHORT[each.phase])}: {seconds(each.extra_s)} s more"
+        f"{text(SHORT[each.phase])}: {seconds(each.extra_s)} s more in the median"
         f"{f', {each.times:.1f} times as long' if each.times else ''} <span class=dim>({count(each.starts, 'start')})</span>"
         for each in node.phases
     )
@@ -128,7 +134,7 @@ def _bar(group: StartGroup, label: str, whole_s: float) -> Iterator[str]:
 
 def _rows(groups: Sequence[StartGroup]) -> Iterator[tuple[str, ...]]:
     yield ("starts", *(number(group.starts) for group in groups))
-    yield ("<b>to the first step</b>", *(_cell(group.median_s, group.p95_s) for group in groups))
+    yield ("<b class=nowrap>to the first step</b>", *(_cell(group.median_s, group.p95_s) for group in groups))
     for phase in PHASES:
         found = [next((each for each in group.phases if each.phase == phase), None) for group in groups]
         if not any(found):
@@ -143,12 +149,18 @@ def _rows(groups: Sequence[StartGroup]) -> Iterator[tuple[str, ...]]:
                 if each and each.starts < group.starts
                 else ""
             )
-            cells.append(_cell(each.median_s, each.p95_s) + few if each else "")
-        yield (f"<span title='{text(MEANINGS[phase])}'>{text(SHORT[phase])}</span>{before}", *cells)
+            cells.append(_cell(each.median_s, each.p95_s, _longest(each)) + few if each else "")
+        yield (f"<span class=nowrap title='{text(MEANINGS[phase])}'>{text(SHORT[phase])}</span>{before}", *cells)
 
 
-def _cell(median_s: float, p95_s: float) -> str:
-    return f"<span class=nowrap>{seconds(median_s)} <span class=dim>/ {seconds(p95_s)}</span></span>"
+def _longest(each: PhaseFigures) -> str:
+    run = name_of(each.longest_run)
+    return f"longest: {seconds(each.longest_s)} s on {each.longest_node} in {run}"
+
+
+def _cell(median_s: float, p95_s: float, title: str = "") -> str:
+    said = f' title="{text(title, 300)}"' if title else ""
+    return f"<span class=nowrap{said}>{seconds(median_s)} <span class=dim>/ {seconds(p95_s)}</span></span>"
 
 
 def _unread(profile: StartProfile) -> str:
@@ -156,7 +168,7 @@ def _unread(profile: StartProfile) -> str:
         return ""
     rows = (
         (
-            breakable(os.path.basename(each.path.rstrip("/")) or each.path, 200),
+            breakable(name_of(each.path), 200),
             text(each.kind),
             f"<span class=small>{breakable(each.why, 400)}</span>",
         )

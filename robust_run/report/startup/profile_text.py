@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 
 from robust_run.report.startup.profile import unread_counts
@@ -13,7 +12,7 @@ from robust_run.terminal import plain as visible
 
 TITLES: dict[Kind, str] = {"first": "first starts", "restart": "restarts"}
 _LABEL, _COLUMN = 14, 16
-MOST_UNREAD, MOST_SLOW = 8, 16
+MOST_UNREAD, MOST_SLOW = 4, 16
 
 
 def summary(profile: StartProfile) -> str:
@@ -90,8 +89,9 @@ def sentence(node: SlowNode) -> str:
         + (f" in {each.starts}" if len(node.phases) > 1 else "")
         for each in node.phases[:3]
     ]
+    others = f"others: {100 * node.others_share:.0f} %"
     often = f"slow in {node.slow_starts:,} of {_count(node.starts, 'start')}"
-    return f"{often} ({node.runs:,} of {_count(node.runs_compared, 'run')}; others: {100 * node.others_share:.0f} %): {', '.join(parts)}"
+    return f"{often} ({node.runs:,} of {_count(node.runs_compared, 'run')}; {others}): {', '.join(parts)}"
 
 
 def _unread(profile: StartProfile) -> Iterator[str]:
@@ -100,10 +100,15 @@ def _unread(profile: StartProfile) -> Iterator[str]:
     yield ""
     yield "Left out:"
     for kind, count in sorted(unread_counts(profile.unread).items()):
-        names = [os.path.basename(each.path.rstrip("/")) or each.path for each in profile.unread if each.kind == kind]
+        names = [name_of(each.path) for each in profile.unread if each.kind == kind]
         more = f" and {count - MOST_UNREAD:,} more" if count > MOST_UNREAD else ""
         named = ", ".join(visible(name) for name in names[:MOST_UNREAD])
         yield f"  {count:,} {kind} ({UNREAD_MEANINGS[kind]}): {named}{more}"  # type: ignore[index]
+
+
+def name_of(path: str) -> str:
+    """Return the last part of a path: the name of a run."""
+    return path.rstrip("/").rpartition("/")[2] or path
 
 
 def _count(number: int, what: str) -> str:
