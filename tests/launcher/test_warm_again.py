@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 
 from robust_run.clock import SystemClock
+from robust_run.launcher.agent.code_versions.node_code import NodeCode
 from robust_run.launcher.agent.node import Node
 from robust_run.launcher.agent.warm.warm_handoff import WarmHandoff
 from robust_run.launcher.agent.workers.environment import RankPlace
 from robust_run.launcher.agent.workers.starter import WARM_REPLACEMENTS, Starter, StartPlan
 from robust_run.launcher.agent.workers.workers import ChildSetup
+from robust_run.launcher.model.code_events import CodeUse
 from robust_run.launcher.model.job import JobSpec, OutputStreams
 from robust_run.launcher.records.run_directory import RunDirectory
 
@@ -145,3 +147,22 @@ def test_one_that_was_given_is_taken_once() -> None:
     _, second = starter.start(1, [plan])
     assert (second[0].rung, second[0].reason) == ("spawn", "the warm process had not been started yet")
     theirs.close()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_frozen"),
+    [
+        ({}, {"NCCL_DEBUG": "INFO", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, False),
+        ({"NCCL_DEBUG": "INFO"}, {}, False),
+        ({}, {"FLAVOUR": "sweet"}, True),
+        ({"FLAVOUR": "sweet"}, {"NCCL_DEBUG": "INFO"}, True),
+        ({"FLAVOUR": "sweet"}, {"FLAVOUR": "sweet"}, False),
+    ],
+)
+def test_variables_that_no_import_reads_leave_the_warm_process_as_it_is(
+    tmp_path: Path, before: dict[str, str], after: dict[str, str], is_frozen: bool
+) -> None:
+    code = NodeCode(SPEC, {"USER": "me"}, RunDirectory(str(tmp_path), str(tmp_path)), lambda _: None)
+    code.place = SimpleNamespace(ground=lambda _: SimpleNamespace(copy=""))  # type: ignore[assignment]
+    code.prepare(CodeUse(number=1, tree="a" * 64, env=before))
+    assert code.prepare(CodeUse(number=2, tree="b" * 64, env=after)) is is_frozen
