@@ -8,7 +8,6 @@ from contextlib import suppress
 from robust_run.errors import UserError
 from robust_run.snapshot.errors import SnapshotDamaged, SnapshotRefused
 from robust_run.snapshot.rules import manifest as manifests
-from robust_run.snapshot.rules.expiry import StoredFolder
 from robust_run.snapshot.rules.types import SnapshotManifest
 from robust_run.store.errors import NotFound, StoreError, TooLarge
 from robust_run.store.types import Store
@@ -28,7 +27,12 @@ def image_path(manifest: SnapshotManifest) -> str:
 
 def lease_path(key: str, term: int, kind: str) -> str:
     """Return the path of a file of a lease: `claim` or `beat`."""
-    return f"{checked_key(key)}/lease/{kind}-{term:06}.json"
+    return f"{lease_folder(key)}/{kind}-{term:06}.json"
+
+
+def lease_folder(key: str) -> str:
+    """Return the folder of a key's lease."""
+    return f"{checked_key(key)}/lease"
 
 
 def checked_key(key: str) -> str:
@@ -60,27 +64,6 @@ def keys(store: Store, most: int = 100_000) -> list[str]:
     except NotFound:
         return []
     return [entry.name for entry in entries if entry.is_folder and _KEY.fullmatch(entry.name)][:most]
-
-
-def stored(store: Store) -> list[StoredFolder]:
-    """Return what a store holds, for pruning; what cannot be read counts as given up. Raises `StoreError`."""
-    found = []
-    for key in keys(store):
-        try:
-            entries = store.list(key)
-            manifest = load(store, key)
-        except SnapshotRefused:
-            manifest = None
-        except NotFound:
-            continue  # another process prunes, too
-        times = [entry.modified_s for entry in entries if entry.modified_s is not None]
-        built_unix_s = manifest.built_unix_s if manifest is not None else None
-        touched_unix_s = max([*times, built_unix_s or 0.0])
-        size_bytes = sum(entry.size_bytes for entry in entries)
-        found.append(
-            StoredFolder(key=key, built_unix_s=built_unix_s, touched_unix_s=touched_unix_s, size_bytes=size_bytes)
-        )
-    return found
 
 
 def note_use(store: Store, key: str) -> None:

@@ -209,14 +209,14 @@ def diff(a: str, b: str, url: str | None, token_file: str | None, as_json: bool)
 @click.option("--dry-run", is_flag=True, help="Print what would be removed; remove nothing.")
 @_as_json
 def prune(url: str | None, unused_days: float, keep_latest: int, dry_run: bool, as_json: bool) -> None:
-    """Remove snapshots that were not used for a while, and what killed builds left."""
+    """Remove snapshots that were not used for a while, and what builds left that failed or were killed."""
     from robust_run.clock import SystemClock
-    from robust_run.snapshot import catalog
+    from robust_run.snapshot import catalog, leftovers
     from robust_run.snapshot.rules import expiry
 
     store = _open(url)
     plan = expiry.prune_plan(
-        catalog.stored(store), SystemClock().unix_s(), unused_s=unused_days * 86400.0, keep_latest=keep_latest
+        leftovers.stored(store), SystemClock().unix_s(), unused_s=unused_days * 86400.0, keep_latest=keep_latest
     )
     for removal in plan:
         if not dry_run:

@@ -15,19 +15,17 @@ from contextlib import suppress
 import msgspec
 
 from robust_run.clock import Clock
-from robust_run.decoders import json_decoder
-from robust_run.snapshot import catalog
+from robust_run.snapshot import catalog, leftovers
 from robust_run.snapshot.errors import SetupFailed, SnapshotError
+from robust_run.snapshot.lease_files import PROGRESS_CHARACTERS, claim, look
 from robust_run.snapshot.rules import lease
 from robust_run.snapshot.rules.key import blanked
 from robust_run.snapshot.rules.lease import BuilderHeartbeat, LeaseWatch, StoreSight
 from robust_run.snapshot.rules.types import SnapshotManifest
-from robust_run.store.errors import AlreadyExists, NotFound, StoreError, TooLarge, is_transient
+from robust_run.store.errors import StoreError, is_transient
 from robust_run.store.types import Store
 
 _LOOK_S = 0.5
-_BEAT_BYTES = 64 << 10
-_PROGRESS_CHARACTERS = 500
 
 Build = Callable[["Holder"], SnapshotManifest]
 """Runs the set-up and publishes it; tells the holder of its progress."""
@@ -50,15 +48,21 @@ class Holder:
 
     def say(self, progress: str) -> None:
         """Say what waiting nodes show."""
-        self._progress = progress[-_PROGRESS_CHARACTERS:]
+        self._progress = progress[-PROGRESS_CHARACTERS:]
 
     def hear(self, line: bytes) -> None:
         """Have the commands' last line be what waiting nodes show. There may be millions; a few are looked at."""
         self._progress = line
 
     def is_ours(self) -> bool:
-        """Whether no other builder has taken over. Raises `StoreError`."""
-        return lease.is_ours(look(self._store, self._key, self.term), self.term)
+        """Whether no other builder has taken over. Raises `StoreError`.
+
+        A claim that was removed with its folder (by hand, or while another node pruned) is made again: nobody has taken over.
+        """
+        seen = look(self._store, self._key, self.term)
+        if lease.is_gone(seen, self.term) and claim(self._store, self._key, self.term, self._name):
+            return True
+        return lease.is_ours(seen, self.term)
 
     def end(self, state: lease.State | None = None, why: str = "") -> None:
         """Write no more heartbeats, and one last that says why if it failed. Never raises."""
@@ -66,9 +70,13 @@ class Holder:
         if self._thread.is_alive():
             self._thread.join()
         if state is not None:
-            self._progress = why[:_PROGRESS_CHARACTERS]
+            self._progress = why[:PROGRESS_CHARACTERS]
             with suppress(StoreError):
                 self._beat(state)
+
+    def sweep(self, clock: Clock) -> None:
+        """Remove what failed builds of other keys left. Call it after `end`. Never raises."""
+        leftovers.sweep(self._store, self._key, clock)
 
     def _beat_on(self) -> None:
         while not self._over.wait(self._lease_s / lease.BEATS_PER_LEASE):
@@ -79,7 +87,7 @@ class Holder:
         self._count += 1
         said = self._progress
         if isinstance(said, bytes):
-            said = blanked(said.decode("utf-8", "replace").strip())[-_PROGRESS_CHARACTERS:]
+            said = blanked(said.decode("utf-8", "replace").strip())[-PROGRESS_CHARACTERS:]
         beat = BuilderHeartbeat(builder=self._name, count=self._count, state=state, progress=said)
         path = catalog.lease_path(self._key, self.term, "beat")
         self._store.write_all(path, msgspec.json.encode(beat), durable=False)
@@ -127,7 +135,7 @@ def obtain(  # noqa: PLR0913 - the world is an argument
         elif decision.act == "fail":
             raise SetupFailed(decision.reason)
         elif decision.act == "claim" and claim(store, key, decision.term, name):
-            return _build(Holder(store, key, decision.term, name, lease_s), build)
+            return _build(Holder(store, key, decision.term, name, lease_s), build, clock)
         elif decision.reason != said:
             said = decision.reason
             on_wait(said)
@@ -135,54 +143,20 @@ def obtain(  # noqa: PLR0913 - the world is an argument
     raise SnapshotError(f"{store.url}: no snapshot of key {key[:16]} after {limit_s:.0f} s; see who builds it: {said}")
 
 
-def _build(holder: Holder, build: Build) -> SnapshotManifest:
+def _build(holder: Holder, build: Build, clock: Clock) -> SnapshotManifest:
     try:
         holder.start()
         found = build(holder)
     except SnapshotError as error:
         holder.end("failed", str(error))
+        holder.sweep(clock)
         raise
     except BaseException as error:
         holder.end("left", str(error) or type(error).__name__)
         raise
     holder.end("done")
+    holder.sweep(clock)
     return found
-
-
-def look(store: Store, key: str, from_term: int = 1) -> StoreSight:
-    """Return what the store says of a key now. Raises `StoreError`.
-
-    The manifest is asked after last: a builder publishes it before its heartbeat says "done", so that whoever reads "done" finds
-    it, also when it came between two of these readings. In the other order such a node would build the key again.
-    """
-    term = from_term - 1
-    while term < lease.MOST_TERMS and _read(store, catalog.lease_path(key, term + 1, "claim"), None) is not None:
-        term += 1
-    beat: BuilderHeartbeat | None = None
-    if term:
-        with suppress(msgspec.MsgspecError, ValueError, TooLarge):  # no builder wrote that
-            data = _read(store, catalog.lease_path(key, term, "beat"), _BEAT_BYTES)
-            beat = _shown(json_decoder(BuilderHeartbeat).decode(data)) if data else None
-    is_published = _read(store, catalog.manifest_path(key), None) is not None
-    return StoreSight(is_published=is_published, term=term, beat=beat)
-
-
-def _shown(beat: BuilderHeartbeat) -> BuilderHeartbeat:
-    """Return a heartbeat whose texts can be shown: any user who can write to the store may have written them."""
-    return msgspec.structs.replace(beat, builder=_plain(beat.builder), progress=_plain(beat.progress))
-
-
-def _plain(text: str) -> str:
-    return "".join(character for character in text[:_PROGRESS_CHARACTERS] if character.isprintable())
-
-
-def claim(store: Store, key: str, term: int, name: str) -> bool:
-    """Claim a term. False: another builder has. Raises `StoreError`."""
-    try:
-        store.write_all(catalog.lease_path(key, term, "claim"), msgspec.json.encode({"builder": name}), replace=False)
-    except AlreadyExists:
-        return False
-    return True
 
 
 def _look_again(store: Store, key: str, watch: LeaseWatch, sleep: Callable[[float], None]) -> StoreSight:
@@ -195,14 +169,3 @@ def _look_again(store: Store, key: str, watch: LeaseWatch, sleep: Callable[[floa
                 raise
             sleep(patience)
     return look(store, key)
-
-
-def _read(store: Store, path: str, limit_bytes: int | None) -> bytes | None:
-    """Return a small file, or b"" for one that is only asked after; None: it is not there."""
-    try:
-        if limit_bytes is None:
-            store.size_bytes(path)
-            return b""
-        return store.read_all(path, limit_bytes)
-    except NotFound:
-        return None

@@ -14,7 +14,7 @@ import msgspec
 
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError
-from robust_run.snapshot import building, catalog, holding
+from robust_run.snapshot import building, catalog, holding, lease_files
 from robust_run.snapshot.building import BuildPlan
 from robust_run.snapshot.capture import capturing
 from robust_run.snapshot.errors import CaptureRefused, SnapshotDamaged, SnapshotError, ToolMissing
@@ -152,7 +152,7 @@ def _leave_to_others(
     """Wait until another node builds, or the head start is over."""
     began_s = clock.monotonic_s()
     while clock.monotonic_s() - began_s < asked.head_start_s:
-        seen = holding.look(store, key)
+        seen = lease_files.look(store, key)
         if seen.is_published or (seen.beat is not None and seen.beat.state == "building"):
             return
         sleep(_LOOK_S)

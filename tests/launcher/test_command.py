@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -155,3 +158,14 @@ def test_the_short_help_is_one_screen_of_what_is_typed_most() -> None:
 def test_what_help_shows_can_be_typed(line: str) -> None:
     words = shlex.split(line.partition("robust-run ")[2])
     assert parse(words, {}).training_script == ("" if "--resume" in words else "train.py")
+
+
+@pytest.mark.parametrize("module", ["robust_run.cli", "robust_run.robust_cli"])
+def test_a_pager_that_was_left_is_no_fault(module: str) -> None:
+    """`robust-run --help | head -1`: nothing is said about the pipe."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-c", f"import sys; from {module} import main; sys.exit(main())", "--help"]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=300, check=False)
+    os.close(writing)
+    assert done.stderr == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,6 +36,26 @@ def test_only_what_was_resolved_grows_old(days: int, pinned: bool, state: str) -
 def stored(key: str, built_days: float | None, touched_days: float) -> StoredFolder:
     built = None if built_days is None else NOW_S - built_days * DAY_S
     return StoredFolder(key=key, built_unix_s=built, touched_unix_s=NOW_S - touched_days * DAY_S, size_bytes=1)
+
+
+@pytest.mark.parametrize(
+    ("what", "given_up", "minutes", "reason"),
+    [
+        ("a builder that is slow, stopped or cut off says nothing for an hour", False, 90, ""),
+        ("nor for most of a day", False, 23 * 60, ""),
+        ("it was killed", False, 25 * 60, "its build was given up 1 day ago"),
+        ("it failed just now: those who wait have not read why", True, 0, ""),
+        ("a node that waits is starved of its CPU", True, 59, ""),
+        ("a clock is ahead of the store's", True, -90, ""),
+        ("the store does not say when", True, float("-inf"), ""),
+        ("it failed, and who waited has read it or goes on alone", True, 125, "its set-up failed 2 hours ago"),
+    ],
+)
+def test_what_a_build_without_a_snapshot_left_goes_when_nobody_needs_it(
+    what: str, given_up: bool, minutes: float, reason: str
+) -> None:
+    left = msgspec.structs.replace(stored(what, None, minutes / 1440), given_up=given_up)
+    assert [item.reason for item in expiry.prune_plan([left], NOW_S, unused_s=30 * DAY_S)] == [reason] * bool(reason)
 
 
 def test_what_is_pruned_and_why() -> None:

@@ -17,7 +17,7 @@ from snapshot.environments import TREE
 from snapshot.made import KEY, manifest_of
 
 from robust_run.clock import SystemClock
-from robust_run.snapshot import catalog, holding
+from robust_run.snapshot import catalog, holding, lease_files
 from robust_run.snapshot.building import publish
 from robust_run.snapshot.errors import SetupFailed
 from robust_run.snapshot.rules import lease
@@ -144,11 +144,11 @@ def test_a_key_that_is_published_between_two_questions_is_not_built_again(
     builds: list[str] = []
     build = publisher(store, tmp_path, builds)
     if is_claimed:
-        assert holding.claim(store, KEY.digest, 1, "x")
+        assert lease_files.claim(store, KEY.digest, 1, "x")
     holder = holding.Holder(store, KEY.digest, 1, "x", lease_s=3600.0)
 
     def other() -> None:
-        assert is_claimed or holding.claim(store, KEY.digest, 1, "x")
+        assert is_claimed or lease_files.claim(store, KEY.digest, 1, "x")
         holder.start()
         build(holder)
         holder.end("done")
@@ -190,21 +190,21 @@ def test_when_the_commands_fail_those_who_wait_fail_with_the_same_words(tmp_path
 def test_a_heartbeat_is_shown_without_control_characters_and_in_short(tmp_path: Path, count: int) -> None:
     """One that no builder can have written is as none."""
     store = store_of(tmp_path)
-    assert holding.claim(store, KEY.digest, 1, "x")
+    assert lease_files.claim(store, KEY.digest, 1, "x")
     beat = BuilderHeartbeat(builder="\x1b[2Jme", count=1, progress="\x1b[2J" + "x" * count)
     store.write_all(catalog.lease_path(KEY.digest, 1, "beat"), msgspec.json.encode(beat))
     shown = BuilderHeartbeat(builder="[2Jme", count=1, progress="[2J" + "x" * 496)
-    assert holding.look(store, KEY.digest).beat == (shown if count == 10_000 else None)
+    assert lease_files.look(store, KEY.digest).beat == (shown if count == 10_000 else None)
 
 
 def test_what_commands_write_is_told_without_credentials(tmp_path: Path) -> None:
     store = store_of(tmp_path)
-    assert holding.claim(store, KEY.digest, 1, "x")
+    assert lease_files.claim(store, KEY.digest, 1, "x")
     holder = holding.Holder(store, KEY.digest, 1, "x", lease_s=3600.0)
     holder.hear(b"Looking in https://me:s3cret@host/simple\n")
     holder.start()
     holder.end()
-    seen = holding.look(store, KEY.digest).beat
+    seen = lease_files.look(store, KEY.digest).beat
     assert seen is not None and seen.progress == "Looking in https://host/simple"
 
 
@@ -264,7 +264,7 @@ def test_when_the_builder_is_killed_one_who_waits_takes_over(tmp_path: Path) -> 
     assert waited
     assert len(builds) == 1
     assert manifest == manifest_of()
-    assert holding.look(store, KEY.digest).term == 2
+    assert lease_files.look(store, KEY.digest).term == 2
 
 
 def test_a_builder_that_only_stopped_notices_that_another_took_over(tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ def test_a_builder_that_only_stopped_notices_that_another_took_over(tmp_path: Pa
     try:
         obtain(store, publisher(store, tmp_path, builds), lease_s=0.6)
         assert len(builds) == 1
-        assert not lease.is_ours(holding.look(store, KEY.digest), 1)
+        assert not lease.is_ours(lease_files.look(store, KEY.digest), 1)
     finally:
         end(builder)
 

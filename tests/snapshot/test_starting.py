@@ -14,7 +14,7 @@ from snapshot.environments import TREE, needs_squashfs_tools
 from snapshot.made import key_of, snapshot_of, some_files
 
 from robust_run.errors import PlatformError
-from robust_run.snapshot import building, catalog, fetch, holding, platforms, starting
+from robust_run.snapshot import building, catalog, fetch, lease_files, platforms, starting
 from robust_run.snapshot.building import BuildPlan, publish
 from robust_run.snapshot.capture import work
 from robust_run.snapshot.capture.capturing import CaptureSetup
@@ -137,7 +137,7 @@ def test_another_node_builds_only_after_the_head_start(node: Node) -> None:
 
 def test_a_builder_at_work_ends_the_head_start(node: Node) -> None:
     key = node.plan.key.digest
-    assert holding.claim(node.store, key, 1, "node 0")
+    assert lease_files.claim(node.store, key, 1, "node 0")
     holder = Holder(node.store, key, 1, "node 0", lease_s=3600.0)
     holder.start()
     waits: list[float] = []

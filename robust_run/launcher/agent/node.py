@@ -99,7 +99,7 @@ class Node:
         self._twin: StartPlan | None = None
         self._first_rank = 0
         self._warm_launched = False
-        self._modules_file = "" if spec.preload else None
+        self._modules_file = _ask_again(spec)
         self._code: NodeCode | None = None
         self.has_told_of_grace = False
         """Whether it was said in this job that ranks used up --restart-grace."""
@@ -177,8 +177,12 @@ class Node:
         return self._code
 
     def forget_warm(self) -> None:
-        """What workers find in their environment has changed: a warm process of before cannot become one."""
+        """What workers find in their environment has changed: a warm process of before cannot become one.
+
+        What they import without harm may have changed with it, so the next attempt lists that anew.
+        """
         self._warm_launched = False
+        self._modules_file = _ask_again(self.spec)
         self.starter.drop_warm()
 
     def open_store(self, attempt: int) -> tuple[str, int]:
@@ -216,8 +220,7 @@ class Node:
         self.store.retire(place.attempt)
         self.starter.is_behind = bool(self._to_preload())
         if self.workplace.begin(place.group_rank, f"{place.address}:{place.port}", self.run_directory):
-            self._warm_launched = False
-            self.starter.drop_warm()
+            self.forget_warm()
         self.nccl_news = self._nccl.begin() if self._nccl is not None else ""
         plans: list[StartPlan] = []
         self._first_rank = place.first_rank
@@ -382,3 +385,8 @@ class Node:
         self.helpers.kill()
         while set(self.helper_pids()) - set(self.spare()) and time.monotonic() < give_up_at_s:
             time.sleep(0.001)
+
+
+def _ask_again(spec: JobSpec) -> str | None:
+    """Return that workers of the next attempt are to list what they import; None: nothing is imported ahead of workers."""
+    return "" if spec.preload else None

@@ -12,6 +12,7 @@ from robust_run.report.startup.types import (
     ALL_RANKS,
     DETAILED_ATTEMPTS,
     MOST_ATTEMPTS,
+    MOST_NAMES,
     MOST_ROW_SPANS,
     MOST_STRAGGLERS,
     PHASES,
@@ -75,6 +76,7 @@ def summarise(
     by_node: dict[str, RankRow] = {}
     for row in late:
         by_node.setdefault(row.node, row)
+    node_rows = _some(list(by_node.values()), ALL_NODES, SLOWEST_NODES) if nodes > 1 else ()
     return AttemptStartup(
         attempt=starts[0].attempt,
         began_unix_s=round(began_s + unix_offset_s, 3),
@@ -87,7 +89,8 @@ def summarise(
         phases=_phases(rows, total_s + lead_s),
         critical=late[0] if late else None,
         rows=_some(late, ALL_RANKS, SLOWEST_RANKS),
-        node_rows=_some(list(by_node.values()), ALL_NODES, SLOWEST_NODES) if nodes > 1 else (),
+        node_rows=node_rows,
+        other_nodes=_names(by_node, node_rows) if nodes > 1 else (),
         uses=tuple(sorted({use for start in starts for use in start.uses})),
         how=_how(rows),
     )
@@ -96,6 +99,12 @@ def summarise(
 def _some(late: list[RankRow], all_of: int, slowest: int) -> tuple[RankRow, ...]:
     chosen = late if len(late) <= all_of else late[:slowest]
     return tuple(sorted(chosen, key=lambda row: row.rank))
+
+
+def _names(nodes: Iterable[str], rows: Iterable[RankRow]) -> tuple[str, ...]:
+    """Return the nodes without a row; nothing if they are too many."""
+    names = sorted({*nodes} - {row.node for row in rows})
+    return tuple(names) if len(names) <= MOST_NAMES else ()
 
 
 def _origin(start: NodeStart, is_first: bool) -> float:
@@ -257,7 +266,7 @@ def _stragglers(
     phase: Phase, taken: list[tuple[float, RankRow]], median_s: float, total_s: float
 ) -> list[StartStraggler]:
     """Return who takes much longer, slowest first; a node where most of its ranks do."""
-    limit_s = max(STRAGGLER_RATIO * median_s, median_s + max(STRAGGLER_S, STRAGGLER_PART * total_s))
+    limit_s = slow_from_s(median_s, total_s)
     slow = [(seconds, row) for seconds, row in taken if seconds > limit_s]
     ranks_of: dict[str, int] = {}
     for _, row in taken:
@@ -276,6 +285,11 @@ def _stragglers(
     return sorted(found, key=lambda each: (-each.seconds, each.rank))
 
 
+def slow_from_s(median_s: float, total_s: float) -> float:
+    """Return above what a phase is slow, where its median is that and the whole start took so long."""
+    return max(STRAGGLER_RATIO * median_s, median_s + max(STRAGGLER_S, STRAGGLER_PART * total_s))
+
+
 def with_attempt(startup: Startup, attempt: AttemptStartup) -> Startup:
     """Return a job's starts with one that is new, or better known; of old ones only the phases are kept."""
     others = [each for each in startup.attempts if each.attempt != attempt.attempt]
@@ -288,4 +302,4 @@ def with_attempt(startup: Startup, attempt: AttemptStartup) -> Startup:
 
 
 def _bare(attempt: AttemptStartup) -> AttemptStartup:
-    return msgspec.structs.replace(attempt, rows=(), node_rows=())
+    return msgspec.structs.replace(attempt, rows=(), node_rows=(), other_nodes=())

@@ -48,6 +48,8 @@ SLOWEST_RANKS = 32
 ALL_NODES = 128
 SLOWEST_NODES = 48
 """The same of nodes."""
+MOST_NAMES = 10_000
+"""Names of further nodes, kept of the same attempts as rows."""
 MOST_ROW_SPANS = 24
 DETAILED_ATTEMPTS = 8
 """Newest attempts, and the first, that are kept with their ranks; of others only the phases are."""
@@ -165,6 +167,8 @@ class AttemptStartup(msgspec.Struct, frozen=True, kw_only=True):
     """All ranks, or the slowest."""
     node_rows: Annotated[tuple[RankRow, ...], msgspec.Meta(max_length=ALL_NODES)] = ()
     """Of several nodes, the last rank of each, or of the slowest."""
+    other_nodes: Annotated[tuple[str, ...], msgspec.Meta(max_length=MOST_NAMES)] = ()
+    """Names of the nodes that have no row. Empty, too, where older versions left them out, or there are more."""
     uses: Annotated[tuple[str, ...], msgspec.Meta(max_length=32)] = ()
     how: Annotated[tuple[tuple[str, int], ...], msgspec.Meta(max_length=8)] = ()
     """How many workers were started which way."""

@@ -15,6 +15,9 @@ from robust_run.snapshot.rules.types import SnapshotManifest
 
 WARN_S = 7 * 86400.0
 TTL_S = 30 * 86400.0
+#: How long the lease of a build that ended without a snapshot stays. Nodes that wait for it look twice a second and must read why
+#: it failed; one that is stopped or starved for longer runs the commands itself, and hears it from them.
+GIVEN_UP_S = 3600.0
 
 
 class Age(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,8 +35,10 @@ class StoredFolder(msgspec.Struct, frozen=True, kw_only=True):
     built_unix_s: float | None
     """None: there is no manifest; a build is under way, or was killed."""
     touched_unix_s: float
-    """When anything in it was last written or, where that is known, used; by the store's clock."""
+    """When anything in it was last written or, where that is known, used; by the store's clock. Infinite: it does not say."""
     size_bytes: int
+    given_up: bool = False
+    """There never was a manifest, and the newest builder said that it failed or gave up."""
 
 
 class FolderRemoval(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,7 +71,10 @@ def prune_plan(
     keep_keys: Iterable[str] = (),
     abandoned_s: float = 86400.0,
 ) -> list[FolderRemoval]:
-    """Return what to remove, oldest first: what was not touched for so long, and what killed builders left.
+    """Return what to remove, oldest first: what was not touched for so long, and what builders left that failed or were killed.
+
+    A builder that says nothing may only be slow, stopped, or cut off from the store: it has `abandoned_s`, and a heartbeat counts
+    as a touch. One that said how it ended has `GIVEN_UP_S`, for those who still have to read it.
 
     `keep_latest`: so many of the latest built stay at any age; `keep_keys` always stay.
     """
@@ -79,7 +87,9 @@ def prune_plan(
         if item.key in kept:
             continue
         if item.built_unix_s is None:
-            if idle_s > abandoned_s:
+            if item.given_up and idle_s > GIVEN_UP_S:
+                plan.append(_removal(item, f"its set-up failed {spoken(idle_s)} ago"))
+            elif idle_s > abandoned_s:
                 plan.append(_removal(item, f"its build was given up {spoken(idle_s)} ago"))
         elif idle_s > unused_s:
             plan.append(_removal(item, f"not used for {spoken(idle_s)}"))

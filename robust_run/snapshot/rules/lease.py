@@ -102,3 +102,8 @@ def decide(watch: LeaseWatch, now_s: float, lease_s: float = LEASE_S) -> LeaseDe
 def is_ours(seen: StoreSight, term: int) -> bool:
     """Whether a term is still the newest: what its builder asks before it publishes."""
     return seen.term == term
+
+
+def is_gone(seen: StoreSight, term: int) -> bool:
+    """Whether a term's claim is not there any more, and nobody has made a newer one."""
+    return seen.term < term

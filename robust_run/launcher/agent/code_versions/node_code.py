@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from robust_run.launcher.agent.code_versions.place import CodePlace, CodeSource, seen_by_program, seen_by_tracer
+from robust_run.launcher.agent.warm.identity import frozen_changes
 from robust_run.launcher.model.code_events import CodeUse
 from robust_run.launcher.model.job import (
     JobSpec,
@@ -48,7 +49,7 @@ class NodeCode:
         self._env: dict[str, str] | None = None
 
     def prepare(self, use: CodeUse) -> bool:
-        """Put a version in place; return whether its variables differ from those of the attempt before.
+        """Put a version in place; return whether imports may have read variables that it changes.
 
         Raises LackingError, StoreError, CodeError.
         """
@@ -57,7 +58,7 @@ class NodeCode:
             self._said = self.ground.copy
             self._say(f"code version {use.number} runs from {self._run_directory.shown(self.ground.copy)}")
         before, self._env = self._env or {}, dict(use.env)
-        return before != self._env
+        return bool(frozen_changes(before, self._env))
 
     def argv(self, argv: tuple[str, ...]) -> tuple[str, ...]:
         """Return a worker's command line in the version that was prepared."""

@@ -85,6 +85,8 @@ class WarmHost:
         self.reason = ""
         self.has_died = False
         """It ended without a reason of its own: another one may do better."""
+        self.proven: tuple[str, ...] = ()
+        """Modules that it has imported and lived: what one that takes its place imports, not what killed it."""
         self.env = dict(env)
         self.pid: int | None = None
         self.standbys: dict[int, Standby] = {}
@@ -119,6 +121,7 @@ class WarmHost:
     def adopt(self, pid: int, control: socket.socket, modules: tuple[str, ...]) -> None:
         """Take over a warm process that was not started by us and has imported the modules."""
         self.pid, self._control, self._modules = pid, control, modules
+        self.proven = modules
         self.state = "ready"
 
     def attach(self, watch: StandbyWatcher) -> None:
@@ -146,7 +149,7 @@ class WarmHost:
             return
         match msgspec.json.decode(data, type=FromWarm):
             case Preloaded() as news:
-                self.state = "ready"
+                self.state, self.proven = "ready", self._modules
                 self._discard_outdated()
                 self._on_news(news)
             case WarmStartRefused() as news:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from robust_run.launcher.agent.warm.identity import Identity
     from robust_run.launcher.agent.warm.warm_handoff import WarmHandoff
 
-#: A warm process that died is started again at most so many times in a job.
-WARM_LAUNCHES = 3
+#: A warm process that died is replaced at most so many times in a job. One that was let go does not count.
+WARM_REPLACEMENTS = 2
 _NO_TORCH = ("(ModuleNotFoundError: No module named 'torch')",)
 
 
@@ -69,12 +69,13 @@ class Starter:
         if given is not None and spec.max_restarts == 0:
             self.off = ""  # what speaks against a warm process is only that it would be of no use
         self._given = given
+        self._is_given_taken = False
         self._spec = spec
         self._setup = setup
         self._start_helper = start_helper
         self._tell = tell
         self._host: WarmHost | None = None
-        self._launches = 0
+        self._replacements = 0
         self._watch: StandbyWatcher | None = None
         self._doubted = ""
         self._forked_last = False
@@ -102,13 +103,16 @@ class Starter:
 
     def launch_warm(self, plan: StartPlan) -> None:
         """Start the warm process beside the first attempt, as a twin of its rank 0."""
-        if self.off or self._launches >= WARM_LAUNCHES or self._is_warm() or self._spec.max_restarts == 0:
+        if self.off or self._is_warm() or self._spec.max_restarts == 0:
             return
-        self._launches += 1
-        if self._host is None:  # else one has died whose standby workers may live
+        if self._host is None:
             self._host = self._make_host(plan)
+        elif self._replacements >= WARM_REPLACEMENTS:
+            return
+        else:  # one has died whose standby workers may live
+            self._replacements += 1
         self._host.has_died = False
-        self._host.launch(self._spec.preload)
+        self._host.launch(self._host.proven or self._spec.preload)
         if self._watch is not None:
             self._host.attach(self._watch)
 
@@ -198,7 +202,8 @@ class Starter:
 
     def start(self, attempt: int, plans: list[StartPlan]) -> tuple[list[workers.Worker], list[ladder.StartChoice]]:
         """Start all workers of an attempt. Raises PlatformError; those started by then are in no list but in our tree."""
-        if self._given is not None and self._host is None:
+        if self._given is not None and not self._is_given_taken:
+            self._is_given_taken = True  # once: let go, it is gone
             self._host = self._make_host(plans[0])
             self._host.adopt(self._given.warm_pid, self._given.warm_control, self._given.modules)
         choices = [self._choose(attempt, plan) for plan in plans]

@@ -21,6 +21,11 @@ NARROWEST = 60
 @click.option(
     "--startup", is_flag=True, help="Show where the time of a start went, by phase and rank, and what shortens it."
 )
+@click.option(
+    "--startups",
+    is_flag=True,
+    help="Of many runs: seconds of each phase by number of nodes, and nodes that are slow again and again.",
+)
 @click.option("--attempt", type=click.IntRange(min=0), metavar="N", help="Attempt to report on (default: the newest).")
 @click.option(
     "--all", "every", is_flag=True, help="All runs in the folder, on one page; with --startup, show every rank."
@@ -33,15 +38,36 @@ NARROWEST = 60
 )
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @click.option("--log-dir", default="", metavar="FOLDER", help="Folder of the runs (default: ./robust-runs).")
-@click.argument("run", default="", metavar="[RUN]")
-def report(startup: bool, attempt: int | None, every: bool, html: str, as_json: bool, log_dir: str, run: str) -> int:
+@click.argument("runs", nargs=-1, metavar="[RUN]...")
+def report(
+    startup: bool,
+    startups: bool,
+    attempt: int | None,
+    every: bool,
+    html: str,
+    as_json: bool,
+    log_dir: str,
+    runs: tuple[str, ...],
+) -> int:
     """Report on a job, dead or alive. RUN is a run directory or a run's name; without it, the newest.
 
-    A folder of runs, or --all, means all runs in it.
+    A folder of runs, or --all, means all runs in it. --startups takes several of both.
     """
+    from robust_run.errors import UserError
     from robust_run.launcher.operator.commands.several_commands import folder_of, write_runs
-    from robust_run.launcher.operator.reading.runs import find_run
+    from robust_run.launcher.operator.reading.runs import find_run, runs_folder
 
+    if startups:
+        from robust_run.launcher.operator.commands.startups_command import startups_report
+
+        if startup or attempt is not None:
+            raise UserError("--startups is of many runs; give it without --startup and --attempt, which are of one")
+        where = runs_folder(log_dir, os.environ)
+        paths = [run if os.path.lexists(run) else os.path.join(where, run) for run in runs if "\0" not in run]
+        return startups_report(paths or [where], html=html, as_json=as_json)
+    if len(runs) > 1:
+        raise UserError(f"{len(runs)} runs are named; name one, a folder of runs, or give --startups")
+    run = runs[0] if runs else ""
     if not startup and (folder := folder_of(run, log_dir, every=every)):
         return write_runs(folder, html=html, as_json=as_json)
 
