@@ -54,7 +54,6 @@ FOLDERS = {
     "docs/test_commands.py": "job",
     "docs/test_site.py": "job",
     "prefetch/image/test_debian_root.py": "job",
-    "prefetch/image/test_tools_of_others.py": "job",
     "test_public_api.py": "torch",
 }
 """Marks of all tests in a folder or file: what they start they start in programs."""
