@@ -41,7 +41,10 @@ _SIF_MACHINES = {
 #: Of ustar, pax and GNU tars alike.
 _TAR_MAGIC, _TAR_MAGIC_AT, TAR_HEAD_BYTES = b"ustar", 257, 512
 _DIR_TRANSPORT = b"Directory Transport Version"
-_CONVERT = "make an OCI layout of it with `skopeo copy {kind}:{path} oci:FOLDER`, and an image of that with `robust image build FOLDER`"
+_CONVERT = (
+    "make an OCI layout of it with `skopeo copy {kind}:{path} oci:FOLDER`{or_else}, and an image of that with"
+    " `robust image build FOLDER`"
+)
 #: Of a SIF's table. Apptainer makes 48.
 MOST_DESCRIPTORS = 4096
 
@@ -196,9 +199,8 @@ def _folder(path: str) -> Identified:
     if has("manifest.json", "version"):
         with open(os.path.join(path, "version"), "rb") as file:
             if file.read(len(_DIR_TRANSPORT)) == _DIR_TRANSPORT:
-                raise ImageRefused(
-                    f"{path}: an image that skopeo copied to dir: {_CONVERT.format(kind='dir', path=path)}"
-                )
+                said = _CONVERT.format(kind="dir", path=path, or_else="")
+                raise ImageRefused(f"{path}: an image that skopeo copied to dir: {said}")
     return Identified("directory")
 
 
@@ -212,8 +214,10 @@ def identify(path: str) -> Identified:
             raise ImageRefused(f"{path}: neither a file nor a folder")
         start = os.pread(file.fileno(), SIF_HEADER_BYTES, 0)
         if not is_sif(start):
-            if is_tar(os.pread(file.fileno(), TAR_HEAD_BYTES, 0)):
-                raise ImageRefused(f"{path}: a tar archive: {_CONVERT.format(kind='docker-archive', path=path)}")
+            if start[:4] != b"hsqs" and is_tar(os.pread(file.fileno(), TAR_HEAD_BYTES, 0)):
+                or_else = " (`oci-archive:` if it holds a layout)"
+                said = _CONVERT.format(kind="docker-archive", path=path, or_else=or_else)
+                raise ImageRefused(f"{path}: a tar archive: {said}")
             return Identified("squashfs", 0, size, superblock(start, size, path))
         table = sif_header(start, size, path)
         data = os.pread(file.fileno(), table.count * _SIF_DESCRIPTOR.size, table.offset_bytes)

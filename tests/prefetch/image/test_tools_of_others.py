@@ -77,7 +77,8 @@ below=$(run from scratch)
 tree=$(run mount "$below")
 mkdir -p "$tree/usr/bin" "$tree/etc"
 echo program > "$tree/usr/bin/su"; chmod 4755 "$tree/usr/bin/su"; ln -s su "$tree/usr/bin/link"
-echo gone > "$tree/etc/gone"; mkfifo "$tree/pipe"; truncate -s 20M "$tree/sparse"; mkdir "$tree/etc/folder"; echo x > "$tree/etc/folder/x"
+echo gone > "$tree/etc/gone"; mkfifo "$tree/pipe"; truncate -s 20M "$tree/sparse"
+mkdir "$tree/etc/folder"; echo x > "$tree/etc/folder/x"
 touch -d '2001-02-03 04:05:06 UTC' "$tree/usr/bin/su"
 run config --env A=1 "$below"; run commit -q "$below" below
 above=$(run from --pull-never below)
@@ -101,3 +102,12 @@ def test_what_buildah_built_in_two_layers_is_the_tree_it_was_built_of(tmp_path: 
         found = entries_of(built(tmp_path / name, build.BuildOptions(machine=os.uname().machine)))
         del found[".robust-image.json"], found["."]
         assert found == {path: entry for path, entry in expected.items() if path != "."}
+
+
+def test_a_sif_that_apptainer_built_of_a_layout_is_an_image(tmp_path: Path) -> None:
+    needs("apptainer")
+    source = two_layers(tmp_path)
+    run(tmp_path, "apptainer", "build", "a.sif", f"oci:{source}:{TAG}")
+    found = build.describe(str(tmp_path / "a.sif"))
+    assert found.offset_bytes
+    assert found.machine == os.uname().machine
