@@ -117,7 +117,8 @@ bench: $(STAMP)
 # System tools that some tests use. A test that misses one is skipped with its reason, which fails `.ci/run`.
 TOOLS := setpriv:util-linux ip:iproute2 etcd:etcd-server faketime:faketime openssl:openssl \
 	nginx:nginx-light java:openjdk-17-jre-headless fusermount3:fuse3 \
-	mksquashfs:squashfs-tools squashfuse_ll:squashfuse umoci:umoci promtool:prometheus \
+	mksquashfs:squashfs-tools squashfuse_ll:squashfuse umoci:umoci mmdebstrap:mmdebstrap skopeo:skopeo buildah:buildah \
+	promtool:prometheus \
 	g++:g++ zsh:zsh fish:fish chromium:chromium slurmctld:slurmctld slurmd:slurmd srun:slurm-client munged:munge
 
 packages:

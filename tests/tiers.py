@@ -53,6 +53,7 @@ FOLDERS = {
     "frameworks/": "frameworks",
     "docs/test_commands.py": "job",
     "docs/test_site.py": "job",
+    "prefetch/image/test_debian_root.py": "job",
     "test_public_api.py": "torch",
 }
 """Marks of all tests in a folder or file: what they start they start in programs."""

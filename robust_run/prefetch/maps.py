@@ -8,6 +8,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from robust_run.atomic_file import write_file
 from robust_run.prefetch import blockmap
@@ -15,12 +18,30 @@ from robust_run.prefetch.errors import BlockMapRefused
 from robust_run.prefetch.fetching.sources import split
 from robust_run.prefetch.image.build import describe
 from robust_run.prefetch.rules.types import BlockMap
-from robust_run.store.errors import NotFound, StoreError, is_transient
+from robust_run.store.errors import NotFound, StoreError, Unavailable, is_transient
 from robust_run.store.opening import open_store
-from robust_run.store.types import StoreOptions
+from robust_run.store.types import Store, StoreOptions
+
+#: Between tries to read a map that is nowhere else: a store that is busy for a moment costs a start no more than that.
+_PAUSES_S = (0.2, 0.5, 1.0, 2.0)
+_LONGEST_PAUSE_S = 10.0
+#: From when on it is not tried again: each try may have waited for a connection, or for a byte.
+_TRY_AGAIN_S = 15.0
 
 
-def fetch_map(image_url: str, cache_root: str, options: StoreOptions) -> tuple[BlockMap, tuple[str, ...]]:
+class Waiting(NamedTuple):
+    """How time passes while a store is asked again."""
+
+    clock: Callable[[], float] = time.monotonic
+    pause: Callable[[float], None] = time.sleep
+
+
+_WAITING = Waiting()
+
+
+def fetch_map(
+    image_url: str, cache_root: str, options: StoreOptions, waiting: Waiting = _WAITING
+) -> tuple[BlockMap, tuple[str, ...]]:
     """Return the block map of an image, and what was wrong and passed over.
 
     Raises `BlockMapRefused` where it is damaged or missing, `StoreError` where the store cannot be reached and never was.
@@ -29,7 +50,9 @@ def fetch_map(image_url: str, cache_root: str, options: StoreOptions) -> tuple[B
     remembered = _place(cache_root, image_url)
     store = open_store(folder, options)
     try:
-        data = store.read_all(name, blockmap.LARGEST_MAP_BYTES)
+        # With one that was there last, a start need not wait.
+        pauses = () if os.path.exists(remembered) else _PAUSES_S
+        data = _read(store, name, pauses, waiting)
     except NotFound as error:
         if "://" not in image_url:
             return _made(image_url, remembered)
@@ -46,6 +69,20 @@ def fetch_map(image_url: str, cache_root: str, options: StoreOptions) -> tuple[B
     if "://" in image_url:
         _remember(remembered, data)
     return found, ()
+
+
+def _read(store: Store, name: str, pauses: Sequence[float], waiting: Waiting) -> bytes:
+    """Read a map, again after each of these pauses where that may help. Raises `StoreError`."""
+    began_s = waiting.clock()
+    for pause_s in pauses:
+        try:
+            return store.read_all(name, blockmap.LARGEST_MAP_BYTES)
+        except Unavailable as error:
+            wait_s = min(max(pause_s, error.retry_after_s), _LONGEST_PAUSE_S)
+            if waiting.clock() + wait_s - began_s > _TRY_AGAIN_S:
+                raise
+            waiting.pause(wait_s)
+    return store.read_all(name, blockmap.LARGEST_MAP_BYTES)
 
 
 def _place(cache_root: str, image_url: str) -> str:

@@ -87,6 +87,9 @@ class ShortRead(StoreError):  # noqa: N818 (reads as what happened)
 class Unavailable(StoreError):  # noqa: N818 (reads as what happened)
     """It cannot be reached, or broke off. Transient."""
 
+    retry_after_s: float = 0.0
+    """After how many seconds it wants to be asked again; 0.0: it does not say."""
+
 
 class Stalled(Unavailable):
     """It sent or took no byte for too long. Transient."""

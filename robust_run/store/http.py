@@ -18,7 +18,15 @@ from robust_run.store.cancelling import Cancellation
 from robust_run.store.errors import Cancelled, Changed, ReadOnly, ShortRead, TooLarge, Unavailable, Unsupported
 from robust_run.store.http_body import Reply
 from robust_run.store.http_connections import Connections
-from robust_run.store.http_replies import Version, check_range, check_status, length_of, version_of, whole_size
+from robust_run.store.http_replies import (
+    Version,
+    check_page,
+    check_range,
+    check_status,
+    length_of,
+    version_of,
+    whole_size,
+)
 from robust_run.store.types import Entry, StoreOptions, Walked, Writer
 
 _MOST_THREADS = 32
@@ -41,13 +49,14 @@ class HttpStore:
         self._base = url
         self.threads = options.threads or _MOST_THREADS
         self._connections = Connections(url, options)
+        self._one_version = options.one_version
         self._lock = threading.Lock()
         self._known: dict[str, Version] = {}
 
     def read_into(
         self, path: str, offset_bytes: int, buffers: Sequence[memoryview], cancel: Cancellation | None = None
     ) -> None:
-        """Fill all buffers; see `Store`. `Changed` where the file is not the one that was read from before."""
+        """Fill all buffers; see `Store`. `Changed` where the file is not the one that was read from before, if that matters."""
         views = byte_views(buffers, to_fill=True)
         wanted = total_bytes(views)
         if not wanted:
@@ -127,6 +136,8 @@ class HttpStore:
         paths.clean(path, self.url)
         with self._connections.asking(method, paths.child(self._base, path), path, headers, cancel) as reply:
             check_status(self.url, path, method, reply)
+            if method != "HEAD":
+                check_page(self.url, path, reply)
             try:
                 yield reply
             except Unavailable as error:  # a reply that is called off looks as if it had broken off
@@ -135,6 +146,8 @@ class HttpStore:
                 raise
 
     def _check_version(self, path: str, reply: Reply) -> None:
+        if not self._one_version:
+            return
         now = version_of(reply)
         with self._lock:
             if len(self._known) >= _MOST_FILES_KNOWN:

@@ -54,15 +54,21 @@ class Connections:
         """Give the reply to a request, redirects followed. Network errors of the block become ours (`path` is for messages)."""
         with self._lock:
             target = self._moved.get(url, url)
-        for _ in range(_MOST_REDIRECTS + 1):
-            with self._asking_once(method, target, path, headers, cancel) as reply:
-                moved = reply.getheader("Location") if reply.status in _REDIRECTS else None
-                if moved is None:
-                    self._remember(url, target, reply.status)
-                    yield reply
-                    return
-            target = self._redirected(target, moved, path)
-        raise StoreError(self._url, path, f"more than {_MOST_REDIRECTS} redirects")
+        try:
+            for _ in range(_MOST_REDIRECTS + 1):
+                with self._asking_once(method, target, path, headers, cancel) as reply:
+                    moved = reply.getheader("Location") if reply.status in _REDIRECTS else None
+                    if moved is None:
+                        self._remember(url, target, reply.status)
+                        yield reply
+                        return
+                target = self._redirected(target, moved, path)
+            raise StoreError(self._url, path, f"more than {_MOST_REDIRECTS} redirects")
+        except Cancelled:
+            raise
+        except StoreError:
+            self._forget(url, target)
+            raise
 
     def close(self) -> None:
         """Close all connections; those that are in use are woken."""
@@ -82,6 +88,12 @@ class Connections:
             elif target != url and len(self._moved) < _MOST_REMEMBERED:
                 self._moved[url] = target
 
+    def _forget(self, url: str, target: str) -> None:
+        """Ask the file's own place next time: where it was moved to did not answer, or with something else, as a login page."""
+        with self._lock:
+            if self._moved.get(url) == target:
+                del self._moved[url]
+
     def _redirected(self, target: str, moved: str, path: str) -> str:
         found = urllib.parse.urljoin(target, moved)
         scheme = paths.scheme_of(found)
@@ -100,7 +112,7 @@ class Connections:
         origin = origin_of(target)
         connection, reply, can_be_kept = None, None, False
         try:
-            with self._naming(path, cancel):
+            with self._naming(path, cancel, origin):
                 connection, reply = self._send(origin, method, target, headers, cancel)
                 with cancel.calling(reply.interrupt) if cancel is not None else nullcontext():
                     yield reply
@@ -187,14 +199,17 @@ class Connections:
             return self._tls
 
     @contextmanager
-    def _naming(self, path: str, cancel: Cancellation | None) -> Iterator[None]:
+    def _naming(self, path: str, cancel: Cancellation | None, origin: Origin) -> Iterator[None]:
         """Turn what networks do to the block into our errors."""
         try:
             yield
         except (OSError, http.client.HTTPException, ValueError) as error:
             if cancel is not None and cancel.cancelled:
                 raise Cancelled(self._url, path, "called off") from error
-            raise self._ours(error, path) from error
+            ours = self._ours(error, path)
+            if origin != self._origin:
+                ours.what += f" (it redirected to {origin[1]}:{origin[2]})"
+            raise ours from error
 
     def _ours(self, error: Exception, path: str) -> StoreError:
         if isinstance(error, TimeoutError):

@@ -12,6 +12,7 @@ from robust_run.store.errors import AccessDenied, NotFound, StoreError, Unavaila
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d{1,18})-(\d{1,18})|\*)/(\d{1,18}|\*)")
 _GOOD = (http.client.OK, http.client.PARTIAL_CONTENT, http.client.REQUESTED_RANGE_NOT_SATISFIABLE)
 _WAIT = (http.client.REQUEST_TIMEOUT, http.client.TOO_EARLY, http.client.TOO_MANY_REQUESTS)
+_PAGE_BYTES = 256
 _HEAD_REFUSED = (http.client.FORBIDDEN, http.client.METHOD_NOT_ALLOWED, http.client.NOT_IMPLEMENTED)
 
 
@@ -56,8 +57,26 @@ def check_status(url: str, path: str, method: str, reply: http.client.HTTPRespon
     if status in (http.client.UNAUTHORIZED, http.client.FORBIDDEN, http.client.PROXY_AUTHENTICATION_REQUIRED):
         raise AccessDenied(url, path, f"{said}: check the token or the URL's signature")
     if status in _WAIT or status >= http.client.INTERNAL_SERVER_ERROR:
-        raise Unavailable(url, path, said)
+        busy = Unavailable(url, path, said)
+        busy.retry_after_s = retry_after_s(reply)
+        raise busy
     raise StoreError(url, path, said)
+
+
+def check_page(url: str, path: str, reply: http.client.HTTPResponse) -> None:
+    """Raise `AccessDenied` for a web page that comes in a file's stead, as gateways send one to who is to log in."""
+    kind = reply.getheader("Content-Type", "").partition(";")[0].strip().lower()
+    if reply.status != http.client.OK or kind != "text/html" or path.lower().endswith((".html", ".htm")):
+        return
+    if reply.peek(_PAGE_BYTES).lstrip()[:1] == b"<":  # some servers call everything a page
+        said = "the server sent a web page instead of it, perhaps to log in"
+        raise AccessDenied(url, path, f"{said}: check the URL, the token or the URL's signature")
+
+
+def retry_after_s(reply: http.client.HTTPResponse) -> float:
+    """Return after how many seconds the server wants to be asked again; 0.0 where it does not say, or names a date."""
+    said = reply.getheader("Retry-After", "").strip()
+    return float(said) if said.isascii() and said.isdigit() and len(said) <= 6 else 0.0
 
 
 def check_range(url: str, path: str, reply: http.client.HTTPResponse, offset_bytes: int, wanted: int) -> int:

@@ -58,6 +58,8 @@ class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     """More headers for HTTP; like the token, for the URL's own origin only."""
     ca_file: str | None = None
     """Certificates to trust for HTTPS instead of the system's."""
+    one_version: bool = True
+    """Whether all reads of a file must be of one content of it, as far as the store tells. False: who reads verifies it all."""
     extra: dict[str, str] = {}
     """Passed on to hdfs-native (Hadoop properties) or to the fsspec file system (its arguments)."""
 

@@ -88,6 +88,8 @@ def origin(
         token=given.token,
         headers=given.headers,
         ca_file=given.ca_file,
+        # Each block is held against the block map: another copy of the image (a mirror's, one that was stored anew) is as good.
+        one_version=False,
         extra=given.extra,
     )
     return StoreSource(open_store(folder, patient), name, image_offset_bytes)

@@ -23,6 +23,7 @@ from robust_run.prefetch.rules.queue import FetchQueue
 from robust_run.prefetch.rules.source_health import Health
 from robust_run.prefetch.rules.types import BlockMap, BlockRun, FetchCounts, FetchLimits, Priority
 from robust_run.store.cancelling import Cancellation
+from robust_run.store.errors import Cancelled, Unavailable
 
 _TICK_S = 0.25
 _MOST_PROBLEMS = 20
@@ -208,9 +209,12 @@ class Fetcher:
         try:
             source.read_into(blocks[0] * self._map.block_bytes, buffers, self._requests[job])
         except Exception as error:  # a source may be anything; each exception it raises is its failure
-            words = _words(error)
+            words = self._slow_words(job) if isinstance(error, Cancelled) else _words(error)
             reason = words if words.startswith(source.name) else f"{source.name}: {words}"
-            self._failed_at(job, reason, final=not may_work_later(error))
+            after_s = error.retry_after_s if isinstance(error, Unavailable) else 0.0
+            self._failed_at(
+                job, reason, final=not may_work_later(error) and not isinstance(error, Cancelled), retry_after_s=after_s
+            )
             return
         good = {block: data for block, data in zip(blocks, buffers, strict=True) if is_good(self._map, block, data)}
         wrong = [block for block in blocks if block not in good]
@@ -226,8 +230,17 @@ class Fetcher:
         good_bytes = sum(len(data) for data in good.values())
         self._over(job, lambda now_s: self._queue.came(job, wrong, good_bytes, now_s), problem)
 
-    def _failed_at(self, job: FetchJob, reason: str, *, final: bool) -> None:
-        self._over(job, lambda now_s: self._queue.failed(job, reason, final, now_s), reason)
+    def _slow_words(self, job: FetchJob) -> str:
+        """Return why a request was called off; by nobody but us."""
+        took_s = self._clock() - job.began_s
+        is_slow = took_s > self._limits.request_limit_s and not self._stopping.is_set()
+        size = f"{job.count * self._map.block_bytes / 1e6:.1f} MB"
+        return (
+            f"it did not send {size} in {took_s:.0f} s: it is too slow, and is asked again" if is_slow else "called off"
+        )
+
+    def _failed_at(self, job: FetchJob, reason: str, *, final: bool, retry_after_s: float = 0.0) -> None:
+        self._over(job, lambda now_s: self._queue.failed(job, reason, final, now_s, retry_after_s), reason)
 
     def _kept(self, block: int, data: memoryview) -> bool:
         if not self._room.keeping:

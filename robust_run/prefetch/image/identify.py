@@ -38,6 +38,13 @@ _SIF_MACHINES = {
     b"06": "ppc64le",
     b"11": "s390x",
 }
+#: Of ustar, pax and GNU tars alike.
+_TAR_MAGIC, _TAR_MAGIC_AT, TAR_HEAD_BYTES = b"ustar", 257, 512
+_DIR_TRANSPORT = b"Directory Transport Version"
+_CONVERT = (
+    "make an OCI layout of it with `skopeo copy {kind}:{path} oci:FOLDER`{or_else}, and an image of that with"
+    " `robust image build FOLDER`"
+)
 #: Of a SIF's table. Apptainer makes 48.
 MOST_DESCRIPTORS = 4096
 
@@ -176,17 +183,41 @@ def is_sif(data: bytes) -> bool:
     return len(data) >= SIF_HEADER_BYTES and data[32:42] == _SIF_MAGIC
 
 
+def is_tar(data: bytes) -> bool:
+    """Whether a file that begins so is a tar archive, as `docker save` writes one."""
+    return data[_TAR_MAGIC_AT : _TAR_MAGIC_AT + len(_TAR_MAGIC)] == _TAR_MAGIC
+
+
+def _folder(path: str) -> Identified:
+    """Tell a layout from a tree. What skopeo writes to `dir:` would pass for a tree, and be an image of blobs."""
+
+    def has(*names: str) -> bool:
+        return all(os.path.isfile(os.path.join(path, name)) for name in names)
+
+    if has("oci-layout", "index.json"):
+        return Identified("oci")
+    if has("manifest.json", "version"):
+        with open(os.path.join(path, "version"), "rb") as file:
+            if file.read(len(_DIR_TRANSPORT)) == _DIR_TRANSPORT:
+                said = _CONVERT.format(kind="dir", path=path, or_else="")
+                raise ImageRefused(f"{path}: an image that skopeo copied to dir: {said}")
+    return Identified("directory")
+
+
 def identify(path: str) -> Identified:
     """Look at a file or folder. Raises `ImageRefused` where it is no image, OSError where it cannot be read."""
     if os.path.isdir(path):
-        is_layout = all(os.path.isfile(os.path.join(path, name)) for name in ("oci-layout", "index.json"))
-        return Identified("oci" if is_layout else "directory")
+        return _folder(path)
     with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb", buffering=0) as file:
         size = file.seek(0, os.SEEK_END)
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode) and not size:
             raise ImageRefused(f"{path}: neither a file nor a folder")
         start = os.pread(file.fileno(), SIF_HEADER_BYTES, 0)
         if not is_sif(start):
+            if start[:4] != b"hsqs" and is_tar(os.pread(file.fileno(), TAR_HEAD_BYTES, 0)):
+                or_else = " (`oci-archive:` if it holds a layout)"
+                said = _CONVERT.format(kind="docker-archive", path=path, or_else=or_else)
+                raise ImageRefused(f"{path}: a tar archive: {said}")
             return Identified("squashfs", 0, size, superblock(start, size, path))
         table = sif_header(start, size, path)
         data = os.pread(file.fileno(), table.count * _SIF_DESCRIPTOR.size, table.offset_bytes)

@@ -26,7 +26,10 @@ _BUSY_S, _LONGEST_BUSY_S = 0.02, 2.0
 _PREFETCH_TRIES = 8
 _IDLE_S = 0.5
 _NEVER_S = float("inf")
-_STORE_AGAIN = ": it is damaged there, or is not what its block map was made of; store both again"
+_STORE_AGAIN = (
+    ": it is damaged there, was replaced, or is not what its block map was made of;"
+    " store both again, or start the job anew"
+)
 
 
 class _Demand(msgspec.Struct):
@@ -218,14 +221,21 @@ class FetchQueue:
         """Note that a request gave bytes, and which blocks of it were wrong. Return demands that are given up."""
         self.landed(job)
         self._came += 1
-        self._patience.came()
+        self._patience.came(good_bytes)
         self._health.came(job.source, good_bytes, len(wrong), now_s)
-        return self._again(job, wrong, f"{self._health.name(job.source)} sends wrong bytes{_STORE_AGAIN}", True, now_s)
+        return self._again(
+            job, wrong, f"{self._health.name(job.source)} sends wrong bytes{_STORE_AGAIN}", True, now_s, True
+        )
 
-    def failed(self, job: FetchJob, reason: str, final: bool, now_s: float) -> list[tuple[int, str]]:
-        """Note that a request gave nothing; `final`: and will not. Return demands that are given up."""
+    def failed(
+        self, job: FetchJob, reason: str, final: bool, now_s: float, retry_after_s: float = 0.0
+    ) -> list[tuple[int, str]]:
+        """Note that a request gave nothing; `final`: and will not, `retry_after_s`: the source wants to be left alone so long.
+
+        Return demands that are given up.
+        """
         self.landed(job)
-        self._health.failed(job.source, now_s)
+        self._health.failed(job.source, now_s, retry_after_s)
         return self._again(job, range(job.start, job.start + job.count), reason, final, now_s)
 
     def busy(self, job: FetchJob, now_s: float) -> None:
@@ -242,7 +252,7 @@ class FetchQueue:
         self._flights.landed(job)
 
     def _again(
-        self, job: FetchJob, blocks: Sequence[int], reason: str, final: bool, now_s: float
+        self, job: FetchJob, blocks: Sequence[int], reason: str, final: bool, now_s: float, is_wrong: bool = False
     ) -> list[tuple[int, str]]:
         lost = []
         self._why = reason if blocks else ""
@@ -252,7 +262,8 @@ class FetchQueue:
                 demand.reason = reason
                 if final:
                     demand.refusals = {**demand.refusals, job.source: demand.refusals.get(job.source, 0) + 1}
-                    if self._choice.is_hopeless(block, demand.refusals):
+                    is_out = is_wrong or self._patience.is_out(demand.since_s, now_s)
+                    if is_out and self._choice.is_hopeless(block, demand.refusals):
                         lost.append((block, reason))
         for block, _reason in lost:
             del self._demands[block]

@@ -11,6 +11,8 @@ from robust_run.prefetch.rules.types import FetchLimits, SourceCounts
 
 #: After the first failure a source is left alone this long, doubled with each one that follows at once.
 _FIRST_BACK_OFF_S = 0.1
+#: A source is left alone for as long as it asks for (Retry-After), up to this.
+_LONGEST_ASKED_S = 20.0
 
 
 class _Record(msgspec.Struct):
@@ -54,14 +56,18 @@ class Health:
         else:
             record.failures_in_a_row = 0
 
-    def failed(self, source: int, now_s: float) -> None:
-        """Note that a request gave nothing. Requests that were under way together count as one failure."""
+    def failed(self, source: int, now_s: float, retry_after_s: float = 0.0) -> None:
+        """Note that a request gave nothing, and when the source wants to be asked again.
+
+        Requests that were under way together count as one failure.
+        """
         record = self._records[source]
         record.failures += 1
         if now_s >= record.quiet_until_s:
             back_off_s = min(self._limits.back_off_s, _FIRST_BACK_OFF_S * 2**record.failures_in_a_row)
             record.failures_in_a_row = min(record.failures_in_a_row + 1, 16)
             record.quiet_until_s = now_s + back_off_s
+        record.quiet_until_s = max(record.quiet_until_s, now_s + min(retry_after_s, _LONGEST_ASKED_S))
 
     def name(self, source: int) -> str:
         """Return a source's name."""
@@ -108,13 +114,21 @@ class SourcePatience:
         """`limits`: how long a read may wait, and how long a source that fails is left alone."""
         self._limits = limits
         self._lost: dict[int, tuple[float, str]] = {}
-        self._is_silent = False
+        self._is_silent = self._is_refusing = False
         self._said_s = _NEVER_S
 
     def refusal(self, block: int, now_s: float) -> str:
         """Return why a block was given up a moment ago; "": it was not."""
         lost_s, reason = self._lost.get(block, (_NEVER_S, ""))
         return reason if now_s - lost_s < _JUST_LOST_S else ""
+
+    def is_out(self, since_s: float, now_s: float) -> bool:
+        """Whether a block is given up that all sources have refused, for a read that has waited since then.
+
+        A login that has run out, a file that is being put in place: such things pass. Once they did not, they are not waited for
+        again, until some source has given something.
+        """
+        return self._is_refusing or now_s - since_s >= self._limits.refusal_s
 
     def limit_s(self) -> float:
         """Return how long a read that begins now may wait for a block."""
@@ -126,10 +140,12 @@ class SourcePatience:
         """Note that a block came wrong, or did not come in time (`late`)."""
         self._lost[block] = (now_s, reason)
         self._is_silent = self._is_silent or late
+        self._is_refusing = self._is_refusing or not late
 
-    def came(self) -> None:
-        """Note that some source has given bytes."""
+    def came(self, good_bytes: int) -> None:
+        """Note that some source has given bytes, and how many of them were good."""
         self._is_silent = False
+        self._is_refusing = self._is_refusing and not good_bytes
 
     def slow(self, demands: Mapping[int, Demand], now_s: float) -> str:
         """Return a sentence where reads have waited for long, and it has not been said lately; else ""."""

@@ -85,6 +85,10 @@ PACK = {
 }
 
 
+TAG = "t"
+"""Of the image in a `layout`."""
+
+
 def layout(folder: Path, *layers: bytes | Layer, packing: str = "", **config: Any) -> Path:
     """Write an OCI layout with one image."""
     place = folder / "layout"
@@ -95,14 +99,18 @@ def layout(folder: Path, *layers: bytes | Layer, packing: str = "", **config: An
         (place / "blobs/sha256" / digest).write_bytes(data)
         return {"mediaType": media_type, "digest": f"sha256:{digest}", "size": len(data)}
 
-    packed = [PACK[packing](layer if isinstance(layer, bytes) else layer.bytes()) for layer in layers]
-    described = {"architecture": "amd64", "os": "linux", "config": config, "rootfs": {"type": "layers", "diff_ids": []}}
+    tars = [layer if isinstance(layer, bytes) else layer.bytes() for layer in layers]
+    packed = [PACK[packing](tar) for tar in tars]
+    # Not for us: tools of others ask for it.
+    rootfs = {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(tar).hexdigest()}" for tar in tars]}
+    described = {"architecture": "amd64", "os": "linux", "config": config, "rootfs": rootfs}
     manifest = {
         "schemaVersion": 2,
         "config": blob(json.dumps(described).encode(), "application/vnd.oci.image.config.v1+json"),
         "layers": [blob(data, f"application/vnd.oci.image.layer.v1.tar{packing}") for data in packed],
     }
     entry = blob(json.dumps(manifest).encode(), "application/vnd.oci.image.manifest.v1+json")
+    entry["annotations"] = {"org.opencontainers.image.ref.name": TAG}
     (place / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [entry]}))
     (place / "oci-layout").write_text('{"imageLayoutVersion": "1.0.0"}')
     return place
