@@ -128,7 +128,42 @@ def test_who_is_to_be_found_by_prometheus_serves_at_a_free_port(machine: Machine
 def test_checkpoints_lie_in_a_folder(machine: Machine) -> None:
     assert job(machine).ckpt_dir is None
     assert job(machine, "--ckpt-dir", "ckpt").ckpt_dir == "/job/ckpt"
-    assert "robust ckpt mount" in refusal(machine, "--ckpt-dir", "hdfs://nn/run")
+
+
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [
+        ("hdfs://nn/run/", "hdfs://nn/run"),
+        ("http://host:80/a%20b", "http://host:80/a%20b"),
+        ("abfs://box@account/run", "abfs://box@account/run"),
+        ("file:///ckpt", "/ckpt"),
+    ],
+)
+def test_checkpoints_lie_at_a_url(machine: Machine, given: str, used: str) -> None:
+    assert job(machine, "--ckpt-dir", given).ckpt_dir == used
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("http://me:secret@host/run", "leave out what stands before '@'"),
+        ("http://me@host/run", "leave out what stands before '@'"),
+        ("https://host/run?signature=secret", "after '?'"),
+        ("http:///run", "has no host"),
+        ("hdfs://nn/../run", "'..'"),
+        ("rrck:///ckpt", "the URL of a folder is needed"),
+        ("file://other/ckpt", "three slashes"),
+        ("", "is empty"),
+    ],
+)
+def test_a_url_that_cannot_be_used_is_refused(machine: Machine, given: str, why: str) -> None:
+    said = refusal(machine, "--ckpt-dir", given)
+    assert why in said
+    assert "secret" not in said
+
+
+def test_files_in_memory_need_a_folder_behind_them(machine: Machine) -> None:
+    assert "a folder of this machine" in refusal(machine, "--ckpt-memory-dir", "m", "--ckpt-dir", "hdfs://nn/run")
 
 
 @pytest.mark.parametrize("nnodes", ["0", "0:1", "2:1", "x", "1:2:3", "-1", "1.5", "1:", "", "100001", "9" * 5000])

@@ -252,13 +252,17 @@ def parse_signals(text: str) -> tuple[int, ...]:
 
 
 def _ckpt_dir(path: str | None, world: World) -> str | None:
-    """Return the folder of `--ckpt-dir`, which need not exist yet. Raises UserError for an address that is no path."""
+    """Return the folder or URL of `--ckpt-dir`, which need not exist yet. Raises UserError for what is neither."""
     if path is None:
         return None
-    if not path or "://" in path:
-        raise UserError(
-            f"--ckpt-dir {path!r}: must be a folder of this machine; robust ckpt mount shows checkpoints of other places as one"
-        )
+    if not path:
+        raise UserError("--ckpt-dir '': it is empty; name a folder or its URL, or leave the option out")
+    if "://" in path:
+        from robust_run.launcher.start.options.ckpt_url import (
+            resolve_url,
+        )  # and the parsing of URLs, for jobs that have one
+
+        return resolve_url(path)
     return absolute(path, world)
 
 
