@@ -62,4 +62,5 @@ class Housekeeping:
         at_s = self._node.first_step_s(attempt.number, attempt.first_rank)
         if at_s is not None:
             self._stepped = attempt.number
+            self._agent.has_stepped()
             self._agent.report(FirstStep(attempt=attempt.number, node=self._agent.node_id, at_s=at_s))
