@@ -307,3 +307,23 @@ def test_a_patience_that_is_no_time_is_refused_with_what_may_be_written(text: st
 def test_a_patience_shorter_than_the_time_until_anybody_looks_is_refused() -> None:
     with pytest.raises(UserError, match=r"--hang-patience 3s: must be --hang-after \(5 s\) or more"):
         parse_patience_s("3s", 5.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [
+        ("auto", (True, None, None)),
+        ("off", (False, None, None)),
+        ("64G", (True, 64 << 30, None)),
+        ("64G,500M", (True, 64 << 30, 500 << 20)),
+        ("auto,1G", (True, None, 1 << 30)),
+    ],
+)
+def test_how_much_is_fetched_ahead(machine: Machine, given: str, used: tuple[bool, int | None, int | None]) -> None:
+    found = job(machine, "--ckpt-ahead", given)
+    assert (found.ckpt_ahead, found.ckpt_ahead_bytes, found.ckpt_ahead_bytes_s) == used
+
+
+@pytest.mark.parametrize("given", ["much", "64G,", "off,1G", "1,1", "64G,fast", "64G,1G,1G"])
+def test_nonsense_for_what_is_fetched_ahead_is_refused(machine: Machine, given: str) -> None:
+    assert "--ckpt-ahead" in refusal(machine, "--ckpt-ahead", given)

@@ -30,6 +30,7 @@ WAIT_S, PATIENCE_S = 1.0, 20.0
 SHUNNED_S = 30.0
 _CONNECT_S, _STALL_S, _PAUSE_S = 2.0, 5.0, 0.05
 _MOST_REQUESTS = 256
+_POLL_S = 0.1
 _RANGE = re.compile(r"bytes=0-(\d{1,15})")
 
 
@@ -82,6 +83,12 @@ class PeerUnits:
         return False
 
 
+    def close(self) -> None:
+        """Hang up on all of them."""
+        for store in self._stores:
+            store.close()
+
+
 class _Server(ThreadingMixIn, HTTPServer):
     daemon_threads = True
 
@@ -115,7 +122,20 @@ class PeerServer:
 
     def start(self) -> None:
         """Give from now on."""
-        threading.Thread(target=self._server.serve_forever, name="peer-units", daemon=True).start()
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(_POLL_S,), name="peer-units", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def port(self) -> int:
+        """Where it gives."""
+        return int(self._server.socket.getsockname()[1])
+
+    def stop(self) -> None:
+        """Give nothing more. Once, after `start`."""
+        self._server.shutdown()
+        self._server.server_close()
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -17,6 +17,7 @@ import msgspec
 
 from robust_run.ckpt_io.ahead.words import FetchNews, FetchOrder, FetchPace
 from robust_run.errors import RobustRunError
+from robust_run.launcher.agent.checkpoint_sharing import CheckpointSharing
 from robust_run.launcher.model.resume_events import ResumePoint
 
 Listen = Callable[[socket.socket, "Callable[[], None] | None"], None]
@@ -58,9 +59,10 @@ class CheckpointAhead:
         say: Callable[[str], None],
         limit_bytes: int | None = None,
         rate_bytes_s: float | None = None,
+        sharing: CheckpointSharing | None = None,
     ) -> None:
         self._start, self._env, self._say = start, env, say
-        self._limit_bytes, self._rate_bytes_s = limit_bytes, rate_bytes_s
+        self._limit_bytes, self._rate_bytes_s, self._sharing = limit_bytes, rate_bytes_s, sharing
         self._socket: socket.socket | None = None
         """None: no process runs, as far as is known."""
         self._listen: Listen | None = None
@@ -76,28 +78,22 @@ class CheckpointAhead:
         if self._socket is not None:
             listen(self._socket, self._read)
 
-    def begin(
-        self, point: ResumePoint | None, url: str, peers: tuple[str, ...] = (), own: int = 0, key: str = "", port: int = -1
-    ) -> str:
-        """Begin what an attempt starts from; return where its workers find it, empty: nowhere.
-
-        `peers`: HOST:PORT of the nodes that share, this one at `own`. `port`: descriptor of the socket that they reach.
-        """
+    def begin(self, point: ResumePoint | None, url: str, nodes: tuple[str, ...] = ()) -> str:
+        """Begin what an attempt starts from; return where its workers find it, empty: nowhere. `nodes`: who would share, HOST:PORT."""
         self._read()
         step = next_step(self._uuid if self._socket is not None else "", point, url)
         if step in ("end", "begin"):
             self.end()
         if step == "begin" and point is not None:
             order = FetchOrder(
-                url=url,
-                uuid=point.uuid,
-                limit_bytes=self._limit_bytes,
-                rate_bytes_s=self._rate_bytes_s,
-                peers=peers,
-                own=own,
-                key=key,
+                url=url, uuid=point.uuid, limit_bytes=self._limit_bytes, rate_bytes_s=self._rate_bytes_s
             )
-            self._open(order, port)
+            sharing = self._sharing
+            if sharing is None or sharing.own not in nodes or len(nodes) < 2:
+                self._open(order, -1)
+            else:
+                order = msgspec.structs.replace(order, peers=nodes, own=nodes.index(sharing.own), key=sharing.key)
+                self._open(order, sharing.listening.fileno())
         return self._place if self._socket is not None else ""
 
     def go_at(self, rate_bytes_s: float | None) -> None:

@@ -106,7 +106,10 @@ class AgentParts:
             from robust_run.launcher.agent.checkpoint_ahead import CheckpointAhead
 
             node = self._node
-            self._ahead = CheckpointAhead(node.helpers.start, node.env, node.say)
+            spec = node.spec
+            self._ahead = CheckpointAhead(
+                node.helpers.start, node.env, node.say, spec.ckpt_ahead_bytes, spec.ckpt_ahead_bytes_s, node.sharing
+            )
             if self._loop is not None:
                 self._ahead.attach(self._loop.listen)
         return self._ahead

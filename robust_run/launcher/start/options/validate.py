@@ -79,6 +79,10 @@ def resolve(options: Options, world: World) -> JobSpec:
         from robust_run.launcher.start.options.memory_use import with_memory
 
         spec = with_memory(spec, options, is_mentioned=is_mentioned)
+    if options.ckpt_ahead != "auto":
+        from robust_run.launcher.start.options.ahead_use import with_ahead
+
+        spec = with_ahead(spec, options.ckpt_ahead)
     if options.ckpt_memory_dir is not None:
         from robust_run.launcher.start.options.memory_dir_use import with_memory_dir
 
