@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,11 +52,12 @@ class Ground:
         return Area(self.memory, self.table, self.found.header)
 
     def fetcher(
-        self, area: Area, room_bytes: int | None = None, share: rules.Share | None = None, peer: FromPeer | None = None
+        self, area: Area, room_bytes: int | None = None, share: rules.Share | None = None, peer: FromPeer | None = None,
+        is_ours: Callable[[int], bool] = lambda _: True,
     ) -> Fetcher:
         """Return what fetches into it."""
         plan = rules.plan(self.table.sizes, share or rules.Share(), room_bytes)
-        return Fetcher(area, self.layouts, self.targets, plan, rules.Pace(None), peer)
+        return Fetcher(area, self.layouts, self.targets, plan, rules.Pace(None), peer, is_ours)
 
     def read(self, environment: dict[str, str]) -> dict[str, bytes]:
         """Return the whole checkpoint, as a worker with such an environment reads it."""

@@ -35,10 +35,14 @@ class Fetcher:
         plan: rules.FetchPlan,
         pace: rules.Pace,
         from_peer: FromPeer | None = None,
+        is_ours: Callable[[int], bool] = lambda _: True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`is_ours`: whether a unit is fetched from the store here; others are asked for with `from_peer` first."""
         self._area, self._layouts, self._targets, self._plan = area, layouts, targets, plan
-        self._pace, self._from_peer, self._clock = pace, from_peer, clock
+        self._pace, self._from_peer, self._is_ours, self._clock = pace, from_peer, is_ours, clock
+        self._asking, self._most_asking = 0, 1
+        """How many units other nodes are asked for, and may be."""
         self._lock = threading.Lock()
         self._pacing = threading.Lock()
         self._cursor = 0
@@ -51,6 +55,7 @@ class Fetcher:
 
     def run(self, threads: int) -> None:
         """Fetch; in threads of its own."""
+        self._most_asking = max(1, threads // 2)
         try:
             transfer(self._jobs(), threads=threads, retry=Retry(attempts=_TRIES), stop=self.stop)
         except Cancelled:
@@ -68,42 +73,57 @@ class Fetcher:
             yield _UnitFetch(self, number)
 
     def _next(self) -> int | None:
-        """Return the next unit, which is then being fetched; None: nothing is left."""
-        with self._lock:
-            wanted = self._wanted()
-            if wanted is not None:
-                return self._begun(wanted)
-            order = self._plan.order
-            while self._cursor < len(order):
-                number = order[self._cursor]
-                self._cursor += 1
-                if self._area.states[number] == ABSENT:
-                    return self._begun(number)
-            return None
+        """Return the next unit, which is then being fetched; None: nothing is left. Waits while only other nodes could be asked,
+        and as many units are asked for there as may be: were all threads busy with that, nodes could wait for each other.
+        """
+        while not self.stop.is_set():
+            with self._lock:
+                number, is_left = self._choice()
+                if number is not None:
+                    self._area.states[number] = COMING
+                    self._asking += not self._is_ours(number)
+                    return number
+            if not is_left:
+                return None
+            self.stop.wait(_IDLE_S)
+        return None
 
-    def _wanted(self) -> int | None:
-        at = 0
+    def _choice(self) -> tuple[int | None, bool]:
+        """Return the next unit, and whether any are left."""
+        number, is_left = self._wanted()
+        order = self._plan.order
+        while number is None and self._cursor < len(order):
+            at = order[self._cursor]
+            if self._area.states[at] == ABSENT:
+                if not self._may_fetch(at):
+                    return None, True
+                number = at
+            self._cursor += 1
+        return number, is_left
+
+    def _wanted(self) -> tuple[int | None, bool]:
+        at, is_left = 0, False
         self.is_waited_for = False
         while (number := self._area.first_wanted(at)) >= 0:
             self.is_waited_for = True
-            if self._area.states[number] == ABSENT:
-                return number
-            if self._area.states[number] in (HERE, OFF):
+            state = self._area.states[number]
+            if state == ABSENT and self._may_fetch(number):
+                return number, True
+            is_left = is_left or state == ABSENT
+            if state in (HERE, OFF):
                 self._area.wants[number] = 0
             at = number + 1
-        return None
+        return None, is_left
 
-    def _begun(self, number: int) -> int:
-        self._area.states[number] = COMING
-        return number
+    def _may_fetch(self, number: int) -> bool:
+        return self._asking < self._most_asking or self._is_ours(number)
 
     # --- one unit
 
     def fetch(self, number: int, attempt: int) -> None:
         """Bring a unit. Raises StoreError: it is worth another try."""
         view = self._area.data(number)
-        is_given = attempt == 0 and self._from_peer is not None and self._from_peer(number, view)
-        if is_given and self._is_right(number, view):
+        if attempt == 0 and self._was_given(number, view):
             self._came(number, from_peer=True)
             return
         try:
@@ -114,6 +134,14 @@ class Fetcher:
             self._failed(number, error)
         except RobustRunError as error:
             self._failed(number, error)
+
+    def _was_given(self, number: int, view: memoryview) -> bool:
+        try:
+            is_given = self._from_peer is not None and self._from_peer(number, view)
+        finally:
+            with self._lock:
+                self._asking -= not self._is_ours(number)
+        return is_given and self._is_right(number, view)
 
     def _from_store(self, number: int, view: memoryview) -> None:
         file, unit = self._area.table.unit(number)

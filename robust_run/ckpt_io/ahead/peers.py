@@ -1,8 +1,8 @@
 """Units between nodes of a job, over HTTP, to who knows the key: a node gives what it has, and fetches its own stripes for others.
 
-    GET /MANIFEST/NUMBER    206: the unit. 503: it is coming, ask again. 404: fetch it from the store yourself
+    GET /MANIFEST/NUMBER[-FAILED...]    206: the unit. 503: it is coming, ask again. 404: it is not fetched here
 
-A node that does not answer is left alone for a while: then who needs its stripes fetches them from the store.
+FAILED are nodes that did not give it, which are left alone for a while: the next node fetches their stripes, for all.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from socketserver import ThreadingMixIn
@@ -31,6 +31,8 @@ SHUNNED_S = 30.0
 _CONNECT_S, _STALL_S, _PAUSE_S = 2.0, 5.0, 0.05
 _MOST_REQUESTS = 256
 _POLL_S = 0.1
+#: So many nodes are tried in the place of one; then the store is.
+MOST_FAILED = 3
 _RANGE = re.compile(r"bytes=0-(\d{1,15})")
 
 
@@ -54,39 +56,51 @@ class PeerUnits:
     ) -> None:
         options = StoreOptions(connect_s=_CONNECT_S, stall_s=_STALL_S, token=key)
         self._stores: list[Store] = [HttpStore(f"http://{peer}/{place}", options) for peer in peers]
-        self._share = rules.Share(own, len(peers))
+        self._own = own
         self._stripes = rules.stripes(sizes)
         self._clock, self._patience_s = clock, patience_s
         self._shunned_until_s = [0.0] * len(peers)
 
-    def is_ours(self, number: int) -> bool:
-        """Whether this node fetches a unit from the store."""
-        return rules.owner(self._stripes[number], self._share) == self._share.own
+    def is_ours(self, number: int, failed: Collection[int] = ()) -> bool:
+        """Whether this node fetches a unit from the store, where others have failed to give it."""
+        return rules.owner(self._stripes[number], len(self._stores), failed) == self._own
 
     def take(self, number: int, view: memoryview) -> bool:
         """Fill memory with a unit that another node fetches. False: fetch it from the store."""
-        node = rules.owner(self._stripes[number], self._share)
-        if node == self._share.own:
-            return False
-        until_s = self._clock() + self._patience_s
-        while self._clock() < until_s and self._clock() >= self._shunned_until_s[node]:
-            try:
-                self._stores[node].read_into(str(number), 0, [view])
-                return True
-            except NotFound:
+        failed: list[int] = []
+        while len(failed) <= MOST_FAILED:
+            node = rules.owner(self._stripes[number], len(self._stores), failed)
+            if node in (-1, self._own):
                 return False
+            if self._ask(node, number, view, failed):
+                return True
+            failed.append(node)
+        return False
+
+    def _ask(self, node: int, number: int, view: memoryview, failed: Sequence[int]) -> bool:
+        path = "-".join(map(str, (number, *failed)))
+        until_s = self._clock() + self._patience_s
+        while self._shunned_until_s[node] <= self._clock() < until_s:
+            try:
+                self._stores[node].read_into(path, 0, [view])
+                return True
             except StoreError as error:
-                if not (is_transient(error) and "503" in error.what):
-                    self._shunned_until_s[node] = self._clock() + SHUNNED_S
+                if not is_busy(error):
+                    if not isinstance(error, NotFound):
+                        self._shunned_until_s[node] = self._clock() + SHUNNED_S
                     return False
             time.sleep(_PAUSE_S)
         return False
-
 
     def close(self) -> None:
         """Hang up on all of them."""
         for store in self._stores:
             store.close()
+
+
+def is_busy(error: StoreError) -> bool:
+    """Whether a node said that a unit is coming."""
+    return is_transient(error) and "503" in error.what
 
 
 class _Server(ThreadingMixIn, HTTPServer):
@@ -112,7 +126,7 @@ class PeerServer:
         place: str,
         key: str,
         wait_for: Callable[[int, float], bool],
-        is_ours: Callable[[int], bool],
+        is_ours: Callable[[int, Collection[int]], bool],
     ) -> None:
         self.area, self.place = area, place
         self.wait_for, self.is_ours = wait_for, is_ours
@@ -152,17 +166,17 @@ class _Handler(BaseHTTPRequestHandler):
             return
         _, _, rest = self.path.partition("/")
         place, _, text = rest.partition("/")
-        number = int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1
+        number, *failed = _numbers(text)
         asked = _RANGE.fullmatch(self.headers.get("Range", ""))
         if place != giver.place or not 0 <= number < giver.area.table.units or asked is None:
             self._say(404)
             return
         with self.server.places:
-            self._give(giver, number)
+            self._give(giver, number, failed)
 
-    def _give(self, giver: PeerServer, number: int) -> None:
+    def _give(self, giver: PeerServer, number: int, failed: Collection[int]) -> None:
         if giver.area.states[number] != HERE:
-            if not giver.is_ours(number):
+            if not giver.is_ours(number, failed):
                 self._say(404)
                 return
             if not giver.wait_for(number, WAIT_S):
@@ -184,3 +198,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Say nothing."""
+
+
+def _numbers(text: str) -> list[int]:
+    """Return the numbers of `7-1-2`; of anything else, one that no unit has."""
+    parts = text.split("-")
+    is_sound = len(parts) <= 1 + MOST_FAILED and all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts)
+    return [int(part) for part in parts] if is_sound else [-1]

@@ -110,7 +110,9 @@ class _Fetching:
         if len(order.peers) > 1:
             peers = PeerUnits(place, order.peers, order.own, order.key, table.sizes)
         with closing(Targets(where, found, primary, open_store)) as targets:
-            fetcher = Fetcher(area, layouts, targets, plan, self._pace, peers.take if peers is not None else None)
+            fetcher = Fetcher(area, layouts, targets, plan, self._pace)
+            if peers is not None:
+                fetcher = Fetcher(area, layouts, targets, plan, self._pace, peers.take, peers.is_ours)
             if peers is not None and listening >= 0:
                 listens = socket.socket(fileno=listening)
                 PeerServer(listens, area, place, order.key, fetcher.wait_for, peers.is_ours).start()

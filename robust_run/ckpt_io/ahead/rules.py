@@ -2,11 +2,12 @@
 
 Nodes that share fetch each stripe of units once from the store: each its own stripes first, then those of the next node and so
 on, from that node. So each unit leaves the store once, however many nodes there are, and no node is asked by all at once.
+What a node does not give, the next one fetches for all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -41,16 +42,19 @@ def stripes(sizes: Sequence[int]) -> list[int]:
     return found
 
 
-def owner(stripe: int, share: Share) -> int:
-    """Return which node fetches a stripe from the store."""
-    return stripe % share.nodes
+def owner(stripe: int, nodes: int, failed: Collection[int] = ()) -> int:
+    """Return which node fetches a stripe from the store: the next one where one has failed, the same for all who know that.
+
+    -1: all of them have failed.
+    """
+    return next((node for away in range(nodes) if (node := (stripe + away) % nodes) not in failed), -1)
 
 
 def plan(sizes: Sequence[int], share: Share, room_bytes: int | None) -> FetchPlan:
     """Return what to fetch, and in which order. `room_bytes`: so much memory may be taken; None: no limit is known."""
     by_distance: list[list[int]] = [[] for _ in range(share.nodes)]
     for number, stripe in enumerate(stripes(sizes)):
-        by_distance[(owner(stripe, share) - share.own) % share.nodes].append(number)
+        by_distance[(owner(stripe, share.nodes) - share.own) % share.nodes].append(number)
     ordered = [number for group in by_distance for number in group]
     planned, taken = len(ordered), 0
     for at, number in enumerate(ordered):

@@ -29,7 +29,9 @@ class Node:
         self.memory = make()
         self.area = Area(self.memory, ground.table, ground.found.header)
         self.peers = PeerUnits(place, peers, own, key, ground.table.sizes, patience_s=30)
-        self.fetcher = ground.fetcher(self.area, share=rules.Share(own, len(peers)), peer=self.peers.take)
+        self.fetcher = ground.fetcher(
+            self.area, share=rules.Share(own, len(peers)), peer=self.peers.take, is_ours=self.peers.is_ours
+        )
         self.server = PeerServer(
             listening[own], self.area, place, KEY, self.fetcher.wait_for, self.peers.is_ours
         )
@@ -84,13 +86,13 @@ def test_each_unit_leaves_the_store_once(ground: Ground) -> None:
             )
 
 
-def test_what_a_dead_node_was_to_fetch_comes_from_the_store(ground: Ground) -> None:
+def test_what_a_dead_node_was_to_fetch_the_next_one_fetches_for_all(ground: Ground) -> None:
     with nodes(ground, 3, silent=1) as found:
         assert all(node.is_whole for node in found)
         sizes = ground.table.sizes
         of_the_dead = sum(size for size, stripe in zip(sizes, rules.stripes(sizes), strict=True) if stripe % 3 == 1)
         assert of_the_dead, "it had something to fetch"
-        assert ground.sent_bytes == TOTAL + of_the_dead, "once for each of the two that are left"
+        assert ground.sent_bytes == TOTAL
 
 
 def test_who_does_not_know_the_key_gets_nothing(ground: Ground) -> None:
@@ -127,3 +129,29 @@ def test_a_unit_that_comes_wrong_from_a_node_is_read_from_the_store(ground: Grou
     ground.fetcher(area, peer=lies).run(2)
     assert ground.taken() == CONTENT
     assert ground.sent_bytes == TOTAL + len(ground.found.data)
+
+
+def test_nodes_whose_readers_want_the_others_units_first_do_not_wait_for_each_other(ground: Ground) -> None:
+    """Were all threads of both busy asking, nobody would fetch what is asked for."""
+    area = ground.area()
+    own = {number for number in range(ground.table.units) if number % 2}
+    may_give, asked = threading.Event(), threading.Semaphore(0)
+
+    def gives_late(_number: int, _view: memoryview) -> bool:
+        asked.release()
+        may_give.wait(60)
+        return False
+
+    fetcher = ground.fetcher(area, peer=lambda number, view: number not in own and gives_late(number, view), is_ours=own.__contains__)
+    for number in range(ground.table.units):
+        if number not in own:
+            fetcher.demand(number)
+    thread = threading.Thread(target=fetcher.run, args=(4,))
+    thread.start()
+    for _ in range(2):
+        assert asked.acquire(timeout=60)
+    assert all(fetcher.wait_for(number, 60) for number in own), "while two are asked for, and others wait to be"
+    assert not asked.acquire(blocking=False)
+    may_give.set()
+    thread.join(60)
+    assert ground.taken() == CONTENT

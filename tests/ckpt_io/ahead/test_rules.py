@@ -15,7 +15,7 @@ def test_each_unit_has_one_node_that_fetches_it_and_all_nodes_plan_all_of_them(s
     plans = [rules.plan(sizes, rules.Share(own, nodes), None) for own in range(nodes)]
     assert all(sorted(plan.order) == [*range(len(sizes))] and plan.left_out == () for plan in plans)
     stripes = rules.stripes(sizes)
-    owners = [rules.owner(stripe, rules.Share(0, nodes)) for stripe in stripes]
+    owners = [rules.owner(stripe, nodes) for stripe in stripes]
     for own, plan in enumerate(plans):
         mine = [number for number in range(len(sizes)) if owners[number] == own]
         assert [*plan.order[: len(mine)]] == mine, "its own come first, in the order in which they lie"
@@ -26,6 +26,13 @@ def test_no_more_is_planned_than_there_is_room_for(sizes: list[int], room: int) 
     plan = rules.plan(sizes, rules.Share(), room)
     assert plan.planned_bytes == sum(sizes[number] for number in plan.order) <= room
     assert sorted((*plan.order, *plan.left_out)) == [*range(len(sizes))]
+
+
+@given(st.integers(0, 100), st.integers(1, 9), st.sets(st.integers(0, 8)))
+def test_where_nodes_have_failed_all_who_know_it_turn_to_the_same_next_one(stripe: int, nodes: int, failed: set[int]) -> None:
+    found = rules.owner(stripe, nodes, failed)
+    assert found not in failed
+    assert (found == -1) == failed.issuperset(range(nodes))
 
 
 def test_neighbours_belong_to_one_node() -> None:
