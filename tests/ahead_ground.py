@@ -52,7 +52,11 @@ class Ground:
         return Area(self.memory, self.table, self.found.header)
 
     def fetcher(
-        self, area: Area, room_bytes: int | None = None, share: rules.Share | None = None, peer: FromPeer | None = None,
+        self,
+        area: Area,
+        room_bytes: int | None = None,
+        share: rules.Share | None = None,
+        peer: FromPeer | None = None,
         is_ours: Callable[[int], bool] = lambda _: True,
     ) -> Fetcher:
         """Return what fetches into it."""

@@ -41,10 +41,11 @@ _MARK_BYTES = 40
 
 KnownFar = dict[str, tuple[bytes, SeenCheckpoint]]
 """Manifests that were read before, by name: how their file begins, and what they said."""
-_In, _Out = TypeVar("_In"), TypeVar("_Out")
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
 
 
-class _Trouble(Exception):
+class _TroubleError(Exception):
     """Nothing can be said of the folder now."""
 
     def __init__(self, error: RobustRunError) -> None:
@@ -53,7 +54,7 @@ class _Trouble(Exception):
         self.may_pass = is_transient(cause)
 
 
-def look_far(  # noqa: PLR0913 - as `newest.look`
+def look_far(
     url: str,
     *,
     names: Collection[str] = (),
@@ -70,7 +71,7 @@ def look_far(  # noqa: PLR0913 - as `newest.look`
         with closing(stores(url)) as store:
             listed = [name for name in folders_of(store) if not is_temporary(name)]
         return _look(url, listed, names, avoid, untrusted, most, whole, known, stores)
-    except _Trouble as trouble:
+    except _TroubleError as trouble:
         return FolderLook(trouble=f"it cannot be looked at: {trouble}", may_pass=trouble.may_pass)
     except NotFound as error:
         if paths.scheme_of(url) in ("http", "https"):  # no attempt can save there: it is a slip, or not there yet
@@ -87,7 +88,7 @@ def folders_of(store: Store) -> list[str]:
     from robust_run.store.http import HttpStore
 
     if isinstance(store, HttpStore):
-        return store.folders()
+        return [*store.folders()]
     return [entry.name for entry in store.list() if entry.is_folder]
 
 
@@ -121,8 +122,8 @@ def _look(  # noqa: PLR0913, PLR0917 - what `look_far` was given
 ) -> FolderLook:
     reads, unread = to_read(listed, [name for name in names if paths.is_clean(name)], max(MOST_READ, most))
     found = _at_once(lambda name: _manifest(url, name, known, stores), reads)
-    seen = sorted(filter(None, found), key=lambda each: (bool(each.uuid), each.written_by not in untrusted, each.age))
-    seen.reverse()
+    there = [each for each in found if each is not None]
+    seen = sorted(there, key=lambda each: (bool(each.uuid), each.written_by not in untrusted, each.age), reverse=True)
     others = [each for each in seen if each.uuid not in avoid and each.name not in names]
     left_out = {each.name for each in others[most:]}
     told: list[SeenCheckpoint] = []
@@ -139,7 +140,7 @@ def _look(  # noqa: PLR0913, PLR0917 - what `look_far` was given
 
 
 def _manifest(url: str, name: str, known: KnownFar, stores: StoreOpener) -> SeenCheckpoint | None:
-    """Return what a folder's manifest says of its age; None: there is none of ours. Raises _Trouble."""
+    """Return what a folder's manifest says of its age; None: there is none of ours. Raises _TroubleError."""
     folder = paths.child(url, name)
     try:
         with closing(stores(folder)) as store:
@@ -156,7 +157,7 @@ def _manifest(url: str, name: str, known: KnownFar, stores: StoreOpener) -> Seen
     except (StoreError, CheckpointError) as error:
         if isinstance(error.__cause__, AccessDenied):
             return None
-        raise _Trouble(error) from error
+        raise _TroubleError(error) from error
     file = io.BytesIO(data)
     brief = decoded(file.readline(HEAD_BYTES), file, Brief)
     if brief is None:

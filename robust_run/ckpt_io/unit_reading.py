@@ -160,9 +160,9 @@ class UnitReader:
     ) -> None:
         """Read what is stored of a unit, whole, and hold it against its digest."""
         expected = layout.digest(unit)
-        if self._verify and self._fetched is not None and self._fetched.take(layout.index, unit, buffers, cancel):
-            if digest(*buffers) == expected:
-                return  # else it is read from the store, which says what is wrong with it, if anything is
+        ahead = self._fetched if self._verify else None
+        if ahead is not None and ahead.take(layout.index, unit, buffers, cancel) and digest(*buffers) == expected:
+            return  # if it is another: the store says what is wrong with it, if anything is
         store = self._targets.store(place.target)
         found = b""
         for _ in range(_READS):

@@ -100,7 +100,7 @@ class HttpStore:
         """Raise `Unsupported`: HTTP has no folders."""
         raise Unsupported(self.url, path, "a web server's folders cannot be listed: name the file or checkpoint itself")
 
-    def folders(self) -> list[str]:
+    def folders(self) -> Sequence[str]:
         """Return the names of folders that the server's index page of this one links to. Raises StoreError: there is no page."""
         from robust_run.store import http_index
 

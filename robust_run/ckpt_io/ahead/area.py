@@ -108,13 +108,15 @@ class Area:
 
 
 class OpenArea:
-    """The same as a reader has it: states are mapped, units are read. Raises OSError, ValueError: there is none, or of another."""
+    """The same as a reader has it: states are mapped, units are read. Raises OSError, ValueError: it is none, or of another."""
 
     def __init__(self, path: str, table: UnitTable, header: bytes) -> None:
         self.table = table
         self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            magic, mark, units, length = _HEAD.unpack(os.pread(self._descriptor, _HEAD.size, 0).ljust(_HEAD.size, b"\0"))
+            magic, mark, units, length = _HEAD.unpack(
+                os.pread(self._descriptor, _HEAD.size, 0).ljust(_HEAD.size, b"\0")
+            )
             self.is_begun = magic == _MAGIC
             if self.is_begun and (mark, units, length) != (mark_of(header), table.units, table.length):
                 raise ValueError("it is of another checkpoint")

@@ -27,7 +27,7 @@ FromPeer = Callable[[int, memoryview], bool]
 class Fetcher:
     """One checkpoint's. `run` returns when all that is planned is here, or has failed, or it was stopped."""
 
-    def __init__(  # noqa: PLR0913 - its parts
+    def __init__(
         self,
         area: Area,
         layouts: Sequence[FileLayout],

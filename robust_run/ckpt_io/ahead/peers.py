@@ -1,4 +1,4 @@
-"""Units between nodes of a job, over HTTP, to who knows the key: a node gives what it has, and fetches its own stripes for others.
+"""Units between nodes of a job, over HTTP, to who knows the key: a node gives what it has, and fetches its stripes for all.
 
     GET /MANIFEST/NUMBER[-FAILED...]    206: the unit. 503: it is coming, ask again. 404: it is not fetched here
 
@@ -196,12 +196,14 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", "0")
         self.end_headers()
 
-    def log_message(self, format: str, *args: object) -> None:
+    def log_message(self, *_args: object) -> None:
         """Say nothing."""
 
 
 def _numbers(text: str) -> list[int]:
     """Return the numbers of `7-1-2`; of anything else, one that no unit has."""
     parts = text.split("-")
-    is_sound = len(parts) <= 1 + MOST_FAILED and all(part.isascii() and part.isdigit() and len(part) < 10 for part in parts)
+    is_sound = len(parts) <= 1 + MOST_FAILED and all(
+        part.isascii() and part.isdigit() and len(part) < 10 for part in parts
+    )
     return [int(part) for part in parts] if is_sound else [-1]

@@ -71,7 +71,7 @@ class _Fetching:
         self._pace.rate_bytes_s = min(limits, default=None)
 
     def run(self, memory: int, listening: int) -> None:
-        """Fetch; tell how it goes; watch the node's memory afterwards. On any fault the process ends, and readers use the store."""
+        """Fetch; tell how it goes; watch the node's memory afterwards. On any fault the process ends: readers use the store."""
         try:
             self._fetch(memory, listening)
         except RobustRunError as error:
@@ -135,9 +135,7 @@ class _Fetching:
         from robust_run.ckpt_io.memory import budget, node_memory
 
         facts = node_memory.read()
-        if not rules.is_short(
-            facts.available_bytes, facts.total_bytes, budget.MARGIN_SHARE, budget.LEAST_MARGIN_BYTES
-        ):
+        if not rules.is_short(facts.available_bytes, facts.total_bytes, budget.MARGIN_SHARE, budget.LEAST_MARGIN_BYTES):
             return
         fetcher.stop.set()
         area.states[:] = bytes((3,)) * area.table.units

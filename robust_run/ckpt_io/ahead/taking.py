@@ -1,4 +1,4 @@
-"""What a reader takes of a checkpoint that is fetched ahead: a unit that is there, or comes in time. Never an error of its own."""
+"""What a reader takes of a checkpoint that is fetched ahead: a unit that is there, or comes in time. It raises nothing."""
 
 from __future__ import annotations
 
@@ -91,9 +91,7 @@ class Fetched:
             area.close()
 
 
-def fetched_for(
-    header: bytes, layouts: Sequence[FileLayout], env: Mapping[str, str] = os.environ
-) -> Fetched | None:
+def fetched_for(header: bytes, layouts: Sequence[FileLayout], env: Mapping[str, str] = os.environ) -> Fetched | None:
     """Return what is fetched of a checkpoint, by its manifest's first line; None: nothing is, as far as this process was told."""
     path = env.get(VARIABLE, "")
     if not path:

@@ -79,15 +79,13 @@ class CheckpointAhead:
             listen(self._socket, self._read)
 
     def begin(self, point: ResumePoint | None, url: str, nodes: tuple[str, ...] = ()) -> str:
-        """Begin what an attempt starts from; return where its workers find it, empty: nowhere. `nodes`: who would share, HOST:PORT."""
+        """Begin what an attempt starts from; return where its workers find it, empty: nowhere. `nodes`: who share, HOST:PORT."""
         self._read()
         step = next_step(self._uuid if self._socket is not None else "", point, url)
         if step in ("end", "begin"):
             self.end()
         if step == "begin" and point is not None:
-            order = FetchOrder(
-                url=url, uuid=point.uuid, limit_bytes=self._limit_bytes, rate_bytes_s=self._rate_bytes_s
-            )
+            order = FetchOrder(url=url, uuid=point.uuid, limit_bytes=self._limit_bytes, rate_bytes_s=self._rate_bytes_s)
             sharing = self._sharing
             if sharing is None or sharing.own not in nodes or len(nodes) < 2:
                 self._open(order, -1)

@@ -32,9 +32,7 @@ class Node:
         self.fetcher = ground.fetcher(
             self.area, share=rules.Share(own, len(peers)), peer=self.peers.take, is_ours=self.peers.is_ours
         )
-        self.server = PeerServer(
-            listening[own], self.area, place, KEY, self.fetcher.wait_for, self.peers.is_ours
-        )
+        self.server = PeerServer(listening[own], self.area, place, KEY, self.fetcher.wait_for, self.peers.is_ours)
 
     def fetch(self) -> None:
         self.fetcher.run(4)
@@ -142,7 +140,9 @@ def test_nodes_whose_readers_want_the_others_units_first_do_not_wait_for_each_ot
         may_give.wait(60)
         return False
 
-    fetcher = ground.fetcher(area, peer=lambda number, view: number not in own and gives_late(number, view), is_ours=own.__contains__)
+    fetcher = ground.fetcher(
+        area, peer=lambda number, view: number not in own and gives_late(number, view), is_ours=own.__contains__
+    )
     for number in range(ground.table.units):
         if number not in own:
             fetcher.demand(number)

@@ -29,7 +29,9 @@ def test_no_more_is_planned_than_there_is_room_for(sizes: list[int], room: int) 
 
 
 @given(st.integers(0, 100), st.integers(1, 9), st.sets(st.integers(0, 8)))
-def test_where_nodes_have_failed_all_who_know_it_turn_to_the_same_next_one(stripe: int, nodes: int, failed: set[int]) -> None:
+def test_where_nodes_have_failed_all_who_know_it_turn_to_the_same_next_one(
+    stripe: int, nodes: int, failed: set[int]
+) -> None:
     found = rules.owner(stripe, nodes, failed)
     assert found not in failed
     assert (found == -1) == failed.issuperset(range(nodes))

@@ -1,4 +1,4 @@
-"""Readers take what was fetched ahead, and are never worse off: gone, wrong, stuck or of another checkpoint, the store is read."""
+"""Readers take what was fetched ahead; where it is gone, wrong, stuck or of another checkpoint, they read the store."""
 
 from __future__ import annotations
 

@@ -211,8 +211,8 @@ def _agree(now: CheckpointSituation, top: ResumeCandidate) -> Next:
 def _others_can_look(now: CheckpointSituation) -> Next | None:
     """Return a new question for nodes that cannot look at a URL now; None: there are none, or it was asked for long enough.
 
-    A folder may be of one node alone; a URL is seen alike by all. A node that does not reach it now would not load from it either,
-    and its attempt would end of that: so it is given time, as where no node sees anything.
+    A folder may be of one node alone; a URL is seen alike by all. A node that does not reach it now would not load from it
+    either, and the attempt would end of that: so it is given time, as where no node sees anything.
     """
     if not is_url(now.choosing.folder) or now.waited_s >= TROUBLE_S:
         return None

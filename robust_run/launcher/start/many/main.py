@@ -198,7 +198,7 @@ class _NodeOfMany:
         return opened
 
     def _share_fetched(self) -> None:
-        """Listen where other nodes get units of the checkpoint, if one is to be fetched ahead; without, each fetches all of it."""
+        """Listen where other nodes get units of the checkpoint, if one is to be fetched ahead: else each fetches all of it."""
         spec = self._spec
         if spec.ckpt_dir is None or "://" not in spec.ckpt_dir or not spec.ckpt_ahead or self._many.most < 2:
             return

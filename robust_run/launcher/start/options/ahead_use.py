@@ -17,7 +17,9 @@ def with_ahead(spec: JobSpec, text: str) -> JobSpec:
     if size == "off" and not comma:
         return msgspec.structs.replace(spec, ckpt_ahead=False)
     if comma and not rate:
-        raise UserError(f"{_NAME} {text!r}: nothing stands after the comma; write a rate, as in 64G,500M, or leave the comma out")
+        raise UserError(
+            f"{_NAME} {text!r}: nothing stands after the comma; write a rate, as in 64G,500M, or leave the comma out"
+        )
     return msgspec.structs.replace(
         spec,
         ckpt_ahead_bytes=None if size == "auto" else parse_bytes(_NAME, size),

@@ -29,8 +29,8 @@ def resolve_url(url: str) -> str:
     user = parts.netloc.rpartition("@")[0]
     if ":" in user or (user and parts.scheme in ("http", "https")) or parts.query or parts.fragment:
         raise UserError(
-            f"--ckpt-dir {paths.shown(normal)}: leave out what stands before '@' or after '?': the URL is shown to everyone; give "
-            "credentials as the store's own library reads them (environment, files)"
+            f"--ckpt-dir {paths.shown(normal)}: leave out what stands before '@' or after '?': the URL is shown to everyone; "
+            "give credentials as the store's own library reads them (environment, files)"
         )
     if parts.scheme == "file":
         from robust_run.store.opening import local_path
