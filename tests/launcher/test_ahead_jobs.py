@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from counting_server import Counting, counting_server
-from jobs import Job, run, running, script, wait_for
+from jobs import Job, run, running, script, unused_port, wait_for
 from made_checkpoints import make_checkpoint
 
 from robust_run.ckpt_io.ahead.taking import VARIABLE
@@ -133,3 +133,18 @@ def test_what_is_fetched_is_what_the_attempt_starts_from(
     running_now: str, point: ResumePoint | None, url: str, step: str
 ) -> None:
     assert next_step(running_now, point, url) == step
+
+
+def test_nodes_share_so_that_it_leaves_the_store_once_for_all_of_them(tmp_path: Path) -> None:
+    make_checkpoint([tmp_path / "ckpt" / "step-7"], CONTENT, step=7)
+    words = ("--nnodes", "2", "--rdzv-endpoint", f"127.0.0.1:{unused_port()}", "--rdzv-id", "shared")
+    words += ("--rdzv-conf", "keep_alive_max_attempt=30", "--no-warm")
+    env = {"ROBUST_TOKEN": "a token that both nodes know"}
+    with counting_server(tmp_path) as server:
+        words += ("--ckpt-dir", f"{server.url}/ckpt", script(tmp_path, TRAIN.replace("3 if attempt == 0 else 0", "0")))
+        with running(tmp_path, *words, env=env) as one, running(tmp_path, *words, env=env) as other:
+            assert [one.finish(), other.finish()] == [0, 0], one.err + other.err
+            one.assert_nothing_left()
+            other.assert_nothing_left()
+        assert (one.out + other.out).count(f"loaded 0 {digest()}") == 2
+        assert 1.0 <= sent_in_all(server) < 1.1
