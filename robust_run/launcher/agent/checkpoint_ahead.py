@@ -20,6 +20,10 @@ from robust_run.errors import RobustRunError
 from robust_run.launcher.agent.checkpoint_sharing import CheckpointSharing
 from robust_run.launcher.model.resume_events import ResumePoint
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from robust_run.report.startup.types import Fetch
+
 Listen = Callable[[socket.socket, "Callable[[], None] | None"], None]
 _MOST_READ_BYTES = 1 << 16
 #: The job's secret, and what is said to workers.
@@ -93,6 +97,19 @@ class CheckpointAhead:
                 order = msgspec.structs.replace(order, peers=nodes, own=nodes.index(sharing.own), key=sharing.key)
                 self._open(order, sharing.listening.fileno())
         return self._place if self._socket is not None else ""
+
+    def fetches(self) -> tuple[Fetch, ...]:
+        """Return what was fetched, for the account of a start."""
+        from robust_run.report.startup.types import Fetch
+
+        self._read()
+        news = self.news
+        if news is None or not news.have_bytes:
+            return ()
+        span = Fetch(
+            "checkpoint", news.began_s, news.at_s, news.have_bytes, news.from_peers_bytes, is_whole=news.is_over
+        )
+        return (span,)
 
     def go_at(self, rate_bytes_s: float | None) -> None:
         """Have it go on at another pace."""

@@ -110,6 +110,7 @@ class AgentParts:
             self._ahead = CheckpointAhead(
                 node.helpers.start, node.env, node.say, spec.ckpt_ahead_bytes, spec.ckpt_ahead_bytes_s, node.sharing
             )
+            node.fetches = self._ahead.fetches
             if self._loop is not None:
                 self._ahead.attach(self._loop.listen)
         return self._ahead
