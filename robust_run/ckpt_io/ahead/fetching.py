@@ -41,6 +41,9 @@ class Fetcher:
         """`is_ours`: whether a unit is fetched from the store here; others are asked for with `from_peer` first."""
         self._area, self._layouts, self._targets, self._plan = area, layouts, targets, plan
         self._pace, self._from_peer, self._is_ours, self._clock = pace, from_peer, is_ours, clock
+        self.most = 1 << 30
+        """So many units are fetched at once, at most, but for those that a reader waits for."""
+        self._running = 0
         self._asking, self._most_asking = 0, 1
         """How many units other nodes are asked for, and may be."""
         self._lock = threading.Lock()
@@ -81,6 +84,7 @@ class Fetcher:
                 number, is_left = self._choice()
                 if number is not None:
                     self._area.states[number] = COMING
+                    self._running += 1
                     self._asking += not self._is_ours(number)
                     return number
             if not is_left:
@@ -92,6 +96,8 @@ class Fetcher:
         """Return the next unit, and whether any are left."""
         number, is_left = self._wanted()
         order = self._plan.order
+        if number is None and self._running >= self.most:
+            return None, is_left or self._cursor < len(order)
         while number is None and self._cursor < len(order):
             at = order[self._cursor]
             if self._area.states[at] == ABSENT:
@@ -163,6 +169,7 @@ class Fetcher:
     def _came(self, number: int, *, from_peer: bool) -> None:
         size = self._area.table.sizes[number]
         with self._lock:
+            self._running -= 1
             self._area.states[number] = HERE
             self._area.wants[number] = 0
             self.have_bytes += size
@@ -172,6 +179,7 @@ class Fetcher:
     def _failed(self, number: int, error: RobustRunError | None) -> None:
         """Leave a unit to who reads it, and who then says what is wrong with it."""
         with self._lock:
+            self._running -= 1
             self._area.states[number] = OFF
             self._area.wants[number] = 0
             self.trouble = str(error) if error is not None else "a unit came with a wrong digest"

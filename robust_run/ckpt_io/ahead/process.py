@@ -120,6 +120,7 @@ class _Fetching:
                 self._news, total_bytes=table.total_bytes, planned_bytes=plan.planned_bytes
             )
             threads = min(_MOST_THREADS, targets.threads) * (2 if peers is not None else 1)
+            self._take_turns(fetcher, plan.planned_bytes, threads)
             work = threading.Thread(target=fetcher.run, args=(threads,), daemon=True)
             work.start()
             while work.is_alive():
@@ -129,6 +130,25 @@ class _Fetching:
         while True:  # it holds what came until the agent hangs up
             time.sleep(_TELL_S)
             self._watch(fetcher, area)
+
+    def _take_turns(self, fetcher: Fetcher, planned_bytes: int, threads: int) -> None:
+        """Let go first what is needed sooner."""
+        from robust_run.store import turn_table
+        from robust_run.store.turns import Urgency
+
+        def look(table: turn_table.TurnTable) -> bool:
+            table.say(
+                turn_table.CHECKPOINT,
+                Urgency.CHECKPOINT,
+                fetcher.have_bytes,
+                planned_bytes,
+                is_waited_for=fetcher.is_waited_for,
+                is_over=self._news.is_over,
+            )
+            fetcher.most = table.allowed(turn_table.CHECKPOINT, threads)
+            return not self._news.is_over
+
+        turn_table.take_turns(look)
 
     def _watch(self, fetcher: Fetcher, area: Area) -> None:
         """Give everything back where the node runs out of memory: workers need it more."""

@@ -19,6 +19,7 @@ from robust_run.ckpt_io.ahead.words import FetchNews, FetchOrder, FetchPace
 from robust_run.errors import RobustRunError
 from robust_run.launcher.agent.checkpoint_sharing import CheckpointSharing
 from robust_run.launcher.model.resume_events import ResumePoint
+from robust_run.store import turn_table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -130,6 +131,7 @@ class CheckpointAhead:
             listening = port if port >= 0 else None
             argv = process.command(theirs.fileno(), memory, listening)
             env = {name: value for name, value in self._env.items() if name not in _NOT_ITS_BUSINESS}
+            turn_table.begin(env)
             keep = (theirs.fileno(), memory, *(() if listening is None else (listening,)))
             pid = self._start(argv, env, keep)
         except (OSError, RobustRunError) as error:

@@ -19,7 +19,7 @@ def test_what_was_fetched_beside_the_start_has_a_line_of_its_own() -> None:
     ]
     attempt = attempt_of(*starts)
     assert [row.node for row in attempt.fetched] == ["node-0", "node-1"], "not what was fetched before"
-    said = [line for line in lines(startup_of(attempt), None, 100) if "checkpoint" in line]
+    said = [line for line in lines(startup_of(attempt), None, 100) if "=====" in line]
     assert len(said) == 2
     assert all("=" in line and line.endswith("1.6 GB in 2.0 s (800 MB/s), 50 % from other nodes") for line in said)
     assert "fetched beside the start: 1.6 GB in 2.0 s" in waterfall(startup_of(attempt))

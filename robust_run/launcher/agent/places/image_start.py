@@ -19,6 +19,7 @@ from robust_run.prefetch import belonging, inside
 from robust_run.prefetch.launch import Prepared, prepare
 from robust_run.prefetch.mount.warm import mounted_image
 from robust_run.prefetch.peers.types import PeerOptions, token_of
+from robust_run.store import turn_table
 
 #: How long nothing is fetched ahead while it is not known from which other nodes it could come.
 MEMBERS_WAIT_S = 10.0
@@ -63,6 +64,7 @@ def _make(
                 os.makedirs(folder, mode=0o700, exist_ok=True)
     except OSError as error:
         raise PlatformError(f"{error.filename}: {error.strerror}: choose another folder") from error
+    turn_table.begin()
     launch = launch_of(spec, "image")
     peers = _peers(token) if spec.many is not None else None
     with ExitStack() as unused:

@@ -32,6 +32,7 @@ from robust_run.snapshot.rules import key
 from robust_run.snapshot.rules import manifest as manifests
 from robust_run.snapshot.rules.restore_ladder import LADDER
 from robust_run.snapshot.rules.types import Key, SnapshotManifest
+from robust_run.store import turn_table
 from robust_run.store.opening import open_store
 from robust_run.store.types import Store
 
@@ -99,6 +100,7 @@ class _Opening:
         python = (shutil.which(self._spec.argv[0]) if self._spec.is_python else None) or sys.executable
         commands = planning.commands_of(use.commands, use.files)
         plan = planning.prepare(commands, environment=env, cwd=os.getcwd(), python=python)
+        turn_table.begin()
         store, token = open_store(use.store), planning.read_token(use.token_file)
         given = self._news.ask()
         if given is None and use.refresh and not self._news.is_first:

@@ -103,6 +103,7 @@ def worker_environment(
     )
     if env.get("ROBUST_REPORT") != "off":
         env["ROBUST_REPORT"] = f"{reports}/rank_{rank}.report" if reports and spec.sensors else ""
+    env.pop("ROBUST_TURNS", None)  # what the launcher and its helpers fetch is none of the program's
     env.pop("ROBUST_REPLAY", None)
     env.pop("ROBUST_REPLAY_STEPS", None)
     if place.replay_steps:  # see docs/ladder.md: it is not to save anything
