@@ -27,6 +27,8 @@ class Counting(ThreadingHTTPServer):
         """Of file content."""
         self.allowed_bytes: float = float("inf")
         """So many are sent in all; a request beyond that waits."""
+        self.fails: set[str] = set()
+        """Paths that it answers with an error that may pass."""
         self.connections = 0
         self.may_go_on = threading.Event()
         self.is_waiting = threading.Event()
@@ -77,6 +79,12 @@ class Handler(BaseHTTPRequestHandler):
 
     def _answer(self, *, with_body: bool) -> None:
         path = self.server.folder / self.path.lstrip("/")
+        if self.path in self.server.fails:
+            self.send_error(503)
+            return
+        if path.is_dir() and self.path.endswith("/"):
+            self._show(path)
+            return
         if not path.is_file():
             self.send_response(404)
             self.send_header("Content-Length", "0")
@@ -107,6 +115,16 @@ class Handler(BaseHTTPRequestHandler):
             with path.open("rb") as file:
                 file.seek(begin)
                 self.wfile.write(file.read(end - begin))
+
+    def _show(self, folder: Path) -> None:
+        """Answer with an index page."""
+        links = "".join(f'<a href="{each.name}/">{each.name}/</a>' for each in folder.iterdir() if each.is_dir())
+        page = f"<html><body><a href='../'>..</a>{links}</body></html>".encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.send_header("Content-Length", str(len(page)))
+        self.end_headers()
+        self.wfile.write(page)
 
     def log_message(self, *arguments) -> None:
         """Say nothing."""

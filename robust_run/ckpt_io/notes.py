@@ -7,8 +7,7 @@ not there: nothing is noted of those.
 
 Saves: a folder of checkpoints that is empty when an attempt begins may be one where none was saved yet, or one that is not
 mounted any more: it looks the same. So what commits a checkpoint leaves a note of the newest in the run directory, which is
-another file system, and the launcher knows that there was one. Only what was committed under a name that counts is noted, and
-only on this machine's own paths: the launcher looks nowhere else.
+another file system, and the launcher knows that there was one. Only what was committed under a name that counts is noted.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from contextlib import suppress
 import msgspec
 
 from robust_run.atomic_file import write_file
-from robust_run.ckpt_io.seen import is_temporary
+from robust_run.ckpt_io.seen import is_temporary, is_url
 from robust_run.decoders import json_decoder
 
 DAMAGE_SCHEMA = SAVE_SCHEMA = 1
@@ -74,13 +73,21 @@ def leave_damage(url: str, uuid: str, reason: str, env: Mapping[str, str] = os.e
 
 
 def leave_save(url: str, uuid: str, step: int | None, created_s: float, env: Mapping[str, str] = os.environ) -> None:
-    """Leave a note of a save, where this is a worker of a job and the checkpoint lies on a path. Never raises."""
+    """Leave a note of a save, where this is a worker of a job. Never raises."""
     with suppress(Exception):  # the checkpoint exists, and no note is worth an error in a user's program
         folder = _folder(env)
-        root, name = os.path.split(url)
-        if not folder or not url.startswith("/") or not name or is_temporary(name):
+        if not folder:
             return
-        roots = tuple(dict.fromkeys((root, os.path.realpath(root))))
+        if is_url(url):
+            from robust_run.ckpt_io import address  # imported by whatever saves there
+
+            root, name = address.split(url)
+            roots: tuple[str, ...] = (root,)
+        else:
+            root, name = os.path.split(url)
+            roots = tuple(dict.fromkeys((root, os.path.realpath(root))))
+        if not (is_url(url) or url.startswith("/")) or not name or is_temporary(name):
+            return
         _write(folder, SAVED, SaveNote(uuid=uuid, name=name, step=step, created_s=created_s, roots=roots))
 
 

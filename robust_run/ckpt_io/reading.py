@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from robust_run.ckpt_io.address import Address, origin, parse
+from robust_run.ckpt_io.ahead.taking import VARIABLE, Fetched, fetched_for
 from robust_run.ckpt_io.errors import CheckpointError, Damaged, ManifestRefused, NotACheckpoint, TargetLost
 from robust_run.ckpt_io.finding import StoreOpener, find_manifest
 from robust_run.ckpt_io.notes import leave_damage
@@ -57,14 +60,25 @@ class Wanted:
 class Checkpoint:
     """One checkpoint, open for reading. Safe for threads, until it is closed."""
 
-    def __init__(self, where: Address, manifest: Manifest, targets: Targets, effort: Effort, *, verify: bool) -> None:
+    def __init__(
+        self,
+        where: Address,
+        manifest: Manifest,
+        targets: Targets,
+        effort: Effort,
+        *,
+        verify: bool,
+        fetched: Callable[[Sequence[FileLayout]], Fetched | None] = lambda _: None,
+    ) -> None:
+        """`fetched`: returns what is fetched of it ahead, if anything is."""
         self.manifest = manifest
         self.url = paths.shown(where.url)
         self.targets = targets
         self.layouts: Sequence[FileLayout] = manifests.layouts(manifest)
         self._effort = effort
+        self._fetched = fetched(self.layouts)
         self._verifier = UnitReader(self.url, self.layouts, targets, verify=True)
-        self._reader = self._verifier if verify else UnitReader(self.url, self.layouts, targets, verify=False)
+        self._reader = UnitReader(self.url, self.layouts, targets, verify=verify, fetched=self._fetched)
         self._indexes = {file.name: index for index, file in enumerate(manifest.files)}
 
     def file(self, name: str) -> tuple[int, LogicalFile]:
@@ -124,6 +138,9 @@ class Checkpoint:
     def close(self) -> None:
         """Close all targets."""
         self.targets.close()
+        if self._fetched is not None:
+            self._fetched.close()
+            self._fetched = None
 
     def __enter__(self) -> Checkpoint:
         return self
@@ -226,7 +243,14 @@ def open_checkpoint(
         raise
     targets = Targets(where, found, primary, stores)
     effort = Effort(threads or targets.threads, retry, hedge, is_local=origin(where.url)[0] == "file")
-    opened = Checkpoint(where, found.manifest, targets, effort, verify=verify != "off")
+    opened = Checkpoint(
+        where,
+        found.manifest,
+        targets,
+        effort,
+        verify=verify != "off",
+        fetched=partial(fetched_for, found.header) if os.environ.get(VARIABLE) else lambda _: None,
+    )
     if verify == "full" and (faults := opened.check()):
         opened.close()
         raise opened.told(faults[0])

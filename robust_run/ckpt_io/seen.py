@@ -5,6 +5,7 @@ The order is one for all: the launcher's choice (`launcher.core.resume.choosing`
 
 from __future__ import annotations
 
+import os.path
 import re
 
 import msgspec
@@ -81,6 +82,20 @@ def age(step: int | None, created_s: float, name: str, *, is_link: bool) -> Age:
     """
     known = -1 if step is None else step
     return known >= 0, known, created_s, not is_link, name
+
+
+def below(folder: str, name: str) -> str:
+    """Return the path or URL of what a folder of checkpoints has under a name."""
+    if "://" not in folder:
+        return os.path.join(folder, name)
+    from robust_run.store import paths  # and the parsing of URLs: for jobs that were given one
+
+    return paths.child(folder, name)
+
+
+def is_url(folder: str) -> bool:
+    """Whether a folder of checkpoints is a URL, and no path of a machine."""
+    return "://" in folder
 
 
 # --- Names that say: not finished. What is written under one is renamed when it is whole; until then it is no checkpoint. Pure.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from robust_run.ckpt_io.errors import Damaged, Replaced, TargetLost
 from robust_run.ckpt_io.rules.layout import FileLayout, UnitPlace
@@ -54,10 +54,28 @@ class UnitBuffers:
             self._free.append(buffer)
 
 
+class TakesUnits(Protocol):
+    """Units that were fetched ahead; see `ahead.taking.Fetched`."""
+
+    def take(self, file: int, unit: int, buffers: Sequence[memoryview], cancel: Cancellation | None) -> bool:
+        """Fill the buffers with a unit as it is stored; False: it is not here."""
+        ...
+
+
 class UnitReader:
     """Reads units of one checkpoint. Safe for threads."""
 
-    def __init__(self, url: str, layouts: Sequence[FileLayout], targets: Targets, *, verify: bool) -> None:
+    def __init__(
+        self,
+        url: str,
+        layouts: Sequence[FileLayout],
+        targets: Targets,
+        *,
+        verify: bool,
+        fetched: TakesUnits | None = None,
+    ) -> None:
+        """`fetched`: where units may be already; only what is verified is taken from there."""
+        self._fetched = fetched
         self._url = url
         self._layouts = layouts
         self._targets = targets
@@ -141,7 +159,11 @@ class UnitReader:
         cancel: Cancellation | None,
     ) -> None:
         """Read what is stored of a unit, whole, and hold it against its digest."""
-        store, expected = self._targets.store(place.target), layout.digest(unit)
+        expected = layout.digest(unit)
+        ahead = self._fetched if self._verify else None
+        if ahead is not None and ahead.take(layout.index, unit, buffers, cancel) and digest(*buffers) == expected:
+            return  # if it is another: the store says what is wrong with it, if anything is
+        store = self._targets.store(place.target)
         found = b""
         for _ in range(_READS):
             store.read_into(place.path, place.offset_bytes, buffers, cancel)

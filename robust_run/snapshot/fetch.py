@@ -6,9 +6,10 @@ Several processes may fetch the same image at once; each writes a file of its ow
 from __future__ import annotations
 
 import os
+import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,10 +22,12 @@ from robust_run.snapshot.errors import SnapshotDamaged, SnapshotError
 from robust_run.snapshot.pack import sha256_of
 from robust_run.snapshot.restore.extract import alone_on_node
 from robust_run.snapshot.rules.types import SnapshotManifest
+from robust_run.store import turn_table
 from robust_run.store.buffers import write_at
 from robust_run.store.engine import transfer
 from robust_run.store.errors import NotFound, ShortRead, StoreError
 from robust_run.store.jobs import Hedge, ReadJob
+from robust_run.store.turns import Urgency
 from robust_run.store.types import Store
 
 if TYPE_CHECKING:
@@ -127,7 +130,8 @@ def _bring(store: Store, manifest: SnapshotManifest, target: str, progress: Call
             file.truncate(manifest.image_bytes)
             path = catalog.image_path(manifest)
             jobs = (_Piece(store, path, file.fileno(), at, size, blocks) for at, size in _ranges(manifest.image_bytes))
-            transfer(jobs, threads=store.threads, hedge=Hedge(), progress=progress)
+            with _turn(manifest.image_bytes) as came:
+                transfer(jobs, threads=store.threads, hedge=Hedge(), progress=_both(progress, came))
         digest, size_bytes = (manifest.image_sha256, manifest.image_bytes) if blocks else sha256_of(part)
         if digest != manifest.image_sha256 or size_bytes != manifest.image_bytes:
             raise SnapshotDamaged(
@@ -141,6 +145,34 @@ def _bring(store: Store, manifest: SnapshotManifest, target: str, progress: Call
     finally:
         with suppress(OSError):
             os.unlink(part)
+
+
+@contextmanager
+def _turn(size_bytes: int) -> Iterator[Callable[[int], None]]:
+    """Have others of this node let the set-up go first while the block runs: no worker starts before it is there."""
+    came, is_over = [0], threading.Event()
+
+    def look(table: turn_table.TurnTable) -> bool:
+        table.say(turn_table.SET_UP, Urgency.SET_UP, came[0], size_bytes, is_over=is_over.is_set())
+        return not is_over.is_set()
+
+    def add(more_bytes: int) -> None:
+        came[0] += more_bytes
+
+    turn_table.take_turns(look)
+    try:
+        yield add
+    finally:
+        is_over.set()
+
+
+def _both(first: Callable[[int], None] | None, second: Callable[[int], None]) -> Callable[[int], None]:
+    def tell(count: int) -> None:
+        second(count)
+        if first is not None:
+            first(count)
+
+    return tell
 
 
 def _block_map(store: Store, manifest: SnapshotManifest) -> BlockMap | None:

@@ -109,6 +109,22 @@ class HttpStore:
         """Raise `Unsupported`: HTTP has no folders."""
         raise Unsupported(self.url, path, "a web server's folders cannot be listed: name the file or checkpoint itself")
 
+    def folders(self) -> Sequence[str]:
+        """Return the names of folders that the server's index page of this one links to. Raises StoreError: there is no page."""
+        from robust_run.store import http_index
+
+        base = paths.index_of(self._base)
+        with self._connections.asking("GET", base, "", {}, None) as reply:
+            check_status(self.url, "", "GET", reply)
+            if not (reply.getheader("Content-Type") or "").lower().startswith("text/html"):
+                raise Unsupported(
+                    self.url, "", "the server shows no index of this folder: have it show one (nginx: autoindex on)"
+                )
+            page = bytearray()
+            while piece := reply.read(min(_PIECE_BYTES, http_index.LARGEST_PAGE_BYTES - len(page))):
+                page += piece
+            return http_index.folders_in(page.decode(errors="replace"), base)
+
     def walk(self, path: str = "") -> tuple[Walked, ...]:
         """Raise `Unsupported`, as `list` does."""
         self.list(path)

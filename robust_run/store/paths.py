@@ -89,6 +89,12 @@ def child(url: str, path: str) -> str:
     return joined(parts._replace(path=below))
 
 
+def index_of(url: str) -> str:
+    """Return the URL of a folder's index page: its own, with "/" at the end of the path."""
+    parts = urllib.parse.urlsplit(url)
+    return joined(parts._replace(path=f"{parts.path.rstrip('/')}/"))
+
+
 def joined(parts: urllib.parse.SplitResult) -> str:
     """Return the URL of its parts. Without a host, as in hdfs:///ckpt, Python would leave out the slashes that make it one."""
     text = urllib.parse.urlunsplit(parts)

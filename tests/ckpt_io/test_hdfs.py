@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from jobs import run, script
 from saved_checkpoints import Faults, Operation, contents, held_by, save
 from servers.hdfs import MiniHdfs, running_hdfs
 
@@ -99,3 +100,31 @@ def test_a_datanode_that_dies_midway_loses_nothing(hdfs: MiniHdfs, place: str, n
     finally:
         if killed:
             hdfs.restart_datanode(node)
+
+
+JOB = """
+import os, sys
+sys.path.insert(0, sys.argv[2])
+from saved_checkpoints import contents, held_by, save
+
+url, attempt = sys.argv[1], os.environ["TORCHELASTIC_RESTART_COUNT"]
+print("told", attempt, os.environ.get("ROBUST_RESUME"), bool(os.environ.get("ROBUST_CKPT_FETCHED")), flush=True)
+if attempt == "0":
+    save(f"{url}/step-1", contents(1), step=1)
+    save(f"{url}/step-2", contents(2), step=2)
+    sys.exit(3)
+print("right", held_by(os.environ["ROBUST_RESUME"]) == contents(2), flush=True)
+"""
+
+
+def test_a_job_saves_there_and_goes_on_from_there(place: str, tmp_path: Path) -> None:
+    url = f"{place}/run"
+    path, tests = script(tmp_path, JOB), str(Path(__file__).parent.parent)
+    code, job = run(tmp_path, "--max-restarts", "1", "--ckpt-dir", url, path, url, tests)
+    assert code == 0, job.err
+    told = sorted(line[line.index("told") :] for line in job.out.splitlines() if "told" in line)
+    assert told == ["told 0 None False", f"told 1 {url}/step-2 True"]
+    assert "right True" in job.out
+    (chosen,) = [each for each in job.events("resume_chosen") if each["attempt"] == 1]
+    assert (chosen["step"], chosen["address"]) == (2, f"{url}/step-2")
+    assert [each["saved"]["step"] for each in job.events("attempt_ended") if each.get("saved")] == [2]

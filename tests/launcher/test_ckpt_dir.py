@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from counting_server import counting_server
 from jobs import script
 from made_checkpoints import make_checkpoint
 
@@ -44,6 +45,12 @@ def test_it_is_looked_for_again_at_each_attempt(tmp_path: Path) -> None:
     told = [(each["resumes_s"], each["resumes_step"]) for each in events if each.get("type") == "attempt_started"]
     made_s = age_of(f"{tmp_path}/ckpt/step-2")
     assert told == [(None, None), made_s], "so that what was made again can be told from the journal alone"
+
+
+def test_a_url_is_looked_at_and_told(tmp_path: Path) -> None:
+    with counting_server(tmp_path) as server:
+        url = f"{server.url}/ckpt"
+        assert run(tmp_path, "--ckpt-dir", url) == ["attempt 0 None", f"attempt 1 {url}/step-2"]
 
 
 def test_without_the_option_nothing_is_said_of_it(tmp_path: Path) -> None:

@@ -130,13 +130,13 @@ def test_a_job_inside_another_s_worker_does_not_find_the_outer_keeper(machine: M
     [("1M", 1 << 20), ("1.5g", 3 << 29), ("512MiB", 512 << 20), ("2TB", 2 << 40), ("1048576", 1 << 20)],
 )
 def test_sizes_are_powers_of_1024(text: str, size: int) -> None:
-    assert parse_bytes(text) == size
+    assert parse_bytes("--ckpt-memory", text) == size
 
 
 @pytest.mark.parametrize("text", ["", "x", "-1G", "1P", "64 G B", "1e9", "/dev/shm/x", "nan", "9" * 400, "1K", "0"])
 def test_what_is_no_size_is_refused_with_what_to_write(text: str) -> None:
     with pytest.raises(UserError, match=r"--ckpt-memory .*(64G|1M)"):
-        parse_bytes(text)
+        parse_bytes("--ckpt-memory", text)
 
 
 @pytest.mark.parametrize("text", ["100", "10m", "30s", "2h", " 5M ", ""])

@@ -107,6 +107,7 @@ def test_our_own_options_read_variables_of_ours() -> None:
         "slow-round": "ROBUST_SLOW_ROUND",
         "trace-nccl": "ROBUST_TRACE_NCCL",
         "ckpt-dir": "ROBUST_CKPT_DIR",
+        "ckpt-ahead": "ROBUST_CKPT_AHEAD",
         "ckpt-memory": None,  # ROBUST_CKPT_MEMORY is where workers find the keeper
         "ckpt-memory-dir": None,  # the variable is what workers are told
         "ckpt-every": "ROBUST_CKPT_EVERY",

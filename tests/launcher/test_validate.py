@@ -128,7 +128,42 @@ def test_who_is_to_be_found_by_prometheus_serves_at_a_free_port(machine: Machine
 def test_checkpoints_lie_in_a_folder(machine: Machine) -> None:
     assert job(machine).ckpt_dir is None
     assert job(machine, "--ckpt-dir", "ckpt").ckpt_dir == "/job/ckpt"
-    assert "robust ckpt mount" in refusal(machine, "--ckpt-dir", "hdfs://nn/run")
+
+
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [
+        ("hdfs://nn/run/", "hdfs://nn/run"),
+        ("http://host:80/a%20b", "http://host:80/a%20b"),
+        ("abfs://box@account/run", "abfs://box@account/run"),
+        ("file:///ckpt", "/ckpt"),
+    ],
+)
+def test_checkpoints_lie_at_a_url(machine: Machine, given: str, used: str) -> None:
+    assert job(machine, "--ckpt-dir", given).ckpt_dir == used
+
+
+@pytest.mark.parametrize(
+    ("given", "why"),
+    [
+        ("http://me:secret@host/run", "leave out what stands before '@'"),
+        ("http://me@host/run", "leave out what stands before '@'"),
+        ("https://host/run?signature=secret", "after '?'"),
+        ("http:///run", "has no host"),
+        ("hdfs://nn/../run", "'..'"),
+        ("rrck:///ckpt", "the URL of a folder is needed"),
+        ("file://other/ckpt", "three slashes"),
+        ("", "is empty"),
+    ],
+)
+def test_a_url_that_cannot_be_used_is_refused(machine: Machine, given: str, why: str) -> None:
+    said = refusal(machine, "--ckpt-dir", given)
+    assert why in said
+    assert "secret" not in said
+
+
+def test_files_in_memory_need_a_folder_behind_them(machine: Machine) -> None:
+    assert "a folder of this machine" in refusal(machine, "--ckpt-memory-dir", "m", "--ckpt-dir", "hdfs://nn/run")
 
 
 @pytest.mark.parametrize("nnodes", ["0", "0:1", "2:1", "x", "1:2:3", "-1", "1.5", "1:", "", "100001", "9" * 5000])
@@ -272,3 +307,23 @@ def test_a_patience_that_is_no_time_is_refused_with_what_may_be_written(text: st
 def test_a_patience_shorter_than_the_time_until_anybody_looks_is_refused() -> None:
     with pytest.raises(UserError, match=r"--hang-patience 3s: must be --hang-after \(5 s\) or more"):
         parse_patience_s("3s", 5.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "used"),
+    [
+        ("auto", (True, None, None)),
+        ("off", (False, None, None)),
+        ("64G", (True, 64 << 30, None)),
+        ("64G,500M", (True, 64 << 30, 500 << 20)),
+        ("auto,1G", (True, None, 1 << 30)),
+    ],
+)
+def test_how_much_is_fetched_ahead(machine: Machine, given: str, used: tuple[bool, int | None, int | None]) -> None:
+    found = job(machine, "--ckpt-ahead", given)
+    assert (found.ckpt_ahead, found.ckpt_ahead_bytes, found.ckpt_ahead_bytes_s) == used
+
+
+@pytest.mark.parametrize("given", ["much", "64G,", "off,1G", "1,1", "64G,fast", "64G,1G,1G"])
+def test_nonsense_for_what_is_fetched_ahead_is_refused(machine: Machine, given: str) -> None:
+    assert "--ckpt-ahead" in refusal(machine, "--ckpt-ahead", given)

@@ -129,6 +129,11 @@ class Agent:
         saved = self._parts.last_save(self.attempt)
         return event if saved is None else msgspec.structs.replace(event, saved=saved)
 
+    def has_stepped(self) -> None:
+        """Ranks here have loaded what they start from."""
+        if self._parts is not None:
+            self._parts.stop_ahead()
+
     def look_for_saves(self) -> None:
         """Report a checkpoint that ranks have saved."""
         if self._parts is None or self.attempt is None:
@@ -222,13 +227,21 @@ class Agent:
         self._node.workplace.meet(order.peers)
         path = self.parts.checkpoints.path_of(order.resume) if order.resume is not None else ""
         memory = self._memory
-        place = place_of(order, path, memory.folder_for(order) if memory is not None else "")
+        folder = memory.folder_for(order) if memory is not None else ""
+        place = place_of(order, path, folder, self._fetch_ahead(order, path))
         self.attempt = Attempt(place, self._node, self.node_id, self.report, self._deliver)
         self.attempt.start()
         if memory is not None:
             memory.begun(order)
         if self._loop is not None:
             self._loop.attempt_began(self.attempt)
+
+    def _fetch_ahead(self, order: StartAttempt, path: str) -> str:
+        """Have what an attempt starts from fetched while its workers import; return where they find it."""
+        is_far = "://" in path and self._node.spec.ckpt_ahead
+        if not is_far and (self._parts is None or not self._parts.fetches_ahead):
+            return ""
+        return self.parts.ahead.begin(order.resume, path, order.fetchers)
 
     @property
     def parts(self) -> AgentParts:

@@ -13,9 +13,13 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from robust_run.ckpt_io.newest import MOST_SEEN, Known, look
-from robust_run.ckpt_io.seen import FolderLook, MemoryHeld
+from robust_run.ckpt_io.seen import FolderLook, MemoryHeld, below, is_url
 from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
 from robust_run.launcher.model.resume_events import LookForCheckpoints, ResumePoint, SavedCheckpoint
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from robust_run.ckpt_io.newest_far import KnownFar
 
 #: Before there is a loop (the first attempt of a job of one node) an answer is waited for so long; then it follows.
 AT_ONCE_S = 1.0
@@ -60,6 +64,8 @@ class AgentCheckpoints:
         self._answers: list[CheckpointsSeen] = []
         self._known: Known = {}
         """Of the folder; used by the thread that looks."""
+        self._known_far: KnownFar = {}
+        """The same of one that is a URL."""
         self._folder = own_folder or ""
         self._real_folder = ""
         """The same with links followed; empty: not looked at yet."""
@@ -96,7 +102,7 @@ class AgentCheckpoints:
 
     def prepare(self) -> None:
         """Read what manifests are there, so that the next look need not: an attempt ends, and another is about to begin."""
-        if self._folder:
+        if self._folder and not is_url(self._folder):
             with self._lock:
                 self._start()
 
@@ -153,12 +159,14 @@ class AgentCheckpoints:
 
     def _look_at(self, order: LookForCheckpoints | None) -> FolderLook:
         if order is None:
-            return look(self._folder, whole=0, known=self._known)
+            return FolderLook() if is_url(self._folder) else look(self._folder, whole=0, known=self._known)
         folder = self._own_folder or order.folder
         if not folder or order.memory_only:  # it is asked for what is in memory
             return FolderLook()
         if folder != self._folder:
-            self._folder, self._known = folder, {}
+            self._folder, self._known, self._known_far = folder, {}, {}
+        if is_url(folder):
+            return self._look_far(folder, order)
         self._real_folder = os.path.realpath(folder)
         return look(
             folder,
@@ -167,6 +175,19 @@ class AgentCheckpoints:
             untrusted=order.untrusted,
             most=order.most or MOST_SEEN,
             known=self._known,
+        )
+
+    def _look_far(self, url: str, order: LookForCheckpoints) -> FolderLook:
+        from robust_run.ckpt_io.newest_far import look_far
+
+        self._real_folder = ""
+        return look_far(
+            url,
+            names=order.names,
+            avoid=order.avoid,
+            untrusted=order.untrusted,
+            most=order.most or MOST_SEEN,
+            known=self._known_far,
         )
 
     def _hand_over(self) -> None:
@@ -201,7 +222,7 @@ class AgentCheckpoints:
         """Return the newest checkpoint that ranks say they have saved in the folder that is looked at here, if one says so."""
         from robust_run.ckpt_io.notes import read_save
 
-        mine = {os.path.normpath(self._folder), self._real_folder} - {"", "."}
+        mine = {self._folder if is_url(self._folder) else os.path.normpath(self._folder), self._real_folder} - {"", "."}
         notes = [note for note in map(read_save, folders) if note is not None and mine.intersection(note.roots)]
         newest = max(notes, key=lambda note: note.created_s, default=None)
         if newest is None:
@@ -216,5 +237,5 @@ class AgentCheckpoints:
             return point.address if point.source else ""
         for seen in self._seen.seen:
             if seen.uuid == point.uuid if point.uuid else (seen.step == point.step and seen.fault == ""):
-                return os.path.join(self._own_folder or self._folder, seen.name)
-        return os.path.join(self._own_folder, point.name) if self._own_folder else point.address
+                return below(self._own_folder or self._folder, seen.name)
+        return below(self._own_folder, point.name) if self._own_folder else point.address

@@ -210,7 +210,8 @@ def setup_of(spec: JobSpec, run_path: str, env: Mapping[str, str], *, image: str
         from robust_run.health.rules.book import parse
 
         settings = parse(spec.health_rules).sensors
-    folders = (run_path, spec.ckpt_dir or "", tempfile.gettempdir())
+    ckpt_dir = "" if spec.ckpt_dir is None or "://" in spec.ckpt_dir else spec.ckpt_dir
+    folders = (run_path, ckpt_dir, tempfile.gettempdir())
     return SensorSetup(
         settings=settings,
         folders=tuple(dict.fromkeys(filter(None, folders))),

@@ -5,6 +5,7 @@ Imported after the first workers have been started.
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 from robust_run.launcher.model.events import FirstStep
@@ -12,6 +13,7 @@ from robust_run.launcher.model.events import FirstStep
 if TYPE_CHECKING:
     from robust_run.launcher.agent.agent import Agent
     from robust_run.launcher.agent.attempt import Attempt
+    from robust_run.launcher.agent.fetch_line import FetchLine
     from robust_run.launcher.agent.health import AgentHealth
     from robust_run.launcher.agent.node import Node
 
@@ -25,6 +27,7 @@ class Housekeeping:
     def __init__(self, agent: Agent, node: Node) -> None:
         self._agent = agent
         self._node = node
+        self._fetch_line: FetchLine | None = None
         self._stepped = -1
         """The attempt whose first step was reported last."""
 
@@ -32,6 +35,7 @@ class Housekeeping:
         """Look once. `rounds`: how many times that was done before. `health`: what sees with sensors, if anything does."""
         agent, node, attempt = self._agent, self._node, self._agent.attempt
         self.look_for_first_step()
+        self._tell_what_is_fetched()
         if health is not None:
             health.look()
         if agent.minds_code:
@@ -44,6 +48,19 @@ class Housekeeping:
             self._prepare(attempt, rounds)
         elif attempt is None and agent.exit_code is None and node.spec.many is not None:
             node.warm_up()
+
+    def _tell_what_is_fetched(self) -> None:
+        """Say what is fetched while ranks start, if anything is."""
+        attempt = self._agent.attempt
+        table = sys.modules.get("robust_run.store.turn_table")
+        if attempt is None or self._stepped == attempt.number or table is None or not table.is_begun():
+            return
+        now_s = self._node.clock.monotonic_s()
+        if self._fetch_line is None:
+            from robust_run.launcher.agent.fetch_line import FetchLine
+
+            self._fetch_line = FetchLine(table.begin({}), now_s, self._node.say)
+        self._fetch_line.look(now_s)
 
     def _prepare(self, attempt: Attempt, rounds: int) -> None:
         age_s = self._node.clock.monotonic_s() - attempt.started_at_s
@@ -62,4 +79,5 @@ class Housekeeping:
         at_s = self._node.first_step_s(attempt.number, attempt.first_rank)
         if at_s is not None:
             self._stepped = attempt.number
+            self._agent.has_stepped()
             self._agent.report(FirstStep(attempt=attempt.number, node=self._agent.node_id, at_s=at_s))

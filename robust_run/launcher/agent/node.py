@@ -35,11 +35,13 @@ from robust_run.tracer.files.steps import create as create_steps
 from robust_run.tracer.files.steps import read as read_steps
 
 if TYPE_CHECKING:
+    from robust_run.launcher.agent.checkpoint_sharing import CheckpointSharing
     from robust_run.launcher.agent.code_versions.node_code import NodeCode
     from robust_run.launcher.agent.memory.keeper import MemoryKeeper
     from robust_run.launcher.agent.nccl.arming import NcclArming
     from robust_run.launcher.agent.places.place import OpenedPlace
     from robust_run.launcher.agent.warm.warm_handoff import WarmHandoff
+    from robust_run.report.startup.types import Fetch
 
 #: An attempt whose steps are not counted is taken to have got going after this time.
 RESTOCK_AFTER_S = 1.0
@@ -108,6 +110,10 @@ class Node:
         self.workplace.enter_through(self.starter, self.helpers.start)
         self.store = StoreHost(self.helpers.start, own_python(), env, self._on_store_lost)
         self._nccl = self._nccl_arming()
+        self.sharing: CheckpointSharing | None = None
+        """How nodes share what they fetch of a checkpoint; None: they do not."""
+        self.fetches: Callable[[], tuple[Fetch, ...]] = tuple
+        """What is fetched beside the start of ranks, as far as it has come."""
         self.nccl_news = ""
         """Whether NCCL is traced in the newest attempt, and why not, if that is not what was said of the one before."""
         self.daemon_pid = given.daemon_pid if given is not None else 0

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from robust_run.launcher.agent.attempt import Attempt
+    from robust_run.launcher.agent.checkpoint_ahead import CheckpointAhead
     from robust_run.launcher.agent.checkpoints import AgentCheckpoints
     from robust_run.launcher.agent.checks import AgentChecks
     from robust_run.launcher.agent.code import AgentCode
@@ -41,6 +42,7 @@ class AgentParts:
         self._checks: AgentChecks | None = None
         self._checkpoints: AgentCheckpoints | None = None
         self._memory: AgentMemory | None = None
+        self._ahead: CheckpointAhead | None = None
 
     def attach(self, loop: Serving) -> None:
         """Go on in a loop with what was begun before there was one."""
@@ -49,6 +51,8 @@ class AgentParts:
             self._checkpoints.attach(loop.call_soon)
         if self._memory is not None:
             self._memory.attach(loop.listen)
+        if self._ahead is not None:
+            self._ahead.attach(loop.listen)
 
     @property
     def codes(self) -> AgentCode:
@@ -94,6 +98,32 @@ class AgentParts:
             if self._loop is not None:
                 self._checkpoints.attach(self._loop.call_soon)
         return self._checkpoints
+
+    @property
+    def ahead(self) -> CheckpointAhead:
+        """What is fetched ahead of a checkpoint at a URL."""
+        if self._ahead is None:
+            from robust_run.launcher.agent.checkpoint_ahead import CheckpointAhead
+
+            node = self._node
+            spec = node.spec
+            self._ahead = CheckpointAhead(
+                node.helpers.start, node.env, node.say, spec.ckpt_ahead_bytes, spec.ckpt_ahead_bytes_s, node.sharing
+            )
+            node.fetches = self._ahead.fetches
+            if self._loop is not None:
+                self._ahead.attach(self._loop.listen)
+        return self._ahead
+
+    @property
+    def fetches_ahead(self) -> bool:
+        """Whether anything was fetched ahead."""
+        return self._ahead is not None
+
+    def stop_ahead(self) -> None:
+        """Ranks have loaded what they start from: let go of what was fetched of it."""
+        if self._ahead is not None:
+            self._ahead.end()
 
     def prepare_look(self) -> None:
         """Be ready to look for checkpoints: an attempt ends, and the next may follow."""

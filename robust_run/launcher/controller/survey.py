@@ -7,7 +7,6 @@ folder of checkpoints, or hold some in memory.
 
 from __future__ import annotations
 
-import os.path
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from robust_run.ckpt_io.newest import written_by
+from robust_run.ckpt_io.seen import below
 from robust_run.clock import Clock
 from robust_run.launcher.core.membership import awaits_resume, name_of
 from robust_run.launcher.core.resume import choosing
@@ -238,7 +238,7 @@ class CheckpointSurvey:
                 step=seen.step,
                 uuid="" if choice.is_own else seen.uuid,
                 name=seen.name,
-                address=os.path.join(round_.order.folder, seen.name),
+                address=below(round_.order.folder, seen.name),
                 created_unix_s=seen.created_s,
                 steps_lost=self._steps_lost(seen.step),
                 lost_s=self._lost_s(round_.order.attempt, seen.created_s, now_s),

@@ -159,6 +159,7 @@ def start_order(state: JobState, only: str = "") -> StartAttempt:
         world_size=state.world_size,
         nodes=len(state.layout),
         peers=tuple(filter(None, (state.members[each.node].info.blocks for each in state.layout))),
+        fetchers=tuple(filter(None, (state.members[each.node].info.fetches for each in state.layout))),
         code=_code(state),
         resume=state.resume,
         elsewhere=elsewhere,

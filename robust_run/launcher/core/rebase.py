@@ -70,6 +70,10 @@ def _start(start: NodeStart, ahead_s: float) -> NodeStart:
         launched_s=moved(start.launched_s),
         place_began_s=start.place_began_s + ahead_s,
         place_ended_s=start.place_ended_s + ahead_s,
+        fetches=tuple(
+            msgspec.structs.replace(each, began_s=each.began_s + ahead_s, ended_s=each.ended_s + ahead_s)
+            for each in start.fetches
+        ),
         ready_s=moved(start.ready_s),
         ranks=tuple(ranks),
     )

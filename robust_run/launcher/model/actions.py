@@ -42,6 +42,8 @@ class StartAttempt(msgspec.Struct, frozen=True, tag="start_attempt", kw_only=Tru
     """Nodes of the world."""
     peers: tuple[str, ...] = ()
     """Where nodes of the world give blocks of the job's image, HOST:PORT each."""
+    fetchers: tuple[str, ...] = ()
+    """Where they give units of the checkpoint that they fetch ahead, HOST:PORT each."""
     code: CodeUse | None = None
     """The version that all of them run; None: what is in the user's folder."""
     resume: ResumePoint | None = None

@@ -189,7 +189,14 @@ class JobSpec(JobPolicy, frozen=True, kw_only=True):
     trace_nccl: str = "auto"
     """on, off, or auto: where it can be done without compiling, and NCCL is used (see `agent.nccl.arming`)."""
     ckpt_dir: str | None = None
-    """Absolute folder of checkpoints: the newest in it is named to the workers of each attempt. None: none is looked for."""
+    """Absolute folder of checkpoints, or a URL: the newest in it is named to the workers of each attempt. None: none is looked
+    for."""
+    ckpt_ahead: bool = True
+    """Whether what an attempt starts from is fetched ahead, where `ckpt_dir` is a URL."""
+    ckpt_ahead_bytes: int | None = None
+    """So much memory it may take; None: half of what is free."""
+    ckpt_ahead_bytes_s: int | None = None
+    """So much may be fetched a second, on average; None: no limit."""
     ckpt_memory_dir: str | None = None
     """Absolute folder whose files are in this node's memory, above those of `ckpt_dir`. None: there is none."""
     ckpt_memory: bool | None = None
@@ -253,8 +260,10 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     """HOST:PORT where it would serve as controller; empty: it would not."""
     blocks: str = ""
     """HOST:PORT where it gives blocks of the job's image to other nodes; empty: nowhere."""
+    fetches: str = ""
+    """HOST:PORT where it gives units of a checkpoint that it fetches ahead; empty: nowhere."""
     ckpt_dir: str = ""
-    """Its folder of checkpoints (--ckpt-dir); empty: it was given none."""
+    """Its folder of checkpoints (--ckpt-dir), or a URL; empty: it was given none."""
     has_memory: bool = False
     """A keeper holds in memory what its ranks save."""
     pid: int = 0

@@ -29,6 +29,7 @@ _DOMAIN = b"robust-run job token\0"
 _READING = b"robust-run reading token\0"
 _METRICS = b"robust-run metrics token\0"
 _KEEPERS = b"robust-run memory keepers\0"
+_FETCHERS = b"robust-run units of checkpoints\0"
 
 
 def find_secret(token_file: str, env: Mapping[str, str]) -> str:
@@ -102,6 +103,14 @@ def keeper_key(token: str, run_id: str) -> bytes:
 
     said = _KEEPERS + run_id.encode(errors="surrogateescape")
     return hmac.new(token.encode(errors="surrogateescape"), said, "sha256").digest()
+
+
+def fetch_key(token: str, run_id: str) -> str:
+    """Return what nodes of a job show each other for units of checkpoints that were fetched: who learns it can read them."""
+    import hmac
+
+    said = _FETCHERS + run_id.encode(errors="surrogateescape")
+    return hmac.new(token.encode(errors="surrogateescape"), said, "sha256").hexdigest()
 
 
 def write_token(run_directory_path: str, token: str) -> None:

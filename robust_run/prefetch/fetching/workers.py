@@ -24,6 +24,8 @@ from robust_run.prefetch.rules.source_health import Health
 from robust_run.prefetch.rules.types import BlockMap, BlockRun, FetchCounts, FetchLimits, Priority
 from robust_run.store.cancelling import Cancellation
 from robust_run.store.errors import Cancelled, Unavailable
+from robust_run.store.turn_table import IMAGE, TurnTable
+from robust_run.store.turns import Urgency
 
 _TICK_S = 0.25
 _MOST_PROBLEMS = 20
@@ -136,6 +138,19 @@ class Fetcher:
         with self._lock:
             self._queue.background(min(width, self._limits.width), bytes_per_s, self._clock())
             self._work.notify()
+
+    def take_turn(self, table: TurnTable) -> bool:
+        """Say what is fetched, and let go first what is needed sooner. False: it was stopped."""
+        with self._lock:
+            left, is_waited_for = self._queue.hot_left, self._queue.is_waited_for
+            is_over = not (left or is_waited_for or self._queue.in_background)
+            block_bytes = self._map.block_bytes
+            done_bytes, total_bytes = (self._hot_total - left) * block_bytes, self._hot_total * block_bytes
+            urgency = Urgency.HOT if left else Urgency.REST
+            table.say(IMAGE, urgency, done_bytes, total_bytes, is_waited_for=is_waited_for, is_over=is_over)
+            self._queue.most_prefetching = table.allowed(IMAGE, self._limits.width)
+            self._work.notify()
+        return not self._stopping.is_set()
 
     def counts(self) -> FetchCounts:
         """Return what was done so far."""

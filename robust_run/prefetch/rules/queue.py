@@ -65,6 +65,8 @@ class FetchQueue:
         self._rate: float | None = None
         self._free_from_s = 0.0
         self._wake_s = 0.0
+        self.most_prefetching = limits.width
+        """So many requests that no read waits for are under way at once; fewer while other things are more urgent."""
         self.given_up = 0
         self.keeping = True
         """False: what is fetched cannot be kept, so nothing but demands is fetched."""
@@ -102,6 +104,11 @@ class FetchQueue:
         return self._background_width > 0
 
     @property
+    def is_waited_for(self) -> bool:
+        """Whether a read waits for a block."""
+        return bool(self._demands)
+
+    @property
     def hot_left(self) -> int:
         """Blocks that are still to be prefetched, those under way included."""
         return sum(count for _start, count, _tries in self._hot) + self._flights.hot_blocks()
@@ -116,7 +123,7 @@ class FetchQueue:
         if (
             job is None
             and self.keeping
-            and prefetching < min(self._limits.width, self._limits.first_width + self._came)
+            and prefetching < min(self._limits.width, self._limits.first_width + self._came, self.most_prefetching)
         ):
             job = self._next_hot(now_s) or self._next_background(now_s)
             self._begun += job is not None

@@ -31,6 +31,7 @@ from robust_run.prefetch.server.protocol import Answers
 from robust_run.prefetch.server.serving import Server
 from robust_run.prefetch.server.shared import Shared
 from robust_run.prefetch.server.telling import Telling
+from robust_run.store import turn_table
 
 if TYPE_CHECKING:
     from robust_run.prefetch.peers.together import Together
@@ -115,6 +116,7 @@ class BlockServer:
         self._fetcher.prefetch(self._config.hot)
         background = self._told.background or self._config.options.background
         self._fetcher.background(background.width, background.bytes_per_s)
+        turn_table.take_turns(self._fetcher.take_turn)
         if self._together is not None:
             # What it imports takes a while, and this node's own reads go first; peers that ask meanwhile wait a moment.
             threading.Thread(target=self._together.start, args=(self._cache, self._fetcher.read), daemon=True).start()

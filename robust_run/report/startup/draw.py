@@ -18,13 +18,14 @@ from robust_run.report.startup.types import (
     PHASES,
     Advice,
     AttemptStartup,
+    FetchRow,
     Phase,
     PhaseSummary,
     RankRow,
     StartSpan,
     Startup,
 )
-from robust_run.report.startup.words import BEFORE, SHORT, plain, seconds, sentence, who
+from robust_run.report.startup.words import BEFORE, SHORT, fetch_words, plain, seconds, sentence, size, who
 
 #: Jobs of several nodes with more ranks are drawn by node; the ranks can be unfolded.
 RANKS_DRAWN = 16
@@ -32,6 +33,7 @@ RANKS_DRAWN = 16
 UNITS = 1000
 _TICKS = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 36000, 86400)
 MOST_TICKS = 6
+ROWS_OF_FETCHES = 32
 
 
 def waterfall(startup: Startup, attempt: int | None = None) -> str:
@@ -48,7 +50,8 @@ def _pieces(attempt: AttemptStartup, advice: Sequence[Advice]) -> Iterator[str]:
     yield f'<p class="rr-wf-say">{escape(said[0].upper() + said[1:])}.</p>'
     yield from _key(attempt)
     rows, heading = _drawn(attempt)
-    length_s = max([attempt.total_s, *(row.spans[-1].ended_s for row in rows)]) or 1.0
+    ends = [*(row.spans[-1].ended_s for row in rows), *(row.fetch.ended_s for row in attempt.fetched)]
+    length_s = max([attempt.total_s, *ends]) or 1.0
     yield f'<p class="rr-wf-note">{escape(heading)}</p>'
     yield from _chart(attempt, rows, length_s)
     if attempt.node_rows and rows == attempt.node_rows and attempt.rows:
@@ -108,6 +111,8 @@ def _chart(attempt: AttemptStartup, rows: Sequence[RankRow], length_s: float) ->
         if notes:
             yield f'<span class="rr-wf-slow">{escape("; ".join(notes))}</span>'
         yield "</li>"
+    for fetched in attempt.fetched[:ROWS_OF_FETCHES]:
+        yield from _fetch(attempt, fetched, length_s)
     marks = "".join(f'<span style="left:{100 * tick / length_s:.4g}%">{tick:g}</span>' for tick in ticks)
     yield '<li class="rr-wf-row rr-wf-axis" aria-hidden="true"><span class="rr-wf-who">seconds</span>'
     yield f"<div>{marks}</div></li></ul>"
@@ -124,6 +129,21 @@ def _bar(row: RankRow, label: str, length_s: float, ticks: Sequence[float]) -> I
     for span in row.spans:
         yield _rect(span, length_s)
     yield "</svg>"
+
+
+def _fetch(attempt: AttemptStartup, row: FetchRow, length_s: float) -> Iterator[str]:
+    """Yield a row of what a node fetched beside its ranks."""
+    label = f"{plain(row.node)} · {plain(row.fetch.what)}" if attempt.nodes > 1 else plain(row.fetch.what)
+    words = fetch_words(row)
+    begin = UNITS * row.fetch.began_s / length_s
+    width = max(UNITS * row.fetch.ended_s / length_s - begin, 0.5)
+    yield f'<li class="rr-wf-row"><span class="rr-wf-who">{escape(label)}</span>'
+    yield (
+        f'<svg viewBox="0 0 {UNITS} 20" preserveAspectRatio="none" role="img" aria-label="{escape(f"{label}: {words}")}">'
+        f'<rect class="{CLASSES["load"]}" x="{begin:.1f}" y="7" width="{width:.1f}" height="6">'
+        f"<title>fetched beside the start: {escape(words)}</title></rect></svg>"
+    )
+    yield f'<span class="rr-wf-end">{escape(size(row.fetch.size_bytes))}</span></li>'
 
 
 def _rect(span: StartSpan, length_s: float) -> str:

@@ -20,6 +20,7 @@ from robust_run.report.startup.types import (
     SLOWEST_RANKS,
     WAITS,
     AttemptStartup,
+    FetchRow,
     NodeStart,
     Phase,
     PhaseSummary,
@@ -91,9 +92,29 @@ def summarise(
         rows=_some(late, ALL_RANKS, SLOWEST_RANKS),
         node_rows=node_rows,
         other_nodes=_names(by_node, node_rows) if nodes > 1 else (),
+        fetched=_fetched(starts, began_s),
         uses=tuple(sorted({use for start in starts for use in start.uses})),
         how=_how(rows),
     )
+
+
+def _fetched(starts: Sequence[NodeStart], began_s: float) -> tuple[FetchRow, ...]:
+    """Return what nodes fetched beside this start, and not before it; the slowest where there are many, in the order of nodes."""
+    rows = [
+        FetchRow(
+            start.node,
+            msgspec.structs.replace(
+                each,
+                began_s=round(max(each.began_s - began_s, 0.0), 3),
+                ended_s=round(each.ended_s - began_s, 3),
+            ),
+        )
+        for start in starts
+        for each in start.fetches
+        if each.ended_s > start.began_s
+    ]
+    late = sorted(rows, key=lambda row: row.fetch.ended_s, reverse=True)[:SLOWEST_NODES]
+    return tuple(row for row in rows if row in late) if len(rows) > ALL_NODES else tuple(rows)
 
 
 def _some(late: list[RankRow], all_of: int, slowest: int) -> tuple[RankRow, ...]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from robust_run.report.startup.advise import advise, chosen
-from robust_run.report.startup.types import AttemptStartup, Phase, RankRow, Startup
-from robust_run.report.startup.words import BEFORE, SHORT, plain, seconds, sentence, who
+from robust_run.report.startup.types import AttemptStartup, FetchRow, Phase, RankRow, Startup
+from robust_run.report.startup.words import BEFORE, SHORT, fetch_words, plain, seconds, sentence, who
 
 LETTERS: dict[Phase, str] = {
     "queue": "q",
@@ -33,6 +33,8 @@ COLOURS: dict[Phase, str] = {
     "first_step": "bright_black",
     "meet": "bright_black",
 }
+FETCHED = "="
+"""What is fetched beside a start."""
 MOST_ROWS = 32
 MOST_OTHERS = 12
 LEAST_BAR, MOST_BAR, LONGEST_LABEL = 20, 100, 28
@@ -74,12 +76,16 @@ def _bars(attempt: AttemptStartup, width: int, paint: Paint, *, every: bool) -> 
         rows = attempt.node_rows
     shown = rows if every else rows[:MOST_ROWS]
     labels = [_label(row, attempt) for row in shown]
-    room = max(map(len, labels), default=0)
-    length_s = max([attempt.total_s, *(row.spans[-1].ended_s for row in shown)]) or 1.0
+    room = max(map(len, [*labels, *(_fetch_label(each, attempt) for each in attempt.fetched[:MOST_ROWS])]), default=0)
+    ends = [*(row.spans[-1].ended_s for row in shown), *(row.fetch.ended_s for row in attempt.fetched)]
+    length_s = max([attempt.total_s, *ends]) or 1.0
     columns = max(LEAST_BAR, min(MOST_BAR, width - room - 12))
     for label, row in zip(labels, shown, strict=True):
         end = f"{seconds(row.first_step_s)} s" if row.first_step_s is not None else "no step"
         yield f"{label:>{room}} {''.join(_bar(row, length_s, columns, paint))} {end}"
+    for fetched in attempt.fetched[:MOST_ROWS]:
+        bar = "".join(_fetch_bar(fetched, length_s, columns, paint))
+        yield f"{_fetch_label(fetched, attempt):>{room}} {bar} {fetch_words(fetched)}"
     count, whole = len(shown), attempt.nodes if by_node else attempt.ranks
     if count < whole:
         yield f"{'':>{room}} ({count} of {whole} {'nodes' if by_node else 'ranks'})"
@@ -88,6 +94,20 @@ def _bars(attempt: AttemptStartup, width: int, paint: Paint, *, every: bool) -> 
 def _label(row: RankRow, attempt: AttemptStartup) -> str:
     name = f"{plain(row.node)} " if attempt.nodes > 1 else ""
     return f"{name[-LONGEST_LABEL:]}rank {row.rank}"
+
+
+def _fetch_label(row: FetchRow, attempt: AttemptStartup) -> str:
+    name = f"{plain(row.node)} " if attempt.nodes > 1 else ""
+    return f"{name[-LONGEST_LABEL:]}{plain(row.fetch.what)}"
+
+
+def _fetch_bar(row: FetchRow, length_s: float, columns: int, paint: Paint) -> Iterator[str]:
+    column_s = length_s / columns
+    begin = min(int(row.fetch.began_s / column_s), columns - 1)
+    end = max(begin + 1, min(columns, round(row.fetch.ended_s / column_s)))
+    yield " " * begin
+    yield paint(FETCHED * (end - begin), COLOURS["load"])
+    yield " " * (columns - end)
 
 
 def _bar(row: RankRow, length_s: float, columns: int, paint: Paint) -> Iterator[str]:

@@ -55,6 +55,8 @@ DETAILED_ATTEMPTS = 8
 """Newest attempts, and the first, that are kept with their ranks; of others only the phases are."""
 MOST_ATTEMPTS = 200
 MOST_STRAGGLERS = 8
+MOST_FETCHES = 8
+"""Of one node."""
 
 
 class RankMarks(msgspec.Struct, frozen=True, array_like=True):
@@ -74,6 +76,28 @@ class RankMarks(msgspec.Struct, frozen=True, array_like=True):
     """What its process had read from disks by now; -1: not known."""
 
 
+class Fetch(msgspec.Struct, frozen=True, array_like=True):
+    """Something that a node fetched beside what its ranks did."""
+
+    what: str
+    """What people call it: checkpoint."""
+    began_s: float
+    ended_s: float
+    """When all of it was there; while it is not, when it was looked at."""
+    size_bytes: int
+    from_nodes_bytes: int = 0
+    """Of these, what came from other nodes of the job."""
+    is_whole: bool = True
+    """Nothing is still to come."""
+
+
+class FetchRow(msgspec.Struct, frozen=True, array_like=True):
+    """The same, of which node, by the attempt's clock."""
+
+    node: str
+    fetch: Fetch
+
+
 class NodeStart(msgspec.Struct, frozen=True, kw_only=True):
     """What one node's agent says of the start of an attempt there; later ones replace earlier ones."""
 
@@ -89,6 +113,7 @@ class NodeStart(msgspec.Struct, frozen=True, kw_only=True):
     place: Literal["", "image", "snapshot"] = ""
     place_began_s: float = 0.0
     place_ended_s: float = 0.0
+    fetches: Annotated[tuple[Fetch, ...], msgspec.Meta(max_length=MOST_FETCHES)] = ()
     ready_s: float | None = None
     """When this node had nothing more to do than to meet the others; None: it had none to meet."""
     uses: Annotated[tuple[str, ...], msgspec.Meta(max_length=32)] = ()
@@ -169,6 +194,8 @@ class AttemptStartup(msgspec.Struct, frozen=True, kw_only=True):
     """Of several nodes, the last rank of each, or of the slowest."""
     other_nodes: Annotated[tuple[str, ...], msgspec.Meta(max_length=MOST_NAMES)] = ()
     """Names of the nodes that have no row. Empty, too, where older versions left them out, or there are more."""
+    fetched: Annotated[tuple[FetchRow, ...], msgspec.Meta(max_length=ALL_NODES)] = ()
+    """What nodes fetched beside it, those that took longest."""
     uses: Annotated[tuple[str, ...], msgspec.Meta(max_length=32)] = ()
     how: Annotated[tuple[tuple[str, int], ...], msgspec.Meta(max_length=8)] = ()
     """How many workers were started which way."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from robust_run.report.startup.summarise import seconds_of
-from robust_run.report.startup.types import PHASES, Advice, AttemptStartup, Phase, PhaseSummary
+from robust_run.report.startup.types import PHASES, Advice, AttemptStartup, FetchRow, Phase, PhaseSummary
 
 SHORT: dict[Phase, str] = {
     "queue": "queue",
@@ -39,6 +39,22 @@ def seconds(value: float) -> str:
 def plain(text: str) -> str:
     """Return a host's name without what a terminal would obey, and not longer than a name should be."""
     return "".join(each if each.isprintable() else "?" for each in text)[:MOST_NAMED]
+
+
+def size(size_bytes: float) -> str:
+    """Return `312 MB` or `1.6 GB`."""
+    return f"{size_bytes / 1e9:.1f} GB" if size_bytes >= 1e9 else f"{size_bytes / 1e6:.0f} MB"
+
+
+def fetch_words(row: FetchRow) -> str:
+    """Return `1.6 GB in 5.2 s (310 MB/s), 88 % from other nodes`: what was fetched beside a start."""
+    fetch = row.fetch
+    taken_s = fetch.ended_s - fetch.began_s
+    rate = f" ({size(fetch.size_bytes / taken_s)}/s)" if taken_s > 0.0 and fetch.size_bytes else ""
+    share = 100 * fetch.from_nodes_bytes / fetch.size_bytes if fetch.size_bytes else 0.0
+    nodes = f", {share:.0f} % from other nodes" if fetch.from_nodes_bytes else ""
+    rest = "" if fetch.is_whole else ", and more to come"
+    return f"{size(fetch.size_bytes)} in {seconds(taken_s)} s{rate}{nodes}{rest}"
 
 
 def sentence(attempt: AttemptStartup) -> str:

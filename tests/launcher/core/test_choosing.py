@@ -452,3 +452,44 @@ def test_whatever_nodes_see_all_start_at_one_step_that_is_whole_or_not_at_all(
 
 def _has_fault(look: FolderLook | None) -> bool:
     return look is not None and any(each.fault != "" for each in look.seen)
+
+
+# --- a folder that is a URL -------------------------------------------------------------------------------------------
+
+
+def at_a_url(*views: FolderLook | Callable[[float], FolderLook | None] | None) -> Nodes:
+    nodes = Nodes(*views)
+    nodes.choosing.folder = "hdfs://nn/run"
+    return nodes
+
+
+def test_a_node_that_cannot_look_at_a_url_for_a_moment_is_asked_again() -> None:
+    def back_after_5_s(now_s: float) -> FolderLook:
+        return sees(one(7)) if now_s >= 5 else FolderLook(trouble="it cannot be listed: no route")
+
+    nodes = at_a_url(sees(one(7)), back_after_5_s)
+    choice = nodes.choose()
+    assert isinstance(choice, ResumeChoice) and choice.seen is not None
+    assert (choice.seen.step, choice.unsure) == (7, ())
+    assert 5 <= nodes.now_s < TROUBLE_S
+    assert all(asked.nodes == ("node-1",) and "no route" in asked.why for asked in nodes.asked)
+
+
+def test_one_that_never_can_is_said_and_not_waited_for_beyond_that() -> None:
+    nodes = at_a_url(sees(one(7)), FolderLook(trouble="it cannot be listed: no route"))
+    choice = nodes.choose()
+    assert isinstance(choice, ResumeChoice) and choice.seen is not None
+    assert choice.unsure == ("node-1: it cannot be listed: no route",)
+    assert TROUBLE_S <= nodes.now_s < TROUBLE_S + 5
+
+
+def test_one_that_may_not_look_at_all_is_not_waited_for() -> None:
+    nodes = at_a_url(sees(one(7)), FolderLook(trouble="it cannot be listed: no permission", may_pass=False))
+    assert isinstance(nodes.choose(), ResumeChoice)
+    assert nodes.now_s < TROUBLE_S
+
+
+def test_the_beginning_is_not_where_it_starts_while_a_node_cannot_look_at_the_url() -> None:
+    """Only that node would have seen that the others' proxy, say, answers for a store that is not there."""
+    nodes = at_a_url(sees(), FolderLook(trouble="it cannot be listed: no route"))
+    assert isinstance(nodes.choose(), Nothing)

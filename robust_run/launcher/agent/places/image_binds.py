@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 
+from robust_run.ckpt_io.seen import is_url
 from robust_run.launcher.agent.places.own_package import own_binds, package
 from robust_run.launcher.model.job import JobSpec
 from robust_run.launcher.model.job_parts import ImageUse
@@ -22,10 +23,11 @@ def binds_of(spec: JobSpec, image: ImageUse, env: Mapping[str, str], run_folder:
     here = os.getcwd()
     home = env.get("HOME", "")
     home = home if os.path.isabs(home) and os.path.isdir(home) else ""
-    folders = [env.get("TMPDIR", ""), script_folder(spec, here), spec.ckpt_dir or ""]
-    if spec.ckpt_dir:
+    ckpt_dir = "" if spec.ckpt_dir is None or is_url(spec.ckpt_dir) else spec.ckpt_dir
+    folders = [env.get("TMPDIR", ""), script_folder(spec, here), ckpt_dir]
+    if ckpt_dir:
         with suppress(OSError):  # it need not be there yet, and nothing can be bound before it is
-            os.makedirs(spec.ckpt_dir, exist_ok=True)
+            os.makedirs(ckpt_dir, exist_ok=True)
     named = [here, home, run_folder or "", *folders]
     real = [os.path.realpath(path) for path in named if path]
     return binds.standard(
@@ -46,7 +48,7 @@ def seen(spec: JobSpec, env: Mapping[str, str], run_folder: str | None) -> dict[
         os.getcwd(): "the working directory",
         env.get("HOME", ""): "the home folder",
         run_folder or "": "the run directory",
-        spec.ckpt_dir or "": "--ckpt-dir",
+        "" if spec.ckpt_dir is None or is_url(spec.ckpt_dir) else spec.ckpt_dir: "--ckpt-dir",
         os.path.dirname(os.path.abspath(sys.prefix)): "more than robust-run's own environment",
     }
     if not is_in(os.path.realpath(package()), os.path.realpath(sys.prefix)):

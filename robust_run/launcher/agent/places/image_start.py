@@ -21,6 +21,7 @@ from robust_run.prefetch import belonging, inside
 from robust_run.prefetch.launch import Prepared, prepare
 from robust_run.prefetch.mount.warm import mounted_image
 from robust_run.prefetch.peers.types import PeerOptions, token_of
+from robust_run.store import turn_table
 
 #: How long nothing is fetched ahead while it is not known from which other nodes it could come.
 MEMBERS_WAIT_S = 10.0
@@ -73,6 +74,7 @@ def _make(
     token: str,
 ) -> ImagePlace:
     make_folders(image, run_folder)
+    turn_table.begin()
     with ExitStack() as unused:
         begun = [inside.begin()]  # its Python starts while the block map and the hot list are on their way
         unused.callback(_close, begun)

@@ -33,6 +33,7 @@ from robust_run.snapshot.rules import key
 from robust_run.snapshot.rules import manifest as manifests
 from robust_run.snapshot.rules.restore_ladder import LADDER
 from robust_run.snapshot.rules.types import Key, SnapshotManifest
+from robust_run.store import turn_table
 from robust_run.store.opening import open_store
 from robust_run.store.types import Store
 
@@ -104,6 +105,7 @@ class SetupOpening:
     def open(self) -> AnyPlace:
         """Do it. Raises PlatformError, UserError."""
         use, plan = self._use, self._plan()
+        turn_table.begin()
         store, token = open_store(use.store), defaults.read_token(use.token_file)
         given = self._news.ask()
         if given is None and use.refresh and not self._news.is_first:

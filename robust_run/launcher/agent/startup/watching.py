@@ -117,6 +117,7 @@ class StartWatch:
                     place="image" if self._kind == "image" else "snapshot" if self._kind == "setup" else "",
                     place_began_s=opening.began_s if opening is not None else 0.0,
                     place_ended_s=opening.ended_s if opening is not None else 0.0,
+                    fetches=self._node.fetches(),
                     ready_s=self._ready_s,
                     uses=self._uses,
                     ranks=tuple(map(self._rank, self._ranks)),

@@ -35,13 +35,15 @@ class RankPlace(msgspec.Struct, frozen=True, kw_only=True):
     """The same as a path of this node; empty: from the beginning."""
     memory_folder: str = ""
     """Where workers find the keeper of what they save in memory; empty: there is none."""
+    fetched: str = ""
+    """Where workers find what is fetched of it ahead; empty: nothing is."""
     leave: tuple[str, ...] = ()
     """Uuids of checkpoints that --ckpt-keep is not to remove, nor to count."""
     replay_steps: int = 0
     """It is a replay of so many steps; 0: it is none."""
 
 
-def place_of(order: StartAttempt, resume_path: str = "", memory_folder: str = "") -> RankPlace:
+def place_of(order: StartAttempt, resume_path: str = "", memory_folder: str = "", fetched: str = "") -> RankPlace:
     """Return the place of the node that an order is for. `resume_path`: where the node has what the ranks start from."""
     placement = order.placements[0]
     return RankPlace(
@@ -50,6 +52,7 @@ def place_of(order: StartAttempt, resume_path: str = "", memory_folder: str = ""
         resume=order.resume,
         resume_path=resume_path,
         memory_folder=memory_folder,
+        fetched=fetched,
         leave=order.leave,
         replay_steps=order.replay_steps,
         address=order.address,
@@ -100,6 +103,7 @@ def worker_environment(
     )
     if env.get("ROBUST_REPORT") != "off":
         env["ROBUST_REPORT"] = f"{reports}/rank_{rank}.report" if reports and spec.sensors else ""
+    env.pop("ROBUST_TURNS", None)  # what the launcher and its helpers fetch is none of the program's
     env.pop("ROBUST_REPLAY", None)
     env.pop("ROBUST_REPLAY_STEPS", None)
     if place.replay_steps:  # see docs/ladder.md: it is not to save anything
@@ -123,7 +127,7 @@ _RESUME = ("ROBUST_RESUME", "ROBUST_RESUME_STEP", "ROBUST_RESUME_OWN")
 
 def _tell_of_checkpoints(env: dict[str, str], base: Mapping[str, str], spec: JobSpec, place: RankPlace) -> None:
     """Set where a worker starts from, and where it saves."""
-    for name in ("ROBUST_CKPT_MEMORY", "ROBUST_CKPT_MEMORY_DIR"):  # another job's
+    for name in ("ROBUST_CKPT_MEMORY", "ROBUST_CKPT_MEMORY_DIR", "ROBUST_CKPT_FETCHED"):  # another job's
         env.pop(name, None)
     if base.get("ROBUST_JOB", spec.run_id) != spec.run_id:  # started by a worker of another job, which was told its own
         for name in ("ROBUST_CKPT_DIR", "ROBUST_CKPT_EVERY", "ROBUST_CKPT_KEEP", *_RESUME):
@@ -145,6 +149,8 @@ def _tell_of_checkpoints(env: dict[str, str], base: Mapping[str, str], spec: Job
             env.pop(name, None)
     if place.resume is not None and place.resume_path:
         env["ROBUST_RESUME"] = place.resume_path
+        if place.fetched:
+            env["ROBUST_CKPT_FETCHED"] = place.fetched
         if place.resume.step is not None:
             env["ROBUST_RESUME_STEP"] = str(place.resume.step)
         if place.resume.is_own:

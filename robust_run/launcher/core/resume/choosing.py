@@ -4,6 +4,7 @@ It is the newest that all nodes see whole, by the uuid of its manifest. What els
 
 - Nodes that see an older state of a shared folder look again, by name, as long as a cache of their file system can be the reason
   (`DELAY_S` after the checkpoint was made), and no longer than the training that would be lost. Then an older one is taken.
+- A node that cannot look at a URL now is asked again for half a minute (`TROUBLE_S`) before the others decide without it.
 - A node that sees no checkpoint at all where others do has a folder of its own (rank 0 alone saves and loads, say): the others
   decide, and its ranks are told the same, so that a rank that needs it fails loudly instead of beginning anew.
 - Nodes that have no checkpoint in common each save their own: the newest step of which each of them has one. Where there is no
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from robust_run.ckpt_io.seen import SeenCheckpoint
+from robust_run.ckpt_io.seen import SeenCheckpoint, is_url
 from robust_run.launcher.core.resume.looks import (
     ANSWER_S,
     DELAY_S,
@@ -187,7 +188,7 @@ def _agree(now: CheckpointSituation, top: ResumeCandidate) -> Next:
     deciding = [node for node in now.seers if node not in now.apart or node in top.whole]
     late = [*(node for node in deciding if node not in top.whole), *now.blind]
     if not late:
-        return _chosen(now, top)
+        return _others_can_look(now) or _chosen(now, top)
     common = next((each for each in now.usable if {*each.whole, *each.unlooked}.issuperset(deciding)), None)
     if common is not None and (unlooked := common.unlooked.intersection(deciding)):
         return Again(nodes=tuple(sorted(unlooked)), names=tuple(sorted(common.names)))
@@ -205,6 +206,21 @@ def _agree(now: CheckpointSituation, top: ResumeCandidate) -> Next:
     from robust_run.launcher.core.resume.passed_over import nothing_in_common
 
     return Nothing(reason=_refusal(nothing_in_common(now, deciding)))
+
+
+def _others_can_look(now: CheckpointSituation) -> Next | None:
+    """Return a new question for nodes that cannot look at a URL now; None: there are none, or it was asked for long enough.
+
+    A folder may be of one node alone; a URL is seen alike by all. A node that does not reach it now would not load from it
+    either, and the attempt would end of that: so it is given time, as where no node sees anything.
+    """
+    if not is_url(now.choosing.folder) or now.waited_s >= TROUBLE_S:
+        return None
+    nodes = tuple(node for node, look in now.troubled.items() if look.may_pass)
+    if not nodes:
+        return None
+    why = f"{now.names(nodes)}: {now.troubled[nodes[0]].trouble}"
+    return Again(nodes=nodes, after_s=_pause_s(now.choosing), why=why)
 
 
 def _patience_s(now: CheckpointSituation, top: ResumeCandidate, common: ResumeCandidate | None) -> float:

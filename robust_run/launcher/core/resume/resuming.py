@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from robust_run.ckpt_io.seen import below
 from robust_run.launcher.core.membership import is_usable, name_of
 from robust_run.launcher.core.resume.looks import called
 from robust_run.launcher.core.state import JobState, MemoryHolder
@@ -180,7 +181,7 @@ def adopt(state: JobState, event: AttemptStarted) -> list[Action]:
         step=event.resumes_step,
         uuid=event.resumes_uuid,
         name=name,
-        address=f"{state.looks_in}/{name}" if name else "",
+        address=below(state.looks_in, name) if name else "",
         created_unix_s=event.resumes_s,
     )
     if name and event.resumes_uuid:

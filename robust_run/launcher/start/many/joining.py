@@ -65,6 +65,8 @@ class Joining:
         """Where this node would serve as controller; the supervisor's as soon as it is in line."""
         self.block_port = 0
         """Where this node gives blocks of the job's image; 0: nowhere."""
+        self.fetch_port = 0
+        """Where this node gives units of a checkpoint that it fetches ahead; 0: nowhere."""
         self.setup = b""
         """The snapshot that this node has restored; empty: none."""
         self._spec = spec
@@ -253,6 +255,7 @@ class Joining:
             node_rank=many.node_rank,
             candidate=self._candidate_address(address),
             blocks=spoken(address, self.block_port) if self.block_port else "",
+            fetches=spoken(address, self.fetch_port) if self.fetch_port else "",
             ckpt_dir=as_text(self._spec.ckpt_dir or ""),
             has_memory=self._spec.ckpt_memory is True,
             pid=os.getpid(),

@@ -26,7 +26,7 @@ from robust_run.launcher.model.lease_times import longest_hold_s
 from robust_run.launcher.records import evictions
 from robust_run.launcher.records.memory_folders import remove_dead_memory, remove_memory_folders
 from robust_run.launcher.records.run_directory import RunDirectory
-from robust_run.launcher.records.token import job_name, job_secret, job_token, keeper_key, read_token
+from robust_run.launcher.records.token import fetch_key, job_name, job_secret, job_token, keeper_key, read_token
 from robust_run.launcher.start.console import Console
 from robust_run.launcher.start.guard import hold_signals, run_guarded
 from robust_run.launcher.start.many import presence
@@ -116,6 +116,8 @@ class _NodeOfMany:
         self._resumed = resumed
         self._scheduler = scheduler
         self._opened: OpenedPlace | None = None
+        self._fetched_at: socket.socket | None = None
+        """Where other nodes get units of a checkpoint that is fetched ahead."""
         self._ready_s: float | None = None
         self._clock: Clock = SystemClock()
         self._cell = cell
@@ -155,6 +157,7 @@ class _NodeOfMany:
 
                 opened, opening = timed(self._clock, self._open_place)
                 self._opened = opened._replace(opening=opening)
+            self._share_fetched()
             self._ready_s = self._clock.monotonic_s()
             # Not asyncio.run: it waits for threads that may be asking a name server that does not answer.
             return asyncio.new_event_loop().run_until_complete(self._run())
@@ -201,6 +204,16 @@ class _NodeOfMany:
         run_path = self._resumed.run_path if self._resumed is not None else ""
         return NewsOfJob(self._spec, self._many, self._joining, self._clock, run_path)
 
+    def _share_fetched(self) -> None:
+        """Listen where other nodes get units of the checkpoint, if one is to be fetched ahead: else each fetches all of it."""
+        spec = self._spec
+        if spec.ckpt_dir is None or "://" not in spec.ckpt_dir or not spec.ckpt_ahead or self._many.most < 2:
+            return
+        from robust_run.launcher.agent.checkpoint_sharing import listen
+
+        self._fetched_at = listen(self._console.say)
+        self._joining.fetch_port = self._fetched_at.getsockname()[1] if self._fetched_at is not None else 0
+
     async def _run(self) -> int:
         self._console.router.attach(asyncio.get_running_loop())
         joining = asyncio.ensure_future(self._joining.join())
@@ -238,6 +251,11 @@ class _NodeOfMany:
             opened=self._opened,
             memory_key=keeper_key(self._token, spec.run_id) if spec.ckpt_memory else b"",
         )
+        if self._fetched_at is not None:
+            from robust_run.launcher.agent.checkpoint_sharing import CheckpointSharing
+
+            key = fetch_key(self._token, spec.run_id)
+            node.sharing = CheckpointSharing(self._fetched_at, hello.node.fetches, key)
         node.spare = self._supervisor.pids
         self._lasting_pids = node.lasting_pids
         node.workplace.ready_s = self._ready_s

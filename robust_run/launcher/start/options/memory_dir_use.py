@@ -22,4 +22,9 @@ def with_memory_dir(spec: JobSpec, path: str, world: World) -> JobSpec:
         raise UserError(
             f"--ckpt-memory-dir {path}: cannot be used with --image: save with robust_run.checkpoint, or to --ckpt-dir"
         )
+    if spec.ckpt_dir is not None and "://" in spec.ckpt_dir:
+        raise UserError(
+            f"--ckpt-memory-dir {path}: cannot be used with --ckpt-dir {spec.ckpt_dir}: give a folder of this machine, or save "
+            "with robust_run.checkpoint, which saves to URLs"
+        )
     return msgspec.structs.replace(spec, ckpt_memory_dir=absolute(path, world), saves_plain_files=True)

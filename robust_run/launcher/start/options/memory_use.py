@@ -30,7 +30,7 @@ def with_memory(spec: JobSpec, options: Options, *, is_mentioned: bool) -> JobSp
         spec,
         ckpt_memory=has_memory,
         ckpt_copies=_copies(spec, options.ckpt_copies) if has_memory else 0,
-        ckpt_memory_bytes=None if word in ("auto", "off") else parse_bytes(word),
+        ckpt_memory_bytes=None if word in ("auto", "off") else parse_bytes("--ckpt-memory", word),
         ckpt_every=parse_every(options.ckpt_every),
         ckpt_keep=parse_keep(options.ckpt_keep),
     )
@@ -43,14 +43,14 @@ def _copies(spec: JobSpec, word: str) -> int:
     return int(word == "1" or spec.many.most + spec.many.standby > 1)
 
 
-def parse_bytes(text: str) -> int:
-    """Return the bytes of `64G`, `512MiB` or `1073741824`; units are powers of 1024. Raises UserError."""
+def parse_bytes(option: str, text: str) -> int:
+    """Return the bytes of `64G`, `512MiB` or `1073741824`; units are powers of 1024. `option`: for people. Raises UserError."""
     found = _SIZE.fullmatch(text)
     size = float(found[1]) * (1 << _UNITS[found[2].upper()]) if found is not None else math.nan
     if not size < 1 << 62:
-        raise UserError(f"--ckpt-memory {text!r} is no size; write 64G, 512M, auto or off")
+        raise UserError(f"{option} {text!r} is no size; write 64G, 512M, auto or off")
     if size < LEAST_BYTES:
-        raise UserError(f"--ckpt-memory {text}: must be 1M or more; off keeps nothing")
+        raise UserError(f"{option} {text}: must be 1M or more; off keeps nothing")
     return int(size)
 
 

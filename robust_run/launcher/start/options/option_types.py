@@ -121,6 +121,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     slow_round: float = _JOB.slow_round_s
     trace_nccl: str = _JOB.trace_nccl
     ckpt_dir: str | None = None
+    ckpt_ahead: str = "auto"
     ckpt_memory: str = "auto"
     ckpt_memory_dir: str | None = None
     ckpt_every: str = _JOB.ckpt_every

@@ -110,8 +110,15 @@ OWN_OPTIONS: tuple[OptionDescription, ...] = (
     describe(
         CHECKPOINTS,
         "ckpt-dir",
-        "FOLDER",
+        "FOLDER|URL",
         "Checkpoints of robust_run.ckpt_io: each attempt starts from the newest that all its nodes see whole (ROBUST_RESUME).",
+    ),
+    describe(
+        CHECKPOINTS,
+        "ckpt-ahead",
+        "auto|off|SIZE[,RATE]",
+        "Fetch what an attempt starts from into this node's memory while SCRIPT imports, where --ckpt-dir is a URL: at most SIZE "
+        "(64G), at RATE a second (500M). auto: at most half of what is free.",
     ),
     describe(
         CHECKPOINTS,

@@ -79,6 +79,10 @@ def resolve(options: Options, world: World) -> JobSpec:
         from robust_run.launcher.start.options.memory_use import with_memory
 
         spec = with_memory(spec, options, is_mentioned=is_mentioned)
+    if options.ckpt_ahead != "auto":
+        from robust_run.launcher.start.options.ahead_use import with_ahead
+
+        spec = with_ahead(spec, options.ckpt_ahead)
     if options.ckpt_memory_dir is not None:
         from robust_run.launcher.start.options.memory_dir_use import with_memory_dir
 
@@ -252,13 +256,17 @@ def parse_signals(text: str) -> tuple[int, ...]:
 
 
 def _ckpt_dir(path: str | None, world: World) -> str | None:
-    """Return the folder of `--ckpt-dir`, which need not exist yet. Raises UserError for an address that is no path."""
+    """Return the folder or URL of `--ckpt-dir`, which need not exist yet. Raises UserError for what is neither."""
     if path is None:
         return None
-    if not path or "://" in path:
-        raise UserError(
-            f"--ckpt-dir {path!r}: must be a folder of this machine; robust ckpt mount shows checkpoints of other places as one"
-        )
+    if not path:
+        raise UserError("--ckpt-dir '': it is empty; name a folder or its URL, or leave the option out")
+    if "://" in path:
+        from robust_run.launcher.start.options.ckpt_url import (
+            resolve_url,
+        )  # and the parsing of URLs, for jobs that have one
+
+        return resolve_url(path)
     return absolute(path, world)
 
 

@@ -1,0 +1,189 @@
+"""The process that fetches a checkpoint ahead: one for each node and start, a child of its agent, of low priority.
+
+    python -m robust_run.ckpt_io.ahead.process CONTROL MEMORY [LISTENING]
+
+Descriptors: of a socketpair to the agent, of memory that `area.make` made, of a socket that other nodes reach. It ends when the
+agent's end closes, and dies with the agent; the memory is then gone as soon as no reader has it open.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from contextlib import closing
+
+import msgspec
+
+from robust_run.ckpt_io.ahead import rules
+from robust_run.ckpt_io.ahead.words import FetchNews, FetchOrder, FetchPace
+from robust_run.errors import RobustRunError
+from robust_run.health.sensors.process import die_with_parent
+
+_BOOT = "import sys; del sys.path[0]; from robust_run.ckpt_io.ahead.process import main; main(*map(int, sys.argv[1:]))"
+#: Workers' imports go first.
+_NICE = 5
+_TELL_S = 1.0
+#: So much is left alone: the same as by what saves in memory (`memory.budget`).
+_MOST_THREADS = 16
+_LINE_BYTES = 1 << 20
+
+
+def command(control: int, memory: int, listening: int | None) -> tuple[str, ...]:
+    """Return what starts the process. No file of the folder it is started in can take the place of a module."""
+    descriptors = (control, memory) if listening is None else (control, memory, listening)
+    return (sys.executable, "-c", _BOOT, *map(str, descriptors))
+
+
+def main(control: int, memory: int, listening: int = -1) -> None:
+    """Fetch, and hold what was fetched until the agent hangs up."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):  # the agent ends us
+        signal.signal(number, signal.SIG_IGN)
+    if not die_with_parent(os.getppid()):
+        return
+    with contextlib.suppress(OSError):
+        os.nice(_NICE)
+    agent = socket.socket(fileno=control)
+    lines = agent.makefile("rb")
+    order = msgspec.json.decode(lines.readline(_LINE_BYTES), type=FetchOrder)
+    fetching = _Fetching(agent, order)
+    threading.Thread(target=fetching.run, args=(memory, listening), daemon=True).start()
+    while line := lines.readline(_LINE_BYTES):
+        fetching.go_at(msgspec.json.decode(line, type=FetchPace).rate_bytes_s)
+    os._exit(0)
+
+
+class _Fetching:
+    """All that is done for one order."""
+
+    def __init__(self, agent: socket.socket, order: FetchOrder) -> None:
+        self._agent, self._order = agent, order
+        self._pace = rules.Pace(order.rate_bytes_s)
+        self._news = FetchNews(began_s=time.monotonic())
+
+    def go_at(self, rate_bytes_s: float | None) -> None:
+        """Go on at another pace; what people limited stays the limit."""
+        limits = [each for each in (rate_bytes_s, self._order.rate_bytes_s) if each]
+        self._pace.rate_bytes_s = min(limits, default=None)
+
+    def run(self, memory: int, listening: int) -> None:
+        """Fetch; tell how it goes; watch the node's memory afterwards. On any fault the process ends: readers use the store."""
+        try:
+            self._fetch(memory, listening)
+        except RobustRunError as error:
+            self._tell(is_over=True, trouble=str(error))
+            os._exit(0)
+        except BaseException as error:
+            self._tell(is_over=True, trouble=f"{type(error).__name__}: {error}")
+            os._exit(1)
+
+    def _fetch(self, memory: int, listening: int) -> None:
+        from robust_run.ckpt_io import address
+        from robust_run.ckpt_io.ahead.area import Area, UnitTable, mark_of
+        from robust_run.ckpt_io.ahead.fetching import Fetcher
+        from robust_run.ckpt_io.ahead.peers import PeerServer, PeerUnits, place_of
+        from robust_run.ckpt_io.errors import Replaced
+        from robust_run.ckpt_io.finding import find_manifest
+        from robust_run.ckpt_io.memory import budget, node_memory
+        from robust_run.ckpt_io.rules import manifest as manifests
+        from robust_run.ckpt_io.targets import Targets
+        from robust_run.store.opening import open_store
+
+        order = self._order
+        where = address.parse(order.url)
+        primary = open_store(where.url)
+        found = find_manifest(where, primary, open_store)
+        if order.uuid and found.manifest.uuid != order.uuid:
+            raise Replaced(order.url)
+        layouts = manifests.layouts(found.manifest)
+        table = UnitTable(layouts)
+        area = Area(memory, table, found.header)
+        room = budget.room(node_memory.read(), order.limit_bytes, 0).bytes
+        share = rules.Share(order.own, max(1, len(order.peers)))
+        plan = rules.plan(table.sizes, share, room)
+        peers = None
+        place = place_of(mark_of(found.header))
+        if len(order.peers) > 1:
+            peers = PeerUnits(place, order.peers, order.own, order.key, table.sizes)
+        with closing(Targets(where, found, primary, open_store)) as targets:
+            fetcher = Fetcher(area, layouts, targets, plan, self._pace)
+            if peers is not None:
+                fetcher = Fetcher(area, layouts, targets, plan, self._pace, peers.take, peers.is_ours)
+            if peers is not None and listening >= 0:
+                listens = socket.socket(fileno=listening)
+                PeerServer(listens, area, place, order.key, fetcher.wait_for, peers.is_ours).start()
+            self._news = msgspec.structs.replace(
+                self._news, total_bytes=table.total_bytes, planned_bytes=plan.planned_bytes
+            )
+            threads = min(_MOST_THREADS, targets.threads) * (2 if peers is not None else 1)
+            self._take_turns(fetcher, plan.planned_bytes, threads)
+            work = threading.Thread(target=fetcher.run, args=(threads,), daemon=True)
+            work.start()
+            while work.is_alive():
+                work.join(_TELL_S)
+                self._watch(fetcher, area)
+                self._tell_of(fetcher, is_over=not work.is_alive())
+        while True:  # it holds what came until the agent hangs up
+            time.sleep(_TELL_S)
+            self._watch(fetcher, area)
+
+    def _take_turns(self, fetcher: Fetcher, planned_bytes: int, threads: int) -> None:
+        """Let go first what is needed sooner."""
+        from robust_run.store import turn_table
+        from robust_run.store.turns import Urgency
+
+        def look(table: turn_table.TurnTable) -> bool:
+            table.say(
+                turn_table.CHECKPOINT,
+                Urgency.CHECKPOINT,
+                fetcher.have_bytes,
+                planned_bytes,
+                is_waited_for=fetcher.is_waited_for,
+                is_over=self._news.is_over,
+            )
+            fetcher.most = table.allowed(turn_table.CHECKPOINT, threads)
+            return not self._news.is_over
+
+        turn_table.take_turns(look)
+
+    def _watch(self, fetcher: Fetcher, area: Area) -> None:
+        """Give everything back where the node runs out of memory: workers need it more."""
+        from robust_run.ckpt_io.memory import budget, node_memory
+
+        facts = node_memory.read()
+        if not rules.is_short(facts.available_bytes, facts.total_bytes, budget.MARGIN_SHARE, budget.LEAST_MARGIN_BYTES):
+            return
+        fetcher.stop.set()
+        area.states[:] = bytes((3,)) * area.table.units
+        self._tell(is_over=True, trouble="the node has little memory left: what was fetched is given back")
+        os._exit(0)
+
+    def _tell_of(self, fetcher: Fetcher, *, is_over: bool) -> None:
+        self._tell(
+            have_bytes=fetcher.have_bytes,
+            from_peers_bytes=fetcher.from_peers_bytes,
+            is_waited_for=fetcher.is_waited_for,
+            is_over=is_over,
+            trouble=fetcher.trouble,
+        )
+
+    def _tell(self, **said: object) -> None:
+        news = msgspec.structs.replace(self._news, at_s=time.monotonic(), **said)
+        if msgspec.structs.replace(news, at_s=0.0) == msgspec.structs.replace(self._news, at_s=0.0):
+            return
+        self._news = news
+        with contextlib.suppress(OSError):
+            self._agent.sendall(msgspec.json.encode(news) + b"\n")
+
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from robust_run.ckpt_io.ahead.area import Area
+    from robust_run.ckpt_io.ahead.fetching import Fetcher
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

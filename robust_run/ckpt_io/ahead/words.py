@@ -1,0 +1,48 @@
+"""What an agent and the process that fetches a checkpoint ahead say to each other: a line of JSON each."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class FetchOrder(msgspec.Struct, frozen=True, kw_only=True):
+    """What to fetch: told once."""
+
+    url: str
+    """Of the checkpoint."""
+    uuid: str
+    """Of its manifest; empty: whichever it is."""
+    limit_bytes: int | None = None
+    """So much memory may be taken; None: half of what is free."""
+    rate_bytes_s: float | None = None
+    """So much may be fetched a second, on average; None: no limit."""
+    own: int = 0
+    """This node among `peers`."""
+    peers: tuple[str, ...] = ()
+    """HOST:PORT of all nodes that share, in an order that all know; empty: nobody does."""
+    key: str = ""
+    """Who does not know it gets nothing from this node."""
+
+
+class FetchPace(msgspec.Struct, frozen=True, kw_only=True):
+    """So fast it may go on from now on: others are waited for more, or not any more."""
+
+    rate_bytes_s: float | None
+
+
+class FetchNews(msgspec.Struct, frozen=True, kw_only=True):
+    """How far it has come: told once a second while that changes."""
+
+    total_bytes: int = 0
+    planned_bytes: int = 0
+    """Of these so much is fetched, as there is room for it."""
+    have_bytes: int = 0
+    from_peers_bytes: int = 0
+    began_s: float = 0.0
+    """Of the monotonic clock."""
+    at_s: float = 0.0
+    is_waited_for: bool = False
+    """A reader waits for a unit."""
+    is_over: bool = False
+    trouble: str = ""
+    """What could not be fetched, and why; a clause."""

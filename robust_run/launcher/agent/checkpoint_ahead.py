@@ -1,0 +1,189 @@
+"""What an attempt starts from, fetched ahead: the agent has a process bring it from its URL while workers import.
+
+It begins with the order to start, just before the workers, and is over with the first step on this node: then all ranks have
+loaded, and the memory is theirs. One that was begun for another checkpoint is ended at once; one for the same goes on, also over
+a restart. It is a hint: whatever fails here, ranks read from the store. Imported where a job starts from a URL.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Literal, Protocol
+
+import msgspec
+
+from robust_run.ckpt_io.ahead.words import FetchNews, FetchOrder, FetchPace
+from robust_run.errors import RobustRunError
+from robust_run.launcher.agent.checkpoint_sharing import CheckpointSharing
+from robust_run.launcher.model.resume_events import ResumePoint
+from robust_run.store import turn_table
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from robust_run.report.startup.types import Fetch
+
+Listen = Callable[[socket.socket, "Callable[[], None] | None"], None]
+_MOST_READ_BYTES = 1 << 16
+#: The job's secret, and what is said to workers.
+_NOT_ITS_BUSINESS = frozenset(("ROBUST_TOKEN", "ROBUST_NOTIFY", "ROBUST_CKPT_MEMORY", "ROBUST_RESUME"))
+
+
+class StartsHelpers(Protocol):
+    """Starts a child process of the agent that dies with it; returns its pid."""
+
+    def __call__(self, argv: tuple[str, ...], env: Mapping[str, str], keep: tuple[int, ...]) -> int:
+        """Start `argv` with the descriptors in `keep` open. Raises RobustRunError, OSError."""
+        ...
+
+
+Step = Literal["begin", "go_on", "end", "nothing"]
+
+
+def next_step(running: str, point: ResumePoint | None, url: str, *, is_wanted: bool = True) -> Step:
+    """Return what to do when an attempt begins. Pure.
+
+    `running`: the uuid of what is being fetched, or was and is still held; empty: nothing. `url`: where the attempt starts.
+    A step in memory, a checkpoint of this machine's own folder and the beginning have nothing to be fetched.
+    """
+    is_far = point is not None and point.source == "storage" and bool(point.uuid) and "://" in url
+    if point is None or not is_far or not is_wanted:
+        return "end" if running else "nothing"
+    return "go_on" if running == point.uuid else "begin"
+
+
+class CheckpointAhead:
+    """One agent's. Used from its thread."""
+
+    def __init__(
+        self,
+        start: StartsHelpers,
+        env: Mapping[str, str],
+        say: Callable[[str], None],
+        limit_bytes: int | None = None,
+        rate_bytes_s: float | None = None,
+        sharing: CheckpointSharing | None = None,
+    ) -> None:
+        self._start, self._env, self._say = start, env, say
+        self._limit_bytes, self._rate_bytes_s, self._sharing = limit_bytes, rate_bytes_s, sharing
+        self._socket: socket.socket | None = None
+        """None: no process runs, as far as is known."""
+        self._listen: Listen | None = None
+        self._came = bytearray()
+        self._uuid = self._place = ""
+        self._has_said = False
+        self.news: FetchNews | None = None
+        """The newest of what is fetched, or of what was fetched last; None: nothing ever was."""
+
+    def attach(self, listen: Listen) -> None:
+        """Hear how it goes as it does, from now on."""
+        self._listen = listen
+        if self._socket is not None:
+            listen(self._socket, self._read)
+
+    def begin(self, point: ResumePoint | None, url: str, nodes: tuple[str, ...] = ()) -> str:
+        """Begin what an attempt starts from; return where its workers find it, empty: nowhere. `nodes`: who share, HOST:PORT."""
+        self._read()
+        step = next_step(self._uuid if self._socket is not None else "", point, url)
+        if step in ("end", "begin"):
+            self.end()
+        if step == "begin" and point is not None:
+            order = FetchOrder(url=url, uuid=point.uuid, limit_bytes=self._limit_bytes, rate_bytes_s=self._rate_bytes_s)
+            sharing = self._sharing
+            if sharing is None or sharing.own not in nodes or len(nodes) < 2:
+                self._open(order, -1)
+            else:
+                order = msgspec.structs.replace(order, peers=nodes, own=nodes.index(sharing.own), key=sharing.key)
+                self._open(order, sharing.listening.fileno())
+        return self._place if self._socket is not None else ""
+
+    def fetches(self) -> tuple[Fetch, ...]:
+        """Return what was fetched, for the account of a start."""
+        from robust_run.report.startup.types import Fetch
+
+        self._read()
+        news = self.news
+        if news is None or not news.have_bytes:
+            return ()
+        span = Fetch(
+            "checkpoint", news.began_s, news.at_s, news.have_bytes, news.from_peers_bytes, is_whole=news.is_over
+        )
+        return (span,)
+
+    def go_at(self, rate_bytes_s: float | None) -> None:
+        """Have it go on at another pace."""
+        self._send(FetchPace(rate_bytes_s=rate_bytes_s))
+
+    def end(self) -> None:
+        """Let the process end, with all it holds. The agent reaps it."""
+        self._hang_up()
+        self._uuid = self._place = ""
+
+    def _open(self, order: FetchOrder, port: int) -> None:
+        from robust_run.ckpt_io.ahead import area, process
+
+        ours, theirs = socket.socketpair()
+        memory = -1
+        try:
+            memory = area.make()
+            listening = port if port >= 0 else None
+            argv = process.command(theirs.fileno(), memory, listening)
+            env = {name: value for name, value in self._env.items() if name not in _NOT_ITS_BUSINESS}
+            turn_table.begin(env)
+            keep = (theirs.fileno(), memory, *(() if listening is None else (listening,)))
+            pid = self._start(argv, env, keep)
+        except (OSError, RobustRunError) as error:
+            ours.close()
+            self._say(f"the checkpoint is not fetched ahead, ranks read it themselves: {error}")
+            return
+        finally:
+            theirs.close()
+            if memory >= 0:
+                os.close(memory)
+        ours.setblocking(False)
+        self._socket, self._came = ours, bytearray()
+        self._uuid, self._place, self._has_said = order.uuid, f"/proc/{pid}/fd/{memory}", False
+        self.news = None
+        self._send(order)
+        if self._listen is not None:
+            self._listen(ours, self._read)
+
+    def _send(self, message: FetchOrder | FetchPace) -> None:
+        if self._socket is not None:
+            with suppress(OSError):  # if it is gone, reading says so
+                self._socket.sendall(msgspec.json.encode(message) + b"\n")
+
+    def _read(self) -> None:
+        """Take in what it has said; without waiting."""
+        while self._socket is not None:
+            try:
+                content = self._socket.recv(_MOST_READ_BYTES)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                content = b""
+            if not content:
+                self._hang_up()
+                return
+            self._came += content
+            while (end := self._came.find(b"\n")) >= 0:
+                line, self._came = bytes(self._came[:end]), self._came[end + 1 :]
+                with suppress(msgspec.MsgspecError):
+                    self._take(msgspec.json.decode(line, type=FetchNews))
+
+    def _take(self, news: FetchNews) -> None:
+        self.news = news
+        if news.trouble and not self._has_said:
+            self._has_said = True
+            text = news.trouble[:500]
+            self._say(f"what is not fetched ahead of the checkpoint, ranks read themselves: {text}")
+
+    def _hang_up(self) -> None:
+        sock, self._socket = self._socket, None
+        if sock is None:
+            return
+        if self._listen is not None:
+            self._listen(sock, None)
+        sock.close()
