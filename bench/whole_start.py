@@ -13,8 +13,8 @@ MB/s, 500 MB/s; far: 50 ms, 25 and 200 MB/s; slow: 100 ms, 10 and 100 MB/s). Eac
     local       what plain has left on the nodes: robust-run starts in it, and reads a checkpoint of the local disk
     first       robust-run --image --setup --ckpt-dir, nothing of it seen before
     second      the same on nodes that have nothing, with what the first start has left in the store: snapshot and hot list
-    relaunch    in that job a node loses its power, and a standby that has nothing takes its place; plain is one node's whole
-                sequence there, without the time until somebody notices
+    relaunch    in that job a node loses its power, and a standby, which joined with nothing and is ready now, takes its place
+    plain-relaunch  after plain, the same loss, noticed at once: the whole sequence on a fresh node, then torchrun on all
 
 A figure is the seconds from the launch on all nodes to the end of the first optimizer step on the last one. An image that is
 padded (2 and 20 GB of zeros that no disk holds) is thrown away by plain as it comes, and the small one is unpacked: its disk
@@ -41,16 +41,16 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from env_ways import say
 from hosts import Cluster, Host, supported
-from power_loss import wait
+from power_loss import JournalSoFar, wait
 from sidebyside import print_result, spread, unwind_on_sigterm
 from whole_start_ground import MODULES, PACKAGES, PYTHON, TENSORS, TESTS, Material
 
 MODELS = {"near": (20, 50, 500), "far": (50, 25, 200), "slow": (100, 10, 100)}
 """Milliseconds to the first byte, MB/s for each connection, MB/s for all."""
-PLAIN, PLAIN_WARM, LOCAL, FIRST, SECOND, RELAUNCH = WAYS = (
-    "plain", "plain-warm", "local", "first", "second", "relaunch"
+PLAIN, PLAIN_WARM, PLAIN_RELAUNCH, LOCAL, FIRST, SECOND, RELAUNCH = WAYS = (
+    "plain", "plain-warm", "plain-relaunch", "local", "first", "second", "relaunch"
 )  # fmt: skip
-AIMS = ((SECOND, PLAIN, 0.15), (FIRST, PLAIN, 0.35), (SECOND, LOCAL, 1.05))
+AIMS = ((SECOND, PLAIN, 0.15), (FIRST, PLAIN, 0.35), (SECOND, LOCAL, 1.05), (RELAUNCH, PLAIN_RELAUNCH, 0.15))
 LIMIT_S = 1800.0
 PORT, ORIGIN_PORT = 29400, 8080
 PHASES = ("first line", "torch", "imports", "group", "checkpoint", "step")
@@ -231,7 +231,7 @@ class Ground:
         return found
 
 
-def plain(ground: Ground, host: Host, node: int, *, nodes: int, cache: Path) -> Any:
+def plain(ground: Ground, host: Host, node: int, *, nodes: int, cache: Path, ready: bool = False) -> Any:
     """Start the plain sequence on a node."""
     material = ground.bench.material
     small = ground.image == "small"
@@ -244,7 +244,8 @@ def plain(ground: Ground, host: Host, node: int, *, nodes: int, cache: Path) -> 
     argv = [sys.executable, str(Path(__file__).with_name("whole_start_plain.py"))]
     for name, value in options.items():
         argv += [f"--{name}", str(value)]
-    return host.start([*argv, *([] if small else ["--throw-away"])], env=ground.environment(), name="plain")
+    argv += [*([] if small else ["--throw-away"]), *(["--ready"] if ready else [])]
+    return host.start(argv, env=ground.environment(), name="plain")
 
 
 def run_plain(ground: Ground, way: str) -> tuple[float, dict[str, float]]:
@@ -269,6 +270,27 @@ def run_plain(ground: Ground, way: str) -> tuple[float, dict[str, float]]:
     kept = ground.bench.material.folder / "uv-cache"
     if way == PLAIN and not kept.exists():
         shutil.copytree(caches[0], kept)
+    ground.forget()
+    return took_s, phases
+
+
+def run_plain_relaunch(ground: Ground) -> tuple[float, dict[str, float]]:
+    """The last node is lost, and all know it at once: the standby begins with nothing, and then all start anew."""
+    cache = ground.standby.private / "uv-cache"
+    cache.mkdir()
+    nodes = len(ground.nodes)
+    ground.nodes[-1].power_off()
+    began_s = time.monotonic()
+    launchers = [plain(ground, ground.standby, nodes - 1, nodes=nodes, cache=cache)]
+    notes = ground.folder / f"node-{nodes - 1}"
+    wait(lambda: (notes.exists() and "packages" in notes.read_text()) or launchers[0].poll(), LIMIT_S, 0.02)
+    launchers += [
+        plain(ground, host, node, nodes=nodes, cache=cache, ready=True) for node, host in enumerate(ground.nodes[:-1])
+    ]
+    took_s = ground.wait_for_step(launchers) - began_s
+    before = {name: _node_notes(ground, nodes - 1)[name] for name in ("image", "unpacked", "packages")}
+    phases = ground.phases(began_s, before)
+    ground.finish(launchers)
     ground.forget()
     return took_s, phases
 
@@ -343,7 +365,8 @@ def run_ours(
     yield way, ground.wait_for_step(launchers) - began_s, ground.phases(began_s)
     if with_loss:
         launchers.append(ours(ground, ground.standby, store, hot, *spare))
-        time.sleep(2.0)
+        journal = JournalSoFar(ground.folder / "runs" / "bench" / "journal.jsonl")
+        assert wait(lambda: len(journal.events("standby_ready")) > len(nodes), LIMIT_S, 0.1), "the standby is not ready"
         lost_s = time.monotonic()
         nodes[-1].power_off()
         lost = launchers.pop(len(nodes) - 1)
@@ -390,6 +413,8 @@ def one_round(bench: Bench, model: str, image: str, store: Path, hot: Path) -> N
                 bench.note(model, image, way, *run_plain(ground, way))
                 if way == PLAIN and LOCAL in ways:
                     bench.note(model, image, LOCAL, *run_local(ground))
+                if way == PLAIN and PLAIN_RELAUNCH in ways:
+                    bench.note(model, image, PLAIN_RELAUNCH, *run_plain_relaunch(ground))
     for way in (FIRST, SECOND):
         if way in ways:
             with ground_of(bench, model, image) as ground:

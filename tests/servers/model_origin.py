@@ -20,7 +20,7 @@ import threading
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Literal, NamedTuple
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 Fault = Literal["silent", "stuck", "wrong", "error", "gone", "drop", "dribble"]
 """silent: takes the request and says nothing · stuck: sends half of it and stops · wrong: one byte of each block is another ·
@@ -151,11 +151,21 @@ class ModelOrigin:
             return
         name = unquote(head.split(b" ", 2)[1].decode()).partition("?")[0].lstrip("/")
         path = os.path.realpath(os.path.join(self._folder, name))
+        if name.endswith("/") and path.startswith(self._folder + os.sep) and os.path.isdir(path):
+            await self._index(connection, path)
+            return
         if not path.startswith(self._folder + os.sep) or not os.path.isfile(path):
             await self._refuse(connection, "404 Not Found")
             return
         with open(path, "rb") as file:
             await self._send(connection, head, file.fileno(), name, fault)
+
+    async def _index(self, connection: socket.socket, path: str) -> None:
+        """Show the folders in a folder, as web servers do."""
+        folders = [entry.name for entry in os.scandir(path) if entry.is_dir()]
+        page = "".join(f'<a href="{quote(name)}/">{name}/</a>\n' for name in sorted(folders)).encode()
+        head = f"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: {len(page)}\r\n\r\n"
+        await self._loop.sock_sendall(connection, head.encode() + page)
 
     async def _refuse(self, connection: socket.socket, status: str) -> None:
         await self._loop.sock_sendall(connection, f"HTTP/1.1 {status}\r\nContent-Length: 0\r\n\r\n".encode())
