@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from jobs import PATIENT, Job, kill, run, running, script, unused_port, wait_for
+from servers.model_origin import ModelOrigin
 from snapshot.packages import make_wheel
 
 from robust_run.launcher.records.memory_folders import remove_dead_memory
@@ -69,7 +70,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     assert os.listdir(tmp_path / "work") == []
 
 
-def options(folder: Path, image: Path, command: str | None = None, cache: str = "cache") -> tuple[str, ...]:
+def options(folder: Path, image: Path | str, command: str | None = None, cache: str = "cache") -> tuple[str, ...]:
     command = INSTALL.format(version="1.0") if command is None else command
     where = ("--image", str(image), "--image-cache", str(folder / cache), "--setup-store", str(folder / "store"))
     return (*where, "--setup", command)
@@ -95,8 +96,11 @@ def seen(version: str, attempt: int, place: str = PLACE) -> str:
 
 
 def test_it_is_installed_once_and_laid_over_the_image_for_every_attempt(folder: Path, images: Path) -> None:
-    given = (*options(folder, images / "root.sqsh"), "--nproc-per-node", "2", script(folder, FAILS_ONCE))
-    said = [run(folder, *given, env=environment(folder)) for _ in range(2)]
+    with ModelOrigin(images, latency_s=0.005) as origin:
+        given = (*options(folder, f"{origin.url}root.sqsh"), "--nproc-per-node", "2", script(folder, FAILS_ONCE))
+        said = [run(folder, *given, env=environment(folder)) for _ in range(2)]
+        whole = (images / "root.sqsh").stat().st_size
+        assert origin.bytes_sent < 1.1 * whole, "what was fetched for the commands is not fetched for the workers"
     for code, job in said:
         assert code == 0, job.err
         assert job.out.count(seen("1", 0)) >= 1
@@ -282,20 +286,32 @@ def meeting(nnodes: str, *more: str) -> tuple[str, ...]:
     return ("--nnodes", nnodes, *where, "--rdzv-conf", "keep_alive_max_attempt=30", *more)
 
 
+def image_at(origin: ModelOrigin) -> str:
+    return f"{origin.url}root.sqsh"
+
+
 def test_several_nodes_build_once_and_a_standby_that_came_late_takes_over_in_what_the_job_has(
     folder: Path, images: Path
 ) -> None:
     (folder / "version").write_text("1.0")
     command = INSTALL.format(version="$(cat version)")
     words = meeting("2", "--standby", "1")
-    path, env, image = script(folder, WAITS), environment(folder, ROBUST_TOKEN=TOKEN), images / "root.sqsh"
+    path, env = script(folder, WAITS), environment(folder, ROBUST_TOKEN=TOKEN)
     with (
-        running(folder, *words, *options(folder, image, command, "a"), path, env=env, prefix=PATIENT) as one,
-        running(folder, *words, *options(folder, image, command, "b"), path, env=env, prefix=PATIENT) as other,
+        ModelOrigin(images, latency_s=0.005) as origin,
+        running(folder, *words, *options(folder, image_at(origin), command, "a"), path, env=env, prefix=PATIENT) as one,
+        running(
+            folder, *words, *options(folder, image_at(origin), command, "b"), path, env=env, prefix=PATIENT
+        ) as other,
     ):
         one.wait_for_file("up-0", folder)
+        assert origin.bytes_sent < 1.7 * (images / "root.sqsh").stat().st_size, (
+            "nodes share what they fetch, and the commands' node"
+        )
         (folder / "version").write_text("2.0")
-        with running(folder, *words, *options(folder, image, command, "c"), path, env=env, prefix=PATIENT) as late:
+        with running(
+            folder, *words, *options(folder, image_at(origin), command, "c"), path, env=env, prefix=PATIENT
+        ) as late:
             wait_for(lambda: max(len(each.events("node_joined")) for each in (one, other)) == 3, "the standby to join")
             host, guest = (one, other) if one.events("node_joined") else (other, one)
             guest.signal(signal.SIGKILL)
