@@ -168,6 +168,7 @@ REFUSED = {
     "fails": ("echo the reason; exit 7", "", "ended with 7: the reason"),
     "no shell": (None, "bin/sh", "the image has no /bin/sh"),
     "no Python": (None, "opt/python/bin/python3", "no python3 on the PATH of the image"),
+    "nowhere to keep it": ("echo x > /opt/x", "", "without one nothing can be set up in an image"),
     "no such file": ("pip install -r nowhere.txt", "", "nowhere.txt"),
 }
 
@@ -178,6 +179,8 @@ def test_what_cannot_be_set_up_in_an_image_is_said_before_anything_starts(
 ) -> None:
     command, without, named = REFUSED[mistake]
     image = bare_image(folder, images, without) if without else images / "root.sqsh"
+    if mistake == "nowhere to keep it":
+        (folder / "store").write_text("this is no folder")
     code, job = run(folder, *options(folder, image, command), script(folder, LOOK), env=environment(folder))
     assert (code in (1, 2), job.out) == (True, "")
     last = job.err.splitlines()[-1]
@@ -239,6 +242,21 @@ def parent_of_inside(job: Job) -> int:
     lines = [line for line in job.leftovers() if "inside.main" in line]
     inside = min(int(line.partition(":")[0]) for line in lines)
     return int(Path(f"/proc/{inside}/status").read_text().split("PPid:\t")[1].split()[0])
+
+
+def test_a_place_that_is_lost_is_made_again_with_what_was_set_up(folder: Path, images: Path) -> None:
+    text = f"{WAITS}\nsys.exit(3 if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' else 0)\n"
+    given = (*options(folder, images / "root.sqsh"), script(folder, text))
+    with running(folder, *given, env=environment(folder)) as job:
+        job.wait_for_file("up-0", folder)
+        (holder,) = [line for line in job.leftovers() if "prefetch.inside.holder" in line]
+        kill(int(holder.partition(":")[0]))
+        (folder / "go").touch()
+        assert job.finish() == 0, job.err
+        job.assert_nothing_left()
+    assert job.out == seen("1", 0) + seen("1", 1), job.err
+    assert "the process that kept the image has ended" in job.err
+    assert runs(folder) == 1
 
 
 def test_a_job_that_is_resumed_has_what_it_had(folder: Path, images: Path) -> None:
