@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import shutil
@@ -83,6 +84,22 @@ def make_root_image(folder: Path, name: str = "root.sqsh") -> Path:
     build.build(str(root), str(folder / name), build.BuildOptions(compression="lz4"))
     shutil.rmtree(root)
     return folder / name
+
+
+def root_image_of_run(factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of a module's own with such an image, which is made once for all modules and processes of a run."""
+    base = factory.getbasetemp()
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "root-image"
+    shared.mkdir(exist_ok=True)
+    with open(shared / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (shared / "done").exists():
+            make_root_image(shared)
+            (shared / "done").touch()
+    folder = factory.mktemp("images")
+    for name in ("root.sqsh", "root.sqsh.blocks.json"):
+        os.link(shared / name, folder / name)
+    return folder
 
 
 def make_environment_image(folder: Path, mount_at: str, *linked: ModuleType, name: str = "environment.sqsh") -> Path:

@@ -26,7 +26,7 @@ from robust_run.prefetch.bringing import bring
 from robust_run.prefetch.errors import ControlFailed
 from robust_run.prefetch.rules.types import BlockRun, Status
 from robust_run.prefetch.server import control
-from tests.launcher.image_ground import FILLER_BYTES, make_environment_image, make_root_image, needs_images
+from tests.launcher.image_ground import FILLER_BYTES, make_environment_image, needs_images, root_image_of_run
 
 LOOK = """
 import os, sys
@@ -49,9 +49,7 @@ print("attempt", attempt, "read", count, flush=True)
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     needs_images()
-    folder = tmp_path_factory.mktemp("images")
-    make_root_image(folder)
-    return folder
+    return root_image_of_run(tmp_path_factory)
 
 
 @pytest.fixture

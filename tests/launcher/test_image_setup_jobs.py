@@ -20,7 +20,7 @@ from snapshot.packages import make_wheel
 
 from robust_run.launcher.records.memory_folders import remove_dead_memory
 from robust_run.prefetch.image import build
-from tests.launcher.image_ground import make_environment_image, make_root_image, needs_images
+from tests.launcher.image_ground import make_environment_image, needs_images, root_image_of_run
 from tests.launcher.setup_ground import needs_setups
 from tests.prefetch.inside.rootfs import NOBODY, ordinary_user
 from tests.prefetch.private_mounts import fuse_for_root_alone
@@ -54,9 +54,7 @@ PLACE = f"/opt/python/lib/python{sys.version_info.major}.{sys.version_info.minor
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     needs_images()
     needs_setups()
-    folder = tmp_path_factory.mktemp("images")
-    make_root_image(folder)
-    return folder
+    return root_image_of_run(tmp_path_factory)
 
 
 @pytest.fixture
