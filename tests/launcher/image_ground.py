@@ -114,3 +114,14 @@ def make_environment_image(folder: Path, mount_at: str, *linked: ModuleType, nam
     build.build(str(root), str(folder / name), build.BuildOptions(compression="lz4", mount_at=mount_at))
     shutil.rmtree(root)
     return folder / name
+
+
+def loops_on(folder: Path) -> list[Path]:
+    """The loop devices that show a file below a folder."""
+    found = []
+    for path in Path("/sys/block").glob("loop*/loop/backing_file"):
+        try:
+            found += [path] if str(folder) in path.read_text() else []
+        except OSError:
+            continue
+    return found

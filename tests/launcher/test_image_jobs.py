@@ -26,7 +26,7 @@ from robust_run.prefetch.bringing import bring
 from robust_run.prefetch.errors import ControlFailed
 from robust_run.prefetch.rules.types import BlockRun, Status
 from robust_run.prefetch.server import control
-from tests.launcher.image_ground import FILLER_BYTES, make_environment_image, needs_images, root_image_of_run
+from tests.launcher.image_ground import FILLER_BYTES, loops_on, make_environment_image, needs_images, root_image_of_run
 
 LOOK = """
 import os, sys
@@ -92,16 +92,6 @@ def holder(job: Job) -> int:
         return int(lines[0].partition(":")[0]) if lines else None
 
     return wait_for(find, "the image's holder")  # type: ignore[no-any-return]
-
-
-def loops_on(folder: Path) -> list[Path]:
-    found = []
-    for path in Path("/sys/block").glob("loop*/loop/backing_file"):
-        try:
-            found += [path] if str(folder) in path.read_text() else []
-        except OSError:
-            continue
-    return found
 
 
 def test_workers_find_the_image_their_folder_and_their_place_in_the_world(origin: ModelOrigin, tmp_path: Path) -> None:

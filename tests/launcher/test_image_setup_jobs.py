@@ -20,7 +20,7 @@ from snapshot.packages import make_wheel
 
 from robust_run.launcher.records.memory_folders import remove_dead_memory
 from robust_run.prefetch.image import build
-from tests.launcher.image_ground import make_environment_image, needs_images, root_image_of_run
+from tests.launcher.image_ground import loops_on, make_environment_image, needs_images, root_image_of_run
 from tests.launcher.setup_ground import needs_setups
 from tests.prefetch.inside.rootfs import NOBODY, ordinary_user
 from tests.prefetch.private_mounts import fuse_for_root_alone
@@ -65,6 +65,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "work").mkdir()
     yield tmp_path
     assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
+    wait_for(lambda: not loops_on(tmp_path), "the loop devices to be free")
     assert os.listdir(tmp_path / "work") == []
 
 
@@ -233,6 +234,19 @@ def test_nothing_is_left_of_commands_in_an_image_whoever_is_killed(folder: Path,
         shutil.rmtree(left)
     code, job = run(folder, *given, env=environment(folder))
     assert (code, job.out) == (0, seen("1", 0)), job.err
+
+
+@pytest.mark.parametrize("victims", ["agent", "guard and agent"])
+def test_nothing_is_left_whoever_is_killed_while_workers_run_in_what_was_set_up(
+    folder: Path, images: Path, victims: str
+) -> None:
+    given = (*options(folder, images / "root.sqsh"), script(folder, WAITS))
+    with running(folder, *given, env=environment(folder)) as job:
+        job.wait_for_file("up-0", folder)
+        kill(*{"agent": [job.agent_pid()], "guard and agent": [job.pid, job.agent_pid()]}[victims])
+        job.finish()
+        wait_for(lambda: not job.leftovers(), "all processes to end")
+    remove_dead_memory()
 
 
 def parent_of_inside(job: Job) -> int:
