@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import shutil
@@ -85,6 +86,22 @@ def make_root_image(folder: Path, name: str = "root.sqsh") -> Path:
     return folder / name
 
 
+def root_image_of_run(factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of a module's own with such an image, which is made once for all modules and processes of a run."""
+    base = factory.getbasetemp()
+    shared = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "root-image"
+    shared.mkdir(exist_ok=True)
+    with open(shared / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (shared / "done").exists():
+            make_root_image(shared)
+            (shared / "done").touch()
+    folder = factory.mktemp("images")
+    for name in ("root.sqsh", "root.sqsh.blocks.json"):
+        os.link(shared / name, folder / name)
+    return folder
+
+
 def make_environment_image(folder: Path, mount_at: str, *linked: ModuleType, name: str = "environment.sqsh") -> Path:
     """Make an image of a Python environment that belongs at `mount_at`. `linked`: packages of this machine that it has."""
     root = folder / "environment"
@@ -97,3 +114,14 @@ def make_environment_image(folder: Path, mount_at: str, *linked: ModuleType, nam
     build.build(str(root), str(folder / name), build.BuildOptions(compression="lz4", mount_at=mount_at))
     shutil.rmtree(root)
     return folder / name
+
+
+def loops_on(folder: Path) -> list[Path]:
+    """The loop devices that show a file below a folder."""
+    found = []
+    for path in Path("/sys/block").glob("loop*/loop/backing_file"):
+        try:
+            found += [path] if str(folder) in path.read_text() else []
+        except OSError:
+            continue
+    return found

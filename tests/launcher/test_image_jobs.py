@@ -26,7 +26,7 @@ from robust_run.prefetch.bringing import bring
 from robust_run.prefetch.errors import ControlFailed
 from robust_run.prefetch.rules.types import BlockRun, Status
 from robust_run.prefetch.server import control
-from tests.launcher.image_ground import FILLER_BYTES, make_environment_image, make_root_image, needs_images
+from tests.launcher.image_ground import FILLER_BYTES, loops_on, make_environment_image, needs_images, root_image_of_run
 
 LOOK = """
 import os, sys
@@ -49,9 +49,7 @@ print("attempt", attempt, "read", count, flush=True)
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     needs_images()
-    folder = tmp_path_factory.mktemp("images")
-    make_root_image(folder)
-    return folder
+    return root_image_of_run(tmp_path_factory)
 
 
 @pytest.fixture
@@ -94,16 +92,6 @@ def holder(job: Job) -> int:
         return int(lines[0].partition(":")[0]) if lines else None
 
     return wait_for(find, "the image's holder")  # type: ignore[no-any-return]
-
-
-def loops_on(folder: Path) -> list[Path]:
-    found = []
-    for path in Path("/sys/block").glob("loop*/loop/backing_file"):
-        try:
-            found += [path] if str(folder) in path.read_text() else []
-        except OSError:
-            continue
-    return found
 
 
 def test_workers_find_the_image_their_folder_and_their_place_in_the_world(origin: ModelOrigin, tmp_path: Path) -> None:
@@ -466,7 +454,7 @@ try:
     from robust_run.version import __version__ as found
 except ImportError:
     found = "none"
-print(attempt, "robust_run", found, any("/ours" in path for path in sys.path), flush=True)
+print(attempt, "robust_run", found, any(path.endswith("cache/ours") for path in sys.path), flush=True)
 if attempt == "0":
     while not os.path.exists("go"):
         time.sleep(0.01)
@@ -484,7 +472,7 @@ def version_of_its_own(folder: Path) -> ModuleType:
     return made
 
 
-@pytest.mark.parametrize("has", ["this one", "another", "none", "none, and cannot use ours"])
+@pytest.mark.parametrize("has", ["this one", "another", "none", "none, and hides ours", "none, and cannot use ours"])
 def test_a_warm_process_lives_in_the_image_whatever_robust_run_that_has(tmp_path: Path, has: str) -> None:
     """And a program has what the image has: ours, which the warm process may be made of, is not seen."""
     import msgspec
@@ -501,7 +489,12 @@ def test_a_warm_process_lives_in_the_image_whatever_robust_run_that_has(tmp_path
     if cannot:
         (tmp_path / "empty").mkdir()
         arguments += ("--bind", f"{tmp_path}/empty:{tmp_path}/cache/ours/msgspec")
-    with running(tmp_path, *arguments, "--preload", "decimal", path, prefix=PATIENT) as job:
+    env = {}
+    if "hides" in has:  # robust-run is installed in the very environment that the image replaces
+        (place / "ours").mkdir(parents=True)
+        (place / "ours/robust_run").symlink_to(os.path.dirname(robust_run.__file__))
+        env["PYTHONPATH"] = str(place / "ours")
+    with running(tmp_path, *arguments, "--preload", "decimal", path, prefix=PATIENT, env=env) as job:
         known = "warm_refused" if cannot else "standby_ready"
         wait_for(lambda: job.events(known), known)
         (tmp_path / "go").touch()

@@ -16,11 +16,12 @@ from pathlib import Path
 
 import pytest
 from jobs import PATIENT, Job, kill, run, running, script, unused_port, wait_for
+from servers.model_origin import ModelOrigin
 from snapshot.packages import make_wheel
 
 from robust_run.launcher.records.memory_folders import remove_dead_memory
 from robust_run.prefetch.image import build
-from tests.launcher.image_ground import make_environment_image, make_root_image, needs_images
+from tests.launcher.image_ground import loops_on, make_environment_image, needs_images, root_image_of_run
 from tests.launcher.setup_ground import needs_setups
 from tests.prefetch.inside.rootfs import NOBODY, ordinary_user
 from tests.prefetch.private_mounts import fuse_for_root_alone
@@ -54,9 +55,7 @@ PLACE = f"/opt/python/lib/python{sys.version_info.major}.{sys.version_info.minor
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     needs_images()
     needs_setups()
-    folder = tmp_path_factory.mktemp("images")
-    make_root_image(folder)
-    return folder
+    return root_image_of_run(tmp_path_factory)
 
 
 @pytest.fixture
@@ -67,10 +66,11 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     (tmp_path / "work").mkdir()
     yield tmp_path
     assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
+    wait_for(lambda: not loops_on(tmp_path), "the loop devices to be free")
     assert os.listdir(tmp_path / "work") == []
 
 
-def options(folder: Path, image: Path, command: str | None = None, cache: str = "cache") -> tuple[str, ...]:
+def options(folder: Path, image: Path | str, command: str | None = None, cache: str = "cache") -> tuple[str, ...]:
     command = INSTALL.format(version="1.0") if command is None else command
     where = ("--image", str(image), "--image-cache", str(folder / cache), "--setup-store", str(folder / "store"))
     return (*where, "--setup", command)
@@ -96,8 +96,11 @@ def seen(version: str, attempt: int, place: str = PLACE) -> str:
 
 
 def test_it_is_installed_once_and_laid_over_the_image_for_every_attempt(folder: Path, images: Path) -> None:
-    given = (*options(folder, images / "root.sqsh"), "--nproc-per-node", "2", script(folder, FAILS_ONCE))
-    said = [run(folder, *given, env=environment(folder)) for _ in range(2)]
+    with ModelOrigin(images, latency_s=0.005) as origin:
+        given = (*options(folder, f"{origin.url}root.sqsh"), "--nproc-per-node", "2", script(folder, FAILS_ONCE))
+        said = [run(folder, *given, env=environment(folder)) for _ in range(2)]
+        whole = (images / "root.sqsh").stat().st_size
+        assert origin.bytes_sent < 1.1 * whole, "what was fetched for the commands is not fetched for the workers"
     for code, job in said:
         assert code == 0, job.err
         assert job.out.count(seen("1", 0)) >= 1
@@ -165,6 +168,7 @@ REFUSED = {
     "fails": ("echo the reason; exit 7", "", "ended with 7: the reason"),
     "no shell": (None, "bin/sh", "the image has no /bin/sh"),
     "no Python": (None, "opt/python/bin/python3", "no python3 on the PATH of the image"),
+    "nowhere to keep it": ("echo x > /opt/x", "", "without one nothing can be set up in an image"),
     "no such file": ("pip install -r nowhere.txt", "", "nowhere.txt"),
 }
 
@@ -175,6 +179,8 @@ def test_what_cannot_be_set_up_in_an_image_is_said_before_anything_starts(
 ) -> None:
     command, without, named = REFUSED[mistake]
     image = bare_image(folder, images, without) if without else images / "root.sqsh"
+    if mistake == "nowhere to keep it":
+        (folder / "store").write_text("this is no folder")
     code, job = run(folder, *options(folder, image, command), script(folder, LOOK), env=environment(folder))
     assert (code in (1, 2), job.out) == (True, "")
     last = job.err.splitlines()[-1]
@@ -241,11 +247,39 @@ def is_locked(path: Path) -> bool:
         return False
 
 
+@pytest.mark.parametrize("victims", ["agent", "guard and agent"])
+def test_nothing_is_left_whoever_is_killed_while_workers_run_in_what_was_set_up(
+    folder: Path, images: Path, victims: str
+) -> None:
+    given = (*options(folder, images / "root.sqsh"), script(folder, WAITS))
+    with running(folder, *given, env=environment(folder)) as job:
+        job.wait_for_file("up-0", folder)
+        kill(*{"agent": [job.agent_pid()], "guard and agent": [job.pid, job.agent_pid()]}[victims])
+        job.finish()
+        wait_for(lambda: not job.leftovers(), "all processes to end")
+    remove_dead_memory()
+
+
 def parent_of_inside(job: Job) -> int:
     """The agent: it is the parent of what runs the commands."""
     lines = [line for line in job.leftovers() if "inside.main" in line]
     inside = min(int(line.partition(":")[0]) for line in lines)
     return int(Path(f"/proc/{inside}/status").read_text().split("PPid:\t")[1].split()[0])
+
+
+def test_a_place_that_is_lost_is_made_again_with_what_was_set_up(folder: Path, images: Path) -> None:
+    text = f"{WAITS}\nsys.exit(3 if os.environ['TORCHELASTIC_RESTART_COUNT'] == '0' else 0)\n"
+    given = (*options(folder, images / "root.sqsh"), script(folder, text))
+    with running(folder, *given, env=environment(folder)) as job:
+        job.wait_for_file("up-0", folder)
+        (holder,) = [line for line in job.leftovers() if "prefetch.inside.holder" in line]
+        kill(int(holder.partition(":")[0]))
+        (folder / "go").touch()
+        assert job.finish() == 0, job.err
+        job.assert_nothing_left()
+    assert job.out == seen("1", 0) + seen("1", 1), job.err
+    assert "the process that kept the image has ended" in job.err
+    assert runs(folder) == 1
 
 
 def test_a_job_that_is_resumed_has_what_it_had(folder: Path, images: Path) -> None:
@@ -293,20 +327,32 @@ def meeting(nnodes: str, *more: str) -> tuple[str, ...]:
     return ("--nnodes", nnodes, *where, "--rdzv-conf", "keep_alive_max_attempt=30", *more)
 
 
+def image_at(origin: ModelOrigin) -> str:
+    return f"{origin.url}root.sqsh"
+
+
 def test_several_nodes_build_once_and_a_standby_that_came_late_takes_over_in_what_the_job_has(
     folder: Path, images: Path
 ) -> None:
     (folder / "version").write_text("1.0")
     command = INSTALL.format(version="$(cat version)")
     words = meeting("2", "--standby", "1")
-    path, env, image = script(folder, WAITS), environment(folder, ROBUST_TOKEN=TOKEN), images / "root.sqsh"
+    path, env = script(folder, WAITS), environment(folder, ROBUST_TOKEN=TOKEN)
     with (
-        running(folder, *words, *options(folder, image, command, "a"), path, env=env, prefix=PATIENT) as one,
-        running(folder, *words, *options(folder, image, command, "b"), path, env=env, prefix=PATIENT) as other,
+        ModelOrigin(images, latency_s=0.005) as origin,
+        running(folder, *words, *options(folder, image_at(origin), command, "a"), path, env=env, prefix=PATIENT) as one,
+        running(
+            folder, *words, *options(folder, image_at(origin), command, "b"), path, env=env, prefix=PATIENT
+        ) as other,
     ):
         one.wait_for_file("up-0", folder)
+        assert origin.bytes_sent < 1.7 * (images / "root.sqsh").stat().st_size, (
+            "nodes share what they fetch, and the commands' node"
+        )
         (folder / "version").write_text("2.0")
-        with running(folder, *words, *options(folder, image, command, "c"), path, env=env, prefix=PATIENT) as late:
+        with running(
+            folder, *words, *options(folder, image_at(origin), command, "c"), path, env=env, prefix=PATIENT
+        ) as late:
             wait_for(lambda: max(len(each.events("node_joined")) for each in (one, other)) == 3, "the standby to join")
             host, guest = (one, other) if one.events("node_joined") else (other, one)
             guest.signal(signal.SIGKILL)

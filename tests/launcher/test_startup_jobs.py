@@ -19,7 +19,7 @@ from jobs import PATIENT, Job, run, running, script, wait_for
 from robust_run.report.files import startup as file
 from robust_run.report.startup.summarise import seconds_of
 from robust_run.report.startup.types import AttemptStartup, RankRow
-from tests.launcher.image_ground import make_root_image, needs_images
+from tests.launcher.image_ground import needs_images, root_image_of_run
 from tests.launcher.setup_ground import Ground, ground_at
 
 #: Loads a checkpoint, slowly on rank 1 if it is told to, and makes steps; fails once if it is told to.
@@ -191,9 +191,9 @@ def test_a_set_up_has_its_part(ground: Ground) -> None:
     )
 
 
-def test_an_image_has_its_part(tmp_path: Path) -> None:
+def test_an_image_has_its_part(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     needs_images()
-    image = make_root_image(tmp_path)
+    image = root_image_of_run(tmp_path_factory) / "root.sqsh"
     options = ("--image", str(image), "--image-cache", str(tmp_path / "cache"))
     code, job = run(tmp_path, *options, script(tmp_path, "import json, argparse\n"))
     assert code == 0, job.err

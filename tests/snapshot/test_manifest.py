@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,10 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from snapshot.made import KEY, manifest_of
 
-from robust_run.snapshot import platforms
-from robust_run.snapshot.errors import SnapshotRefused
+from robust_run.snapshot import platforms, restoring
+from robust_run.snapshot.building import BuildPlan
+from robust_run.snapshot.capture.capturing import CaptureSetup
+from robust_run.snapshot.errors import RestoreRefused, SnapshotRefused
+from robust_run.snapshot.restore.in_place import copy_over
 from robust_run.snapshot.rules import key, listing, manifest
-from robust_run.snapshot.rules.types import Ingredient, Item, Kind, Root, SnapshotManifest
+from robust_run.snapshot.rules.types import Ingredient, Item, Key, Kind, Root, SnapshotManifest
+from robust_run.store.opening import open_store
 
 FILE = Item(root=0, path="a/b", kind="f", mode=0o644, size_bytes=1, content="0" * 32)
 FOLDER = Item(root=0, path="a", kind="d", mode=0o755)
@@ -30,6 +35,37 @@ def test_a_manifest_is_read_as_it_was_written() -> None:
     assert manifest.decode(manifest.encode(made)) == made
     signed = manifest.decode(manifest.encode(made, "token"), token="token")
     assert msgspec.structs.replace(signed, signature="") == made
+
+
+def of_image(*ingredients: Ingredient) -> SnapshotManifest:
+    made = key.make([key.ingredient("root 0", "/"), *ingredients])
+    return manifest_of(key=made.digest, ingredients=made.ingredients, roots=(Root(folder="0", path="/", changed=1),))
+
+
+def test_only_in_an_image_all_of_it_is_captured() -> None:
+    made = of_image(key.ingredient("image", "a" * 64))
+    assert manifest.decode(manifest.encode(made)) == made
+    with pytest.raises(SnapshotRefused, match="root '/': it belongs to the system"):
+        manifest.encode(of_image(key.ingredient("base image", "a" * 64)))
+
+
+def test_what_was_built_in_an_image_is_laid_over_nothing_else(tmp_path: Path) -> None:
+    made = of_image(key.ingredient("image", "a" * 64))
+    plan = plan_of(made)
+    options = restoring.RestoreOptions(cache=str(tmp_path / "cache"))
+    with pytest.raises(SnapshotRefused, match="built inside an image: restore it with --image"):
+        restoring.restore(plan, made, open_store(str(tmp_path)), options)
+    with pytest.raises(RestoreRefused, match="built inside an image"):
+        copy_over(made, [], str(tmp_path))
+
+
+def plan_of(made: SnapshotManifest) -> BuildPlan:
+    setup = CaptureSetup(
+        commands=("x",), cwd="/", roots=made.roots, environment={}, python=("python",), work_folders=()
+    )
+    return BuildPlan(
+        key=Key(digest=made.key, ingredients=made.ingredients), setup=setup, platform=made.platform, pinned=True
+    )
 
 
 def test_the_wrong_token_or_none_is_refused_with_the_reason() -> None:

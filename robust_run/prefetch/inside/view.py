@@ -247,15 +247,22 @@ def place_environment(
             shown = NEW_ROOT
         if not _has_folder(target):
             _make_above(target)
+        sources = _opened(binds)  # what the image hides of this machine can be bound all the same
         syscalls.bind(shown, target)
-        for bind in present(binds):
-            syscalls.bind(bind.source, bind.destination)
+        for bind, source in sources:
+            syscalls.bind(f"/proc/self/fd/{source}", bind.destination)
+            os.close(source)
             if bind.read_only:
                 syscalls.make_read_only(bind.destination)
     except OSError as error:
         raise InsideFailed(
             f"{error.filename or target}: {error.strerror}: the environment cannot be put there"
         ) from error
+
+
+def _opened(binds: Sequence[Bind]) -> list[tuple[Bind, int]]:
+    """Return the binds whose source is there, with a descriptor of it. Raises OSError, `InsideFailed`."""
+    return [(bind, os.open(bind.source, os.O_PATH | os.O_CLOEXEC)) for bind in present(binds)]
 
 
 def _has_folder(path: str) -> bool:

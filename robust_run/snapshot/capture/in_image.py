@@ -12,7 +12,9 @@ import os
 import shutil
 import stat
 import subprocess
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -183,8 +185,6 @@ class _Run:
 
     def _execute(self) -> tuple[int, float]:
         """Run the commands. Returns the Unix time in ns when they began, and the seconds that they took."""
-        import time
-
         order = self._command(self._setup.commands, "/bin/sh")
         began_s = time.monotonic()
         report, last = run_inside(order, self._folder, self._environment, self._on_output)
@@ -206,8 +206,6 @@ class _Run:
 
     def _compile(self, written: str) -> None:
         """Have what will be imported compiled by the interpreter that imports it, where it lies. Slower imports are no error."""
-        import time
-
         top = self._setup.roots[0].path
         found = bytecode.sources_in(written)
         places = ((os.path.join(top, os.path.relpath(path, written)), size_bytes) for path, size_bytes in found)
@@ -225,14 +223,21 @@ class _Run:
                 raise SnapshotError(f"compiling took longer than {_COMPILE_S:g} s")
 
         order = self._command((bytecode.program(lists),), self._python)
-        run_inside(order, self._folder, environment, Heard(lambda _: None, check))
+        with suppress(OSError, SnapshotError):
+            run_inside(order, self._folder, environment, Heard(lambda _: None, check))
 
     def _names_below(self, folders: list[str]) -> dict[str, set[str]]:
         """Return what the image itself has in these folders."""
         if not folders:
             return {}
         lower = os.path.join(self._folder, "lower")
-        said = self._ask(_NAMES, [lower], msgspec.json.encode(folders))
+        try:
+            asked = msgspec.json.encode(folders)
+        except UnicodeEncodeError as error:
+            raise CaptureRefused(
+                "a folder that the set-up made has a name that is no valid UTF-8: have the set-up command rename it"
+            ) from error
+        said = self._ask(_NAMES, [lower], asked)
         return dict(zip(folders, map(set, _decoded(said, list[list[str]], self._python)), strict=True))
 
     def _facts(self) -> _Facts:

@@ -277,7 +277,7 @@ OWN_OPTIONS: tuple[OptionDescription, ...] = (
         SETUPS,
         "setup",
         "CMD",
-        "Run this command once, keep what it changes in the environment, and have that on every node. May be repeated.",
+        "Run this once, keep what it changes in the environment or the image, and have that on every node. May be repeated.",
         OptionLook(kind="lines"),
     ),
     describe(SETUPS, "setup-file", "FILE", "The same with a shell script. May be repeated.", OptionLook(kind="paths")),
