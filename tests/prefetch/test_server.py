@@ -35,7 +35,7 @@ PATIENT = FetchLimits(
 )
 #: Soon to ask again, and longer in giving up than the machine is ever busy.
 QUICK = msgspec.structs.replace(
-    PATIENT, read_limit_s=5.0, request_limit_s=1.0, stall_s=0.5, hedge_after_s=0.2, back_off_s=0.5
+    PATIENT, read_limit_s=5.0, request_limit_s=1.0, stall_s=0.5, hedge_after_s=0.2, back_off_s=0.5, refusal_s=0.0
 )
 WAIT_S = 60.0
 
