@@ -173,6 +173,7 @@ def test_what_is_the_same_image_is_as_good(bench: Bench, how: str) -> None:
 
 def test_a_server_that_refuses_for_a_while_costs_a_read_that_while(bench: Bench) -> None:
     fetcher = bench.fetcher(msgspec.structs.replace(LIMITS, refusal_s=WAIT_S))
+    assert read(fetcher, 0)[0] == bench.block(0)
 
     def refuse(request: Request) -> bool:
         if bench.met > 10:
@@ -184,6 +185,14 @@ def test_a_server_that_refuses_for_a_while_costs_a_read_that_while(bench: Bench)
     assert read(fetcher, 5) == (bench.block(5), "")
     assert bench.met > 10
     assert bench.said == []
+
+
+def test_a_server_that_refuses_from_the_beginning_is_believed(bench: Bench) -> None:
+    fetcher = bench.fetcher(msgspec.structs.replace(LIMITS, refusal_s=1e9))
+    bench.behave = lambda request: request.answer("403 Forbidden") is None
+    data, reason = read(fetcher, 5)
+    assert data is None
+    assert "403" in reason
 
 
 def test_a_server_that_crawls_is_said_to_be_too_slow(bench: Bench) -> None:

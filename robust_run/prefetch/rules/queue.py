@@ -60,7 +60,7 @@ class FetchQueue:
         self._cursor = 0
         self._background_width = 0
         self._begun = self._came = 0
-        self._patience = SourcePatience(limits)
+        self._patience = SourcePatience(limits, has_given=any(present))
         self._why = ""
         self._rate: float | None = None
         self._free_from_s = 0.0
