@@ -60,12 +60,13 @@ class Bench:
         body = self.data[first + shift : end + shift - short]
         return body, f"bytes {first + shift}-{end + shift - short - 1}/{len(self.data)}"
 
-    def fetcher(self, limits: FetchLimits = LIMITS) -> Fetcher:
+    def fetcher(self, limits: FetchLimits = LIMITS, *, takes_over: bool = False) -> Fetcher:
         cache = Cache(str(self.folder / "cache"), self.map)
         self._stack.callback(cache.close)
         source = origin(f"{self.server.url}/train.sqsh", 0, limits)
         self._stack.callback(source.close)
-        fetcher = Fetcher(self.map, cache, [source], limits, tell=lambda sentence, _about: self.said.append(sentence))
+        tell: Callable[[str, str], None] = lambda sentence, _about: self.said.append(sentence)
+        fetcher = Fetcher(self.map, cache, [source], limits, tell=tell, takes_over=takes_over)
         fetcher.start()
         self._stack.callback(fetcher.stop, WAIT_S)
         return fetcher
@@ -171,9 +172,11 @@ def test_what_is_the_same_image_is_as_good(bench: Bench, how: str) -> None:
     assert bench.said == []
 
 
-def test_a_server_that_refuses_for_a_while_costs_a_read_that_while(bench: Bench) -> None:
-    fetcher = bench.fetcher(msgspec.structs.replace(LIMITS, refusal_s=WAIT_S))
-    assert read(fetcher, 0)[0] == bench.block(0)
+@pytest.mark.parametrize("takes_over", [False, True])
+def test_a_server_that_refuses_for_a_while_costs_a_read_that_while(bench: Bench, takes_over: bool) -> None:
+    fetcher = bench.fetcher(msgspec.structs.replace(LIMITS, refusal_s=1e9), takes_over=takes_over)
+    if not takes_over:
+        assert read(fetcher, 0)[0] == bench.block(0)
 
     def refuse(request: Request) -> bool:
         if bench.met > 10:
