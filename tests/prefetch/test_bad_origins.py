@@ -65,7 +65,10 @@ class Bench:
         self._stack.callback(cache.close)
         source = origin(f"{self.server.url}/train.sqsh", 0, limits)
         self._stack.callback(source.close)
-        tell: Callable[[str, str], None] = lambda sentence, _about: self.said.append(sentence)
+
+        def tell(sentence: str, _about: str) -> None:
+            self.said.append(sentence)
+
         fetcher = Fetcher(self.map, cache, [source], limits, tell=tell, takes_over=takes_over)
         fetcher.start()
         self._stack.callback(fetcher.stop, WAIT_S)
