@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
@@ -26,7 +27,12 @@ def open_own(path: str) -> int:
 
     Raises `CacheRefused`, OSError.
     """
-    descriptor = os.open(path, _FILE_FLAGS, 0o600)
+    try:
+        descriptor = os.open(path, _FILE_FLAGS, 0o600)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise CacheRefused(f"{path}: it is a symbolic link: remove it, or name another --image-cache folder") from error
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid() or found.st_nlink != 1:
         os.close(descriptor)

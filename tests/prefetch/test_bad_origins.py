@@ -60,12 +60,16 @@ class Bench:
         body = self.data[first + shift : end + shift - short]
         return body, f"bytes {first + shift}-{end + shift - short - 1}/{len(self.data)}"
 
-    def fetcher(self, limits: FetchLimits = LIMITS) -> Fetcher:
+    def fetcher(self, limits: FetchLimits = LIMITS, *, takes_over: bool = False) -> Fetcher:
         cache = Cache(str(self.folder / "cache"), self.map)
         self._stack.callback(cache.close)
         source = origin(f"{self.server.url}/train.sqsh", 0, limits)
         self._stack.callback(source.close)
-        fetcher = Fetcher(self.map, cache, [source], limits, tell=lambda sentence, _about: self.said.append(sentence))
+
+        def tell(sentence: str, _about: str) -> None:
+            self.said.append(sentence)
+
+        fetcher = Fetcher(self.map, cache, [source], limits, tell=tell, takes_over=takes_over)
         fetcher.start()
         self._stack.callback(fetcher.stop, WAIT_S)
         return fetcher
@@ -171,8 +175,11 @@ def test_what_is_the_same_image_is_as_good(bench: Bench, how: str) -> None:
     assert bench.said == []
 
 
-def test_a_server_that_refuses_for_a_while_costs_a_read_that_while(bench: Bench) -> None:
-    fetcher = bench.fetcher(msgspec.structs.replace(LIMITS, refusal_s=WAIT_S))
+@pytest.mark.parametrize("takes_over", [False, True])
+def test_a_server_that_refuses_for_a_while_costs_a_read_that_while(bench: Bench, takes_over: bool) -> None:
+    fetcher = bench.fetcher(msgspec.structs.replace(LIMITS, refusal_s=1e9), takes_over=takes_over)
+    if not takes_over:
+        assert read(fetcher, 0)[0] == bench.block(0)
 
     def refuse(request: Request) -> bool:
         if bench.met > 10:
@@ -184,6 +191,14 @@ def test_a_server_that_refuses_for_a_while_costs_a_read_that_while(bench: Bench)
     assert read(fetcher, 5) == (bench.block(5), "")
     assert bench.met > 10
     assert bench.said == []
+
+
+def test_a_server_that_refuses_from_the_beginning_is_believed(bench: Bench) -> None:
+    fetcher = bench.fetcher(msgspec.structs.replace(LIMITS, refusal_s=1e9))
+    bench.behave = lambda request: request.answer("403 Forbidden") is None
+    data, reason = read(fetcher, 5)
+    assert data is None
+    assert "403" in reason
 
 
 def test_a_server_that_crawls_is_said_to_be_too_slow(bench: Bench) -> None:

@@ -120,7 +120,7 @@ def test_a_link_in_the_folder_is_refused(tmp_path: Path, image: tuple[bytes, Blo
     folder = tmp_path / "c" / blockmap.identity(block_map)
     folder.mkdir(parents=True, mode=0o700)
     (folder / name).symlink_to(victim)
-    with pytest.raises(CacheRefused):
+    with pytest.raises(CacheRefused, match=f"{name}: it is a symbolic link: remove it"):
         Cache(str(tmp_path / "c"), block_map)
     assert victim.read_bytes() == b"precious"
 

@@ -35,7 +35,7 @@ PATIENT = FetchLimits(
 )
 #: Soon to ask again, and longer in giving up than the machine is ever busy.
 QUICK = msgspec.structs.replace(
-    PATIENT, read_limit_s=5.0, request_limit_s=1.0, stall_s=0.5, hedge_after_s=0.2, back_off_s=0.5
+    PATIENT, read_limit_s=5.0, request_limit_s=1.0, stall_s=0.5, hedge_after_s=0.2, back_off_s=0.5, refusal_s=0.0
 )
 WAIT_S = 60.0
 
@@ -203,6 +203,55 @@ def test_a_server_that_is_killed_is_replaced_and_no_read_is_lost(bench: Bench) -
     assert "was killed by signal 9" in handle.reason
     assert sum("a new one takes over" in problem for problem in bench.problems) == 1
     assert handle.touches()[: len(before)] == before, "the record goes on"
+
+
+def cut_short(cache: Path, image: Path) -> None:
+    os.truncate(image, 1000)
+
+
+def turn_bytes(cache: Path, image: Path) -> None:
+    with image.open("r+b") as file:
+        for block in range(COUNT):
+            file.seek(block * MIB + 5)
+            file.write(b"damage")
+
+
+def forget_all_blocks(cache: Path, image: Path) -> None:
+    (image.parent / "have").unlink()
+
+
+def clear_all_away(cache: Path, image: Path) -> None:
+    shutil.rmtree(cache)
+
+
+@privately
+@pytest.mark.parametrize("damage", [cut_short, turn_bytes, forget_all_blocks, clear_all_away])
+def test_a_cache_that_is_damaged_or_cleared_away_costs_no_byte_however_often_the_server_is_killed(
+    bench: Bench, damage: Callable[[Path, Path], None]
+) -> None:
+    handle = bench.start(alive_every_s=0.1)
+    assert read(handle, 3 * MIB, 100) == bench.data[3 * MIB : 3 * MIB + 100]
+    [image] = (bench.folder / "cache").glob("*/image")
+    damage(bench.folder / "cache", image)
+    assert Reading(handle, 3 * MIB, 9000).done() == bench.data[3 * MIB : 3 * MIB + 9000]
+    for killed in range(2):
+        os.kill(handle.status().pid, signal.SIGKILL)
+        for block in (3, 7 + killed):
+            begin = block * MIB + killed * 100_000  # what the kernel has not read before
+            assert Reading(handle, begin, 9000).done() == bench.data[begin : begin + 9000]
+        until(lambda killed=killed: handle.restarts == killed + 1 and handle.state == "serving")  # type: ignore[misc]
+
+
+@privately
+def test_a_server_whose_socket_has_no_name_any_more_is_alive(bench: Bench) -> None:
+    handle = bench.start(alive_every_s=0.05)
+    pid = handle.status().pid
+    os.unlink(handle.control_path)
+    asked = threading.Event()
+    for _ in range(10):
+        asked.wait(0.05)  # it is asked as often, and nothing is to come of it
+    assert handle.status().pid == pid
+    assert handle.restarts == 0
 
 
 @privately

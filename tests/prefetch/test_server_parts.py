@@ -174,7 +174,7 @@ def test_what_a_server_says_is_left_to_the_thread_that_reads_it_though_it_is_kil
         image_url="x", block_map=block_map, cache_root="", mount_folder=str(tmp_path), device=-1, shared=-1, control=-1,
         mounted=-1, options=ServeOptions(), hot=(),
     )  # fmt: skip
-    keeper = Keeper(config, str(tmp_path / "server.sock.log"), lambda: None, *[lambda _: None] * 3)
+    keeper = Keeper(config, str(tmp_path / "server.sock.log"), -1, lambda: None, *[lambda _: None] * 3)
     with subprocess.Popen(["sleep", "600"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         keeper._process = process

@@ -48,15 +48,19 @@ class Fetcher:
         clock: Callable[[], float] = time.monotonic,
         tell: Tell = lambda _sentence, _about: None,
         note: Callable[[str], None] = lambda _sentence: None,
+        takes_over: bool = False,
     ) -> None:
         """`sources`: in the order of preference, the origin usually last. `tell` hears, from a thread and before who reads
-        does, that reads fail or wait for long, and why; `note` what is worth knowing and fails nothing.
+        does, that reads fail or wait for long, and why; `note` what is worth knowing and fails nothing. `takes_over`: the image
+        was served before.
         """
         self._map, self._cache, self._sources = block_map, cache, tuple(sources)
         self._limits, self._clock, self._tell, self._note = limits, clock, tell, note
         self._present = cache.scan()
         self._health = Health(tuple(source.name for source in sources), limits)
-        self._queue = FetchQueue(block_map.block_bytes, self._present, self._offers, self._health, limits)
+        self._queue = FetchQueue(
+            block_map.block_bytes, self._present, self._offers, self._health, limits, has_given=takes_over
+        )
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._waiting = Reads()

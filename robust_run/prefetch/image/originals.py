@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import stat
 import tarfile
+from collections.abc import Iterable, Iterator
 
 from robust_run.prefetch.image.losses import LATEST_S, Losses, Original, lasting
 from robust_run.prefetch.image.survey import Survey, can_be_written, entries_below
 
 #: Of a folder that no entry names.
 IMPLIED = Original(0o755, 0, is_folder=True)
-_ATTRIBUTE = "SCHILY.xattr."
+#: How tars name extended attributes: most tools, libarchive's, and those that write ACLs as text.
+_ATTRIBUTES = ("SCHILY.xattr.", "LIBARCHIVE.xattr.", "SCHILY.")
+_ACLS = ("SCHILY.acl.access", "SCHILY.acl.default")
 
 
 class Originals:
@@ -75,16 +78,26 @@ class Originals:
 
 def original_of(member: tarfile.TarInfo) -> Original:
     """Return what an entry of a layer should be."""
-    attributes = (name[len(_ATTRIBUTE) :] for name in member.pax_headers if name.startswith(_ATTRIBUTE))
     return Original(
         mode=member.mode & 0o7777,
         time_s=int(member.mtime),
         uid=member.uid,
         gid=member.gid,
-        attributes=lasting(attributes),
+        attributes=lasting(_attributes_of(member.pax_headers)),
         is_folder=member.isdir(),
         is_device=not (member.isreg() or member.isdir() or member.issym() or member.isfifo()),
     )
+
+
+def _attributes_of(headers: Iterable[str]) -> Iterator[str]:
+    """Yield the names of the extended attributes that an entry's headers tell of, each once."""
+    found = set()
+    for header in headers:
+        for prefix in _ATTRIBUTES:
+            if header.startswith(prefix) and (prefix != "SCHILY." or header in _ACLS):
+                found.add(header.removeprefix(prefix))
+                break
+    yield from sorted(found)
 
 
 def shown_mode(original: Original) -> int:

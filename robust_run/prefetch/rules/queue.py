@@ -47,9 +47,19 @@ class FetchQueue:
     """What is wanted, what is under way. Not safe for threads: its owner holds a lock."""
 
     def __init__(
-        self, block_bytes: int, present: bytearray, offers: Offers, health: Health, limits: FetchLimits
+        self,
+        block_bytes: int,
+        present: bytearray,
+        offers: Offers,
+        health: Health,
+        limits: FetchLimits,
+        *,
+        has_given: bool = False,
     ) -> None:
-        """`present`: one byte per block, shared with the owner, who sets it when a block was kept."""
+        """`present`: one byte per block, shared with the owner, who sets it when a block was kept.
+
+        `has_given`: whether some source ever gave a block; where there is one, that is known.
+        """
         self._block_bytes, self._present = block_bytes, present
         self._health, self._limits = health, limits
         self._choice = SourceChoice(offers, health, limits.tries)
@@ -60,7 +70,7 @@ class FetchQueue:
         self._cursor = 0
         self._background_width = 0
         self._begun = self._came = 0
-        self._patience = SourcePatience(limits)
+        self._patience = SourcePatience(limits, has_given=has_given or any(present))
         self._why = ""
         self._rate: float | None = None
         self._free_from_s = 0.0

@@ -110,11 +110,14 @@ class Demand(Protocol):
 class SourcePatience:
     """What was given up when."""
 
-    def __init__(self, limits: FetchLimits) -> None:
-        """`limits`: how long a read may wait, and how long a source that fails is left alone."""
+    def __init__(self, limits: FetchLimits, *, has_given: bool) -> None:
+        """`limits`: how long a read may wait, and how long a source that fails is left alone.
+
+        `has_given`: whether some source ever gave a block. One that refuses from the beginning is most likely right.
+        """
         self._limits = limits
         self._lost: dict[int, tuple[float, str]] = {}
-        self._is_silent = self._is_refusing = False
+        self._is_silent, self._is_refusing = False, not has_given
         self._said_s = _NEVER_S
 
     def refusal(self, block: int, now_s: float) -> str:

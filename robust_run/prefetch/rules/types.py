@@ -142,7 +142,7 @@ class FetchLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     tries: int = 4
     """How often a source may fail for good (wrong bytes, not found) at one block before the block is given up."""
     refusal_s: float = 10.0
-    """How long a read waits at least for a block that all who have it refuse (not found, no access) before it is given up."""
+    """How long a read waits at least for a block that all who have it refuse (no access), if they gave others before."""
     keep_free_bytes: int = 256 << 20
     """Space on the cache's disk that is left to others; below it blocks are passed through and not kept."""
 

@@ -11,7 +11,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TypeVar
 
 import msgspec
@@ -115,13 +115,19 @@ def listen(path: str) -> socket.socket:
     return listening
 
 
-def ask(path: str, request: Request, kind: type[_Reply], limit_s: float = 10.0) -> _Reply:
-    """Ask the server whose socket is at a path, and return its answer.
+def hold(path: str) -> int:
+    """Return a descriptor of a socket's name, with which `ask` finds the socket when its name is gone. Raises OSError."""
+    return os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+
+def ask(path: str, request: Request, kind: type[_Reply], limit_s: float = 10.0, *, held: int = -1) -> _Reply:
+    """Ask the server whose socket is at a path, and return its answer. `held`: of this socket, see `hold`.
 
     Raises `ControlFailed` where there is none, where it is silent for so long, and where it refuses.
     """
     try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection, short(path) as address:
+        named = short(path) if held < 0 else nullcontext(f"/proc/self/fd/{held}")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection, named as address:
             connection.settimeout(limit_s)
             connection.connect(address)
             connection.sendall(msgspec.json.encode(request) + b"\n")

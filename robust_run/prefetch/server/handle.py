@@ -54,8 +54,9 @@ def start(  # noqa: PLR0913 - one call makes a server
     image_url = image_url if "://" in image_url else os.path.abspath(image_url)
     control_path = os.path.abspath(control_path or _new_control_path(cache_root))
     listening = _listen(control_path)
-    device = memory = peer_socket = -1
+    device = memory = peer_socket = name = -1
     try:
+        name = control.hold(control_path)  # caches are cleared away, also while a job uses them
         peer_socket = _listen_for_peers(options)
         device = mounting.open_device()
         memory = shared.create(block_map.size_bytes)
@@ -73,18 +74,19 @@ def start(  # noqa: PLR0913 - one call makes a server
             hot=tuple(hot),
         )
     except BaseException:
-        _close((device, memory, peer_socket), listening, control_path)
+        _close((device, memory, peer_socket, name), listening, control_path)
         raise
-    held = (device, memory, peer_socket)
+    held = (device, memory, peer_socket, name)
     keeper = Keeper(
         config,
         f"{control_path}.log",
+        name,
         lambda: _close(held, listening, control_path),
         on_problem,
         on_lost or on_problem,
         on_note or on_problem,
     )
-    handle = ServerHandle(keeper, config, control_path)
+    handle = ServerHandle(keeper, config, control_path, name)
     keeper.start()
     _learn_not_to_flush(handle.image_path)
     return handle
@@ -103,9 +105,9 @@ def _learn_not_to_flush(path: str) -> None:
 class ServerHandle:
     """A server that runs, seen from the process that keeps it. Safe to use from threads."""
 
-    def __init__(self, keeper: Keeper, config: ServerConfig, control_path: str) -> None:
+    def __init__(self, keeper: Keeper, config: ServerConfig, control_path: str, control_name: int) -> None:
         """Made by `start`."""
-        self._keeper, self._config = keeper, config
+        self._keeper, self._config, self._control_name = keeper, config, control_name
         self._shared = shared.Shared(config.shared)
         self.control_path = control_path
         """The socket for other processes; see `control.ask`."""
@@ -163,7 +165,7 @@ class ServerHandle:
     def _ask(self, request: control.Request, kind: type[control._Reply], limit_s: float) -> control._Reply:
         if self.state in ("failed", "left"):
             raise ServerFailed(self.reason or f"{self._config.image_url}: the block server has left: start it again")
-        return control.ask(self.control_path, request, kind, limit_s)
+        return control.ask(self.control_path, request, kind, limit_s, held=self._control_name)
 
 
 def _new_control_path(cache_root: str) -> str:

@@ -35,13 +35,18 @@ class Keeper:
         self,
         config: ServerConfig,
         log_path: str,
+        control_name: int,
         let_go: Callable[[], None],
         on_problem: Callable[[str], None],
         on_lost: Callable[[str], None],
         on_note: Callable[[str], None],
     ) -> None:
-        """`log_path`: for what it writes to standard error; `let_go` closes what the keeper holds, once. See `handle.start`."""
+        """`log_path`: for what it writes to standard error; `control_name`: see `control.hold`.
+
+        `let_go` closes what the keeper holds, once. See `handle.start`.
+        """
         self._config, self._log_path, self._let_go = config, log_path, let_go
+        self._control_name = control_name
         self._on_problem, self._on_lost, self._on_note = on_problem, on_lost, on_note
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
@@ -78,7 +83,7 @@ class Keeper:
         self._stopping.set()
         if not mounting.abort(self._config.mount_folder, self._config.mounted) and not self._over.is_set():
             with contextlib.suppress(ControlFailed):  # the server is in the mount's namespace, if we are not
-                control.ask(self._control_path, control.AskStop(), control.Done, min(limit_s, 2.0))
+                self._ask(control.AskStop(), control.Done, min(limit_s, 2.0))
         if not self._over.wait(limit_s) and self._process is not None:
             self._process.kill()  # no more: the thread that keeps it may be reading what it says
             self._over.wait(limit_s)
@@ -88,7 +93,8 @@ class Keeper:
         descriptors = (config.device, config.shared, config.control, config.peer_socket)
         root = os.path.dirname(os.path.dirname(os.path.abspath(robust_run.__file__)))
         paths = [root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-        with open(self._log_path, "ab", opener=_open_log) as log:
+        folder_is_there = os.path.isdir(os.path.dirname(self._log_path))
+        with open(self._log_path if folder_is_there else os.devnull, "ab", opener=_open_log) as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "robust_run.prefetch.server"],
                 stdin=subprocess.PIPE,
@@ -173,10 +179,14 @@ class Keeper:
             except subprocess.TimeoutExpired:
                 pass
             try:
-                control.ask(self._control_path, control.AskStatus(), Status, self._config.options.alive_limit_s)
+                self._ask(control.AskStatus(), Status, self._config.options.alive_limit_s)
             except ControlFailed:
                 if process.poll() is None and not self._stopping.is_set():
                     process.kill()
+
+    def _ask(self, request: control.Request, kind: type[control._Reply], limit_s: float) -> None:
+        """Ask it by the socket and not by its name: that is gone where the cache was cleared away, and the server is well."""
+        control.ask(self._control_path, request, kind, limit_s, held=self._control_name)
 
     def _give_up(self, reason: str) -> None:
         self.reason = reason

@@ -90,7 +90,15 @@ class BlockServer:
         self._together = _sharing(config, limits)
         self._telling = telling
         all_sources = sources(config, self._together)
-        self._fetcher = Fetcher(self._map, self._cache, all_sources, limits, tell=telling.trouble, note=telling.note)
+        self._fetcher = Fetcher(
+            self._map,
+            self._cache,
+            all_sources,
+            limits,
+            tell=telling.trouble,
+            note=telling.note,
+            takes_over=self._takes_over,
+        )
         answers = Answers(self._map.size_bytes, os.geteuid(), os.getegid(), config.options.max_readahead_bytes)
         self._server = Server(config.device, self._shared, answers, self._fetcher.read)
         listening = socket.socket(fileno=config.control)

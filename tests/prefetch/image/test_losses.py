@@ -96,6 +96,21 @@ def test_what_is_not_kept_of_layers_is_counted_and_named(tmp_path: Path) -> None
     assert "dev" in image
 
 
+@pytest.mark.parametrize(
+    ("headers", "named"),
+    [
+        ({"LIBARCHIVE.xattr.user.note": "eA==", "SCHILY.xattr.user.note": "x"}, ("a: user.note",)),
+        ({"SCHILY.acl.access": "user::rw-", "SCHILY.acl.default": "user::rw-"}, ("a: acl.access acl.default",)),
+        ({"LIBARCHIVE.creationtime": "1", "SCHILY.dev": "1", "SCHILY.fflags": "nodump"}, None),
+    ],
+)
+def test_attributes_are_named_whatever_wrote_the_tar(
+    tmp_path: Path, headers: dict[str, str], named: tuple[str, ...] | None
+) -> None:
+    found = built(layout(tmp_path, Layer().entry("a", b"x", size=1, pax_headers=headers)), tmp_path / "i.sqsh")
+    assert (found["attributes"].examples if found else None) == named
+
+
 def test_what_a_later_layer_removed_is_not_named(tmp_path: Path) -> None:
     below = Layer().entry("a/x", b"x", size=1, uid=7).entry("b", b"x", size=1, uid=7).entry("c", b"x", size=1, uid=7)
     above = Layer().file(".wh.a").file("b", b"root's now").link("d", "c").entry("e", type=tarfile.CHRTYPE).file(".wh.c")

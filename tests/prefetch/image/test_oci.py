@@ -8,6 +8,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,6 +17,7 @@ from robust_run.prefetch.image import oci
 from robust_run.prefetch.image.description import DESCRIPTION
 from robust_run.prefetch.image.layers import Extraction
 from robust_run.prefetch.image.names import LayerLimits
+from robust_run.prefetch.image.unpacking import unpacked
 from tests.prefetch.image.tools import PACK, Layer, layout, names_below
 
 
@@ -36,6 +38,16 @@ def test_layers_lie_above_one_another(tmp_path: Path, packing: str) -> None:
     assert (tree / "etc/b").read_bytes() == b"kept"
     assert (tree / "usr/lib/c.so").read_bytes() == b"through a link"
     assert (tree / "lib").is_symlink()
+
+
+def test_a_layer_in_pieces_with_notes_between_them_is_one(tmp_path: Path) -> None:
+    """As podman writes `zstd:chunked`: several frames, and frames that are to be skipped."""
+    import struct
+
+    note, engine = struct.pack("<II", 0x184D2A50, 100) + bytes(100), zstandard.ZstdCompressor()
+    data = Layer().file("a", b"x" * 70_000).file("b", b"y").bytes()
+    blob = note + engine.compress(data[:50_000]) + note + engine.compress(data[50_000:]) + note + note
+    assert b"".join(unpacked(io.BytesIO(blob), "zstd", len(blob)).pieces) == data
 
 
 def test_a_whiteout_removes_what_is_below_and_nothing_of_its_own_layer(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from robust_run.prefetch.errors import ImageRefused
-from robust_run.prefetch.image import build
+from robust_run.prefetch.image import build, oci
 from tests.prefetch.image.entries import entries_of
 from tests.prefetch.image.tools import TAG, Layer, layout, needs
 
@@ -68,6 +68,21 @@ def test_what_is_no_layout_is_refused_with_the_command_that_makes_one_of_it(
     with pytest.raises(ImageRefused, match="skopeo copy"):
         build.build(str(tmp_path / "a.tar"), str(tmp_path / "i.sqsh"))
     assert not (tmp_path / "i.sqsh").exists()
+
+
+@pytest.mark.parametrize("form", ["gnu", "posix --sparse-version=0.0", "posix --sparse-version=0.1", "posix"])
+def test_sparse_files_of_gnu_tar_are_whole(tmp_path: Path, form: str) -> None:
+    needs("tar")
+    with (tmp_path / "holes").open("wb") as file:
+        for begin in range(0, 4 << 20, 1 << 20):
+            file.seek(begin + 100)
+            file.write(b"between holes" * 400)
+        file.truncate(5 << 20)
+    run(tmp_path, "tar", "--sparse", *shlex.split(f"--format={form}"), "-cf", "layer.tar", "holes")
+    assert (tmp_path / "layer.tar").stat().st_size < 1 << 20, "the holes are not in it"
+    (tmp_path / "tree").mkdir()
+    oci.extract(str(layout(tmp_path, (tmp_path / "layer.tar").read_bytes())), str(tmp_path / "tree"), machine="x86_64")
+    assert (tmp_path / "tree/holes").read_bytes() == (tmp_path / "holes").read_bytes()
 
 
 BUILDAH = """
