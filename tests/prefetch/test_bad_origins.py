@@ -18,6 +18,7 @@ from robust_run.prefetch.cache import Cache
 from robust_run.prefetch.errors import BlockMapRefused
 from robust_run.prefetch.fetching.sources import origin
 from robust_run.prefetch.fetching.workers import Fetcher
+from robust_run.prefetch.rules.source_health import Health
 from robust_run.prefetch.rules.types import FetchLimits
 from robust_run.store.cancelling import Cancellation
 from robust_run.store.errors import AccessDenied, Unavailable
@@ -227,6 +228,26 @@ def test_where_it_redirects_to_is_named_and_asked_anew_when_it_dies(bench: Bench
     source.close()
     bench.behave = bench.well
     assert read(fetcher, 5) == (bench.block(5), "")
+
+
+def test_a_source_is_left_alone_for_as_long_as_it_asks_for_within_reason() -> None:
+    health = Health(("origin",), LIMITS)
+    health.failed(0, 100.0, 7.0)
+    assert health.quiet_until_s(0) == 107.0
+    health.failed(0, 101.0)  # it was under way, too
+    assert health.quiet_until_s(0) == 107.0
+    health.failed(0, 110.0, 3600.0)
+    assert health.quiet_until_s(0) == 130.0
+
+
+@pytest.mark.parametrize(("said", "waited_s"), [("7", 7.0), ("0", 0.0), ("soon", 0.0), ("-1", 0.0), ("9" * 20, 0.0)])
+def test_what_a_busy_server_asks_for_is_known(bench: Bench, said: str, waited_s: float) -> None:
+    bench.behave = lambda request: request.answer("429 Too Many Requests", Retry_After=said) is None
+    source = origin(f"{bench.server.url}/train.sqsh", 0, LIMITS)
+    with pytest.raises(Unavailable) as caught:
+        source.read_into(0, [memoryview(bytearray(10))], Cancellation())
+    source.close()
+    assert caught.value.retry_after_s == waited_s
 
 
 # The block map: what a start reads first.

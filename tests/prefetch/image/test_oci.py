@@ -40,7 +40,7 @@ def test_layers_lie_above_one_another(tmp_path: Path, packing: str) -> None:
     assert (tree / "lib").is_symlink()
 
 
-def test_a_layer_in_pieces_with_notes_between_them_is_one(tmp_path: Path) -> None:
+def test_a_layer_in_pieces_with_notes_between_them_is_one() -> None:
     """As podman writes `zstd:chunked`: several frames, and frames that are to be skipped."""
     import struct
 
