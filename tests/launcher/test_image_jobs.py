@@ -490,6 +490,8 @@ def test_a_warm_process_lives_in_the_image_whatever_robust_run_that_has(tmp_path
         (tmp_path / "empty").mkdir()
         arguments += ("--bind", f"{tmp_path}/empty:{tmp_path}/cache/ours/msgspec")
     env = {}
+    if has == "another":  # and its Python is named
+        env["PYTHON_EXEC"] = f"{place}/bin/python3"
     if "hides" in has:  # robust-run is installed in the very environment that the image replaces
         (place / "ours").mkdir(parents=True)
         (place / "ours/robust_run").symlink_to(os.path.dirname(robust_run.__file__))

@@ -106,7 +106,7 @@ class Node:
         self.has_told_of_grace = False
         """Whether it was said in this job that ranks used up --restart-grace."""
         self.looking = Harmless("looking at what ranks do", self.say)
-        self.starter = Starter(spec, env, setup, self.helpers.start, tell, given)
+        self.starter = Starter(spec, env, setup, self.helpers.start, tell, given, self.workplace.warm_python)
         self.workplace.enter_through(self.starter, self.helpers.start)
         self.store = StoreHost(self.helpers.start, own_python(), env, self._on_store_lost)
         self._nccl = self._nccl_arming()

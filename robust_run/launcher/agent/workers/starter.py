@@ -63,8 +63,10 @@ class Starter:
         start_helper: StartsWarm,
         tell: Callable[[NodeEvent], None],
         given: WarmHandoff | None = None,
+        python: str | None = None,
     ) -> None:
-        self.off = self._why_off(spec, env)
+        """`python`: the interpreter that a warm process would be; None: ours."""
+        self.off = self._why_off(spec, env, python or sys.executable)
         """Why nothing is forked; empty: it may be. With an image the node says so, once it is known."""
         if given is not None and spec.max_restarts == 0:
             self.off = ""  # what speaks against a warm process is only that it would be of no use
@@ -92,12 +94,12 @@ class Starter:
         os.umask(self._umask)
 
     @staticmethod
-    def _why_off(spec: JobSpec, env: Mapping[str, str]) -> str:
+    def _why_off(spec: JobSpec, env: Mapping[str, str], python: str) -> str:
         if not spec.warm:
             return "--no-warm"
         if spec.max_restarts == 0:
             return "--max-restarts is 0"
-        return ladder.why_never(spec, sys.executable, env)
+        return ladder.why_never(spec, python, env)
 
     # --- the warm process ---
 
