@@ -83,7 +83,7 @@ class _Fetching:
 
     def _fetch(self, memory: int, listening: int) -> None:
         from robust_run.ckpt_io import address
-        from robust_run.ckpt_io.ahead.area import Area, UnitTable, mark_of
+        from robust_run.ckpt_io.ahead.area import Area, UnitTable, hand_out, mark_of
         from robust_run.ckpt_io.ahead.fetching import Fetcher
         from robust_run.ckpt_io.ahead.peers import PeerServer, PeerUnits, place_of
         from robust_run.ckpt_io.errors import Replaced
@@ -94,6 +94,8 @@ class _Fetching:
         from robust_run.store.opening import open_store
 
         order = self._order
+        if order.socket:
+            hand_out(order.socket, memory)
         where = address.parse(order.url)
         primary = open_store(where.url)
         found = find_manifest(where, primary, open_store)

@@ -65,7 +65,10 @@ class CheckpointAhead:
         limit_bytes: int | None = None,
         rate_bytes_s: float | None = None,
         sharing: CheckpointSharing | None = None,
+        folder: str = "",
     ) -> None:
+        """`folder`: of this job on this node, in which workers of an image find a socket; empty: they run where we do."""
+        self._folder, self._sockets = folder, 0
         self._start, self._env, self._say = start, env, say
         self._limit_bytes, self._rate_bytes_s, self._sharing = limit_bytes, rate_bytes_s, sharing
         self._socket: socket.socket | None = None
@@ -91,6 +94,10 @@ class CheckpointAhead:
             self.end()
         if step == "begin" and point is not None:
             order = FetchOrder(url=url, uuid=point.uuid, limit_bytes=self._limit_bytes, rate_bytes_s=self._rate_bytes_s)
+            if self._folder:
+                self._sockets += 1
+                place = os.path.join(self._folder, f"ahead-{self._sockets}.sock")
+                order = msgspec.structs.replace(order, socket=place)
             sharing = self._sharing
             if sharing is None or sharing.own not in nodes or len(nodes) < 2:
                 self._open(order, -1)
@@ -119,6 +126,9 @@ class CheckpointAhead:
     def end(self) -> None:
         """Let the process end, with all it holds. The agent reaps it."""
         self._hang_up()
+        if self._place.startswith(self._folder or "\0"):
+            with suppress(OSError):
+                os.unlink(self._place)
         self._uuid = self._place = ""
 
     def _open(self, order: FetchOrder, port: int) -> None:
@@ -144,7 +154,7 @@ class CheckpointAhead:
                 os.close(memory)
         ours.setblocking(False)
         self._socket, self._came = ours, bytearray()
-        self._uuid, self._place, self._has_said = order.uuid, f"/proc/{pid}/fd/{memory}", False
+        self._uuid, self._place, self._has_said = order.uuid, order.socket or f"/proc/{pid}/fd/{memory}", False
         self.news = None
         self._send(order)
         if self._listen is not None:
