@@ -174,14 +174,23 @@ class OpenArea:
         os.close(self._descriptor)
 
 
-def hand_out(path: str, descriptor: int) -> None:
-    """Give who connects to a socket the memory, for as long as this process lives. Raises OSError: there can be no such socket.
+def counter(path: str) -> socket.socket:
+    """Return a socket at which memory is handed out, to be inherited by who does: who comes early waits. Raises OSError.
 
     For readers in namespaces of their own, who may not look into `/proc/PID/fd` of a process outside.
     """
     listening = socket.socket(socket.AF_UNIX)
-    listening.bind(path)
-    listening.listen(_BACKLOG)
+    try:
+        listening.bind(path)
+        listening.listen(_BACKLOG)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
+def hand_out(listening: socket.socket, descriptor: int) -> None:
+    """Give who connects the memory, for as long as this process lives."""
 
     def run() -> None:
         while True:

@@ -94,8 +94,8 @@ class _Fetching:
         from robust_run.store.opening import open_store
 
         order = self._order
-        if order.socket:
-            hand_out(order.socket, memory)
+        if order.hands_out >= 0:
+            hand_out(socket.socket(fileno=order.hands_out), memory)
         where = address.parse(order.url)
         primary = open_store(where.url)
         found = find_manifest(where, primary, open_store)

@@ -94,10 +94,6 @@ class CheckpointAhead:
             self.end()
         if step == "begin" and point is not None:
             order = FetchOrder(url=url, uuid=point.uuid, limit_bytes=self._limit_bytes, rate_bytes_s=self._rate_bytes_s)
-            if self._folder:
-                self._sockets += 1
-                place = os.path.join(self._folder, f"ahead-{self._sockets}.sock")
-                order = msgspec.structs.replace(order, socket=place)
             sharing = self._sharing
             if sharing is None or sharing.own not in nodes or len(nodes) < 2:
                 self._open(order, -1)
@@ -135,14 +131,19 @@ class CheckpointAhead:
         from robust_run.ckpt_io.ahead import area, process
 
         ours, theirs = socket.socketpair()
-        memory = -1
+        memory, counter, place = -1, None, ""
         try:
             memory = area.make()
+            if self._folder:
+                self._sockets += 1
+                place = os.path.join(self._folder, f"ahead-{self._sockets}{area.SOCKET_ENDING}")
+                counter = area.counter(place)
+                order = msgspec.structs.replace(order, hands_out=counter.fileno())
             listening = port if port >= 0 else None
             argv = process.command(theirs.fileno(), memory, listening)
             env = {name: value for name, value in self._env.items() if name not in _NOT_ITS_BUSINESS}
             turn_table.begin(env)
-            keep = (theirs.fileno(), memory, *(() if listening is None else (listening,)))
+            keep = tuple(each for each in (theirs.fileno(), memory, port, order.hands_out) if each >= 0)
             pid = self._start(argv, env, keep)
         except (OSError, RobustRunError) as error:
             ours.close()
@@ -150,11 +151,13 @@ class CheckpointAhead:
             return
         finally:
             theirs.close()
+            if counter is not None:
+                counter.close()
             if memory >= 0:
                 os.close(memory)
         ours.setblocking(False)
         self._socket, self._came = ours, bytearray()
-        self._uuid, self._place, self._has_said = order.uuid, order.socket or f"/proc/{pid}/fd/{memory}", False
+        self._uuid, self._place, self._has_said = order.uuid, place or f"/proc/{pid}/fd/{memory}", False
         self.news = None
         self._send(order)
         if self._listen is not None:
