@@ -28,7 +28,6 @@ _BOOT = "import sys; del sys.path[0]; from robust_run.ckpt_io.ahead.process impo
 #: Workers' imports go first.
 _NICE = 5
 _TELL_S = 1.0
-#: So much is left alone: the same as by what saves in memory (`memory.budget`).
 _MOST_THREADS = 16
 _LINE_BYTES = 1 << 20
 
@@ -157,11 +156,16 @@ class _Fetching:
         from robust_run.ckpt_io.memory import budget, node_memory
 
         facts = node_memory.read()
-        if not rules.is_short(facts.available_bytes, facts.total_bytes, budget.MARGIN_SHARE, budget.LEAST_MARGIN_BYTES):
+        rooms = [
+            (each.limit_bytes - each.used_bytes + each.reclaimable_bytes, each.limit_bytes) for each in facts.groups
+        ]
+        if facts.available_bytes is not None:
+            rooms.append((facts.available_bytes, facts.total_bytes or 0))
+        if not rules.is_short(rooms, budget.MARGIN_SHARE, budget.LEAST_MARGIN_BYTES):
             return
         fetcher.stop.set()
-        area.states[:] = bytes((3,)) * area.table.units
         self._tell(is_over=True, trouble="the node has little memory left: what was fetched is given back")
+        area.drop()  # also where readers have it open
         os._exit(0)
 
     def _tell_of(self, fetcher: Fetcher, *, is_over: bool) -> None:
