@@ -25,10 +25,10 @@ from robust_run.errors import RobustRunError
 from robust_run.health.sensors.process import die_with_parent
 
 _BOOT = "import sys; del sys.path[0]; from robust_run.ckpt_io.ahead.process import main; main(*map(int, sys.argv[1:]))"
-#: Workers' imports go first.
-_NICE = 5
+#: Workers' imports go first, and the agent, whose silence would cost the attempt.
+_NICE = 10
 _TELL_S = 1.0
-_MOST_THREADS = 16
+_MOST_THREADS, _LEAST_THREADS = 16, 8
 _LINE_BYTES = 1 << 20
 
 
@@ -44,8 +44,7 @@ def main(control: int, memory: int, listening: int = -1) -> None:
         signal.signal(number, signal.SIG_IGN)
     if not die_with_parent(os.getppid()):
         return
-    with contextlib.suppress(OSError):
-        os.nice(_NICE)
+    _let_others_go_first()
     agent = socket.socket(fileno=control)
     lines = agent.makefile("rb")
     order = msgspec.json.decode(lines.readline(_LINE_BYTES), type=FetchOrder)
@@ -54,6 +53,14 @@ def main(control: int, memory: int, listening: int = -1) -> None:
     while line := lines.readline(_LINE_BYTES):
         fetching.go_at(msgspec.json.decode(line, type=FetchPace).rate_bytes_s)
     os._exit(0)
+
+
+def _let_others_go_first() -> None:
+    """Have a low priority, also where the kernel shares time out by session: then a nice value counts within one only."""
+    with contextlib.suppress(OSError):
+        os.nice(_NICE)
+    with contextlib.suppress(OSError), open("/proc/self/autogroup", "w", encoding="ascii") as group:
+        group.write(str(_NICE))
 
 
 class _Fetching:
@@ -120,7 +127,8 @@ class _Fetching:
             self._news = msgspec.structs.replace(
                 self._news, total_bytes=table.total_bytes, planned_bytes=plan.planned_bytes
             )
-            threads = min(_MOST_THREADS, targets.threads) * (2 if peers is not None else 1)
+            most = min(_MOST_THREADS, max(_LEAST_THREADS, len(os.sched_getaffinity(0))))
+            threads = min(most, targets.threads) * (2 if peers is not None else 1)
             self._take_turns(fetcher, plan.planned_bytes, threads)
             work = threading.Thread(target=fetcher.run, args=(threads,), daemon=True)
             work.start()
