@@ -28,7 +28,7 @@ _BOOT = "import sys; del sys.path[0]; from robust_run.ckpt_io.ahead.process impo
 #: Workers' imports go first, and the agent, whose silence would cost the attempt.
 _NICE = 10
 _TELL_S = 1.0
-_MOST_THREADS, _LEAST_THREADS = 16, 8
+_MOST_THREADS, _LEAST_THREADS = 16, 4
 _LINE_BYTES = 1 << 20
 
 
