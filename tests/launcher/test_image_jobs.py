@@ -17,8 +17,10 @@ from types import ModuleType
 
 import msgspec
 import pytest
+from counting_server import counting_server
 from fake_torch import write_fake_torch
 from jobs import PATIENT, Job, kill, run, running, script, unused_port, wait_for
+from made_checkpoints import make_checkpoint
 from servers.model_origin import ModelOrigin
 
 from robust_run.prefetch import blockmap
@@ -590,3 +592,23 @@ def test_the_cache_is_a_folder_that_only_we_can_write(origin: ModelOrigin, tmp_p
     code, job = run(tmp_path, *of_image(origin, tmp_path), script(tmp_path, LOOK))
     assert (code == 0) is as_wanted
     assert ("--image-cache" in job.err) is not as_wanted
+
+
+def test_what_is_fetched_of_a_checkpoint_is_found_in_the_image(origin: ModelOrigin, tmp_path: Path) -> None:
+    made = make_checkpoint([tmp_path / "ckpt" / "step-7"], {"x": bytes(4 << 20)}, step=7)
+    program = """
+import os, socket
+place = os.environ["ROBUST_CKPT_FETCHED"]
+asking = socket.socket(socket.AF_UNIX)
+asking.connect(place)
+_, (memory,), _, _ = socket.recv_fds(asking, 1, 1)
+head = b""
+while b"rrck" not in head:
+    head = os.pread(memory, 128, 0)
+print(os.environ["ROBUST_RESUME"], os.path.exists("/opt/filler"), head.startswith(b"rrahead1"), flush=True)
+"""
+    with counting_server(tmp_path) as server:
+        words = (*of_image(origin, tmp_path), "--ckpt-dir", f"{server.url}/ckpt", script(tmp_path, program))
+        code, job = run(tmp_path, *words)
+    assert (code, job.out) == (0, f"{server.url}/ckpt/step-7 True True\n"), job.err
+    assert made.step == 7

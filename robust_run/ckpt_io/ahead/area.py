@@ -13,7 +13,9 @@ from __future__ import annotations
 import fcntl
 import mmap
 import os
+import socket
 import struct
+import threading
 from array import array
 from collections.abc import Sequence
 from contextlib import suppress
@@ -27,6 +29,8 @@ _MAGIC = b"rrahead1"
 _HEAD = struct.Struct("<8s64sQQ")
 """Magic, what tells the manifest, units, length of the file."""
 _CAME = struct.Struct("<Q")
+SOCKET_ENDING = ".sock"
+_BACKLOG, _ASK_S = 512, 5.0
 _CAME_AT, _PAGE_BYTES, _ALIGNED = 512, 4096, 64
 
 
@@ -112,7 +116,7 @@ class OpenArea:
 
     def __init__(self, path: str, table: UnitTable, header: bytes) -> None:
         self.table = table
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
+        self._descriptor = _opened(path)
         try:
             magic, mark, units, length = _HEAD.unpack(
                 os.pread(self._descriptor, _HEAD.size, 0).ljust(_HEAD.size, b"\0")
@@ -168,6 +172,50 @@ class OpenArea:
             with suppress(BufferError):
                 self._map.close()
         os.close(self._descriptor)
+
+
+def counter(path: str) -> socket.socket:
+    """Return a socket at which memory is handed out, to be inherited by who does: who comes early waits. Raises OSError.
+
+    For readers in namespaces of their own, who may not look into `/proc/PID/fd` of a process outside.
+    """
+    listening = socket.socket(socket.AF_UNIX)
+    try:
+        listening.bind(path)
+        listening.listen(_BACKLOG)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
+def hand_out(listening: socket.socket, descriptor: int) -> None:
+    """Give who connects the memory, for as long as this process lives."""
+
+    def run() -> None:
+        while True:
+            connection, _ = listening.accept()
+            with connection, suppress(OSError):
+                socket.send_fds(connection, [b"1"], [descriptor])
+
+    threading.Thread(target=run, name="hand-out", daemon=True).start()
+
+
+def _opened(path: str) -> int:
+    """Return a descriptor of the memory: another one of the file than its process has, so that its lock can be seen."""
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK
+    if not path.endswith(SOCKET_ENDING):
+        return os.open(path, flags)
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.settimeout(_ASK_S)
+        asking.connect(path)
+        _, received, _, _ = socket.recv_fds(asking, 1, 1)
+    if not received:
+        raise OSError("nothing was handed out")
+    try:
+        return os.open(f"/proc/self/fd/{received[0]}", flags)
+    finally:
+        os.close(received[0])
 
 
 def make() -> int:

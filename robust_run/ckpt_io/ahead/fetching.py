@@ -18,7 +18,7 @@ from robust_run.store.jobs import Retry
 
 #: Of a unit; what did not come then is left to who reads it.
 _TRIES = 4
-_IDLE_S = 0.02
+_IDLE_S = 0.1
 
 FromPeer = Callable[[int, memoryview], bool]
 """Fills memory with a unit that another node fetches; False: fetch it from the store."""

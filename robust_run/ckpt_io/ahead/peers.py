@@ -28,7 +28,7 @@ from robust_run.store.types import Store, StoreOptions
 WAIT_S, PATIENCE_S = 1.0, 20.0
 #: A node that cannot be reached is not asked for so long.
 SHUNNED_S = 30.0
-_CONNECT_S, _STALL_S, _PAUSE_S = 2.0, 5.0, 0.05
+_CONNECT_S, _STALL_S, _PAUSE_S = 2.0, 5.0, 0.2
 _MOST_REQUESTS = 256
 _POLL_S = 0.1
 #: So many nodes are tried in the place of one; then the store is.

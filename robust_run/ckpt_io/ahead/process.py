@@ -25,11 +25,10 @@ from robust_run.errors import RobustRunError
 from robust_run.health.sensors.process import die_with_parent
 
 _BOOT = "import sys; del sys.path[0]; from robust_run.ckpt_io.ahead.process import main; main(*map(int, sys.argv[1:]))"
-#: Workers' imports go first.
-_NICE = 5
+#: Workers' imports go first, and the agent, whose silence would cost the attempt.
+_NICE = 10
 _TELL_S = 1.0
-#: So much is left alone: the same as by what saves in memory (`memory.budget`).
-_MOST_THREADS = 16
+_MOST_THREADS, _LEAST_THREADS = 16, 4
 _LINE_BYTES = 1 << 20
 
 
@@ -45,8 +44,7 @@ def main(control: int, memory: int, listening: int = -1) -> None:
         signal.signal(number, signal.SIG_IGN)
     if not die_with_parent(os.getppid()):
         return
-    with contextlib.suppress(OSError):
-        os.nice(_NICE)
+    _let_others_go_first()
     agent = socket.socket(fileno=control)
     lines = agent.makefile("rb")
     order = msgspec.json.decode(lines.readline(_LINE_BYTES), type=FetchOrder)
@@ -55,6 +53,14 @@ def main(control: int, memory: int, listening: int = -1) -> None:
     while line := lines.readline(_LINE_BYTES):
         fetching.go_at(msgspec.json.decode(line, type=FetchPace).rate_bytes_s)
     os._exit(0)
+
+
+def _let_others_go_first() -> None:
+    """Have a low priority, also where the kernel shares time out by session: then a nice value counts within one only."""
+    with contextlib.suppress(OSError):
+        os.nice(_NICE)
+    with contextlib.suppress(OSError), open("/proc/self/autogroup", "w", encoding="ascii") as group:
+        group.write(str(_NICE))
 
 
 class _Fetching:
@@ -83,7 +89,7 @@ class _Fetching:
 
     def _fetch(self, memory: int, listening: int) -> None:
         from robust_run.ckpt_io import address
-        from robust_run.ckpt_io.ahead.area import Area, UnitTable, mark_of
+        from robust_run.ckpt_io.ahead.area import Area, UnitTable, hand_out, mark_of
         from robust_run.ckpt_io.ahead.fetching import Fetcher
         from robust_run.ckpt_io.ahead.peers import PeerServer, PeerUnits, place_of
         from robust_run.ckpt_io.errors import Replaced
@@ -94,6 +100,8 @@ class _Fetching:
         from robust_run.store.opening import open_store
 
         order = self._order
+        if order.hands_out >= 0:
+            hand_out(socket.socket(fileno=order.hands_out), memory)
         where = address.parse(order.url)
         primary = open_store(where.url)
         found = find_manifest(where, primary, open_store)
@@ -119,7 +127,8 @@ class _Fetching:
             self._news = msgspec.structs.replace(
                 self._news, total_bytes=table.total_bytes, planned_bytes=plan.planned_bytes
             )
-            threads = min(_MOST_THREADS, targets.threads) * (2 if peers is not None else 1)
+            most = min(_MOST_THREADS, max(_LEAST_THREADS, len(os.sched_getaffinity(0))))
+            threads = min(most, targets.threads) * (2 if peers is not None else 1)
             self._take_turns(fetcher, plan.planned_bytes, threads)
             work = threading.Thread(target=fetcher.run, args=(threads,), daemon=True)
             work.start()
@@ -155,11 +164,16 @@ class _Fetching:
         from robust_run.ckpt_io.memory import budget, node_memory
 
         facts = node_memory.read()
-        if not rules.is_short(facts.available_bytes, facts.total_bytes, budget.MARGIN_SHARE, budget.LEAST_MARGIN_BYTES):
+        rooms = [
+            (each.limit_bytes - each.used_bytes + each.reclaimable_bytes, each.limit_bytes) for each in facts.groups
+        ]
+        if facts.available_bytes is not None:
+            rooms.append((facts.available_bytes, facts.total_bytes or 0))
+        if not rules.is_short(rooms, budget.MARGIN_SHARE, budget.LEAST_MARGIN_BYTES):
             return
         fetcher.stop.set()
-        area.states[:] = bytes((3,)) * area.table.units
         self._tell(is_over=True, trouble="the node has little memory left: what was fetched is given back")
+        area.drop()  # also where readers have it open
         os._exit(0)
 
     def _tell_of(self, fetcher: Fetcher, *, is_over: bool) -> None:

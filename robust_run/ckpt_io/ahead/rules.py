@@ -7,7 +7,7 @@ What a node does not give, the next one fetches for all.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
@@ -81,8 +81,8 @@ class Pace:
         return begin_s - now_s
 
 
-def is_short(available_bytes: int | None, total_bytes: int | None, margin_share: float, least_bytes: int) -> bool:
-    """Whether the node has so little memory left that what was fetched is given back."""
-    if available_bytes is None:
-        return False
-    return available_bytes < max(least_bytes, int((total_bytes or 0) * margin_share))
+def is_short(rooms: Iterable[tuple[int, int]], margin_share: float, least_bytes: int) -> bool:
+    """Whether so little memory is left that what was fetched is given back. `rooms`: free and all bytes, of the node and of each
+    cgroup with a limit.
+    """
+    return any(free_bytes < max(least_bytes, int(all_bytes * margin_share)) for free_bytes, all_bytes in rooms)

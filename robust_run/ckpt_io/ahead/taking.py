@@ -15,7 +15,7 @@ VARIABLE = "ROBUST_CKPT_FETCHED"
 """Where workers find it: `/proc/PID/fd/N` of the process that fetches."""
 #: Nothing at all has come for so long: who fetches is stuck, and the store is read instead.
 STALL_S = 15.0
-_FIRST_PAUSE_S, _PAUSE_S, _ALIVE_S = 0.001, 0.02, 0.25
+_FIRST_PAUSE_S, _PAUSE_S, _ALIVE_S = 0.002, 0.1, 0.25
 
 
 class Fetched:

@@ -16,6 +16,8 @@ class FetchOrder(msgspec.Struct, frozen=True, kw_only=True):
     """So much memory may be taken; None: half of what is free."""
     rate_bytes_s: float | None = None
     """So much may be fetched a second, on average; None: no limit."""
+    hands_out: int = -1
+    """Descriptor of a socket at which readers get the memory who cannot open it as this process's; -1: there are none."""
     own: int = 0
     """This node among `peers`."""
     peers: tuple[str, ...] = ()

@@ -65,7 +65,10 @@ class CheckpointAhead:
         limit_bytes: int | None = None,
         rate_bytes_s: float | None = None,
         sharing: CheckpointSharing | None = None,
+        folder: str = "",
     ) -> None:
+        """`folder`: of this job on this node, in which workers of an image find a socket; empty: they run where we do."""
+        self._folder, self._sockets = folder, 0
         self._start, self._env, self._say = start, env, say
         self._limit_bytes, self._rate_bytes_s, self._sharing = limit_bytes, rate_bytes_s, sharing
         self._socket: socket.socket | None = None
@@ -119,20 +122,28 @@ class CheckpointAhead:
     def end(self) -> None:
         """Let the process end, with all it holds. The agent reaps it."""
         self._hang_up()
+        if self._place.startswith(self._folder or "\0"):
+            with suppress(OSError):
+                os.unlink(self._place)
         self._uuid = self._place = ""
 
     def _open(self, order: FetchOrder, port: int) -> None:
         from robust_run.ckpt_io.ahead import area, process
 
         ours, theirs = socket.socketpair()
-        memory = -1
+        memory, counter, place = -1, None, ""
         try:
             memory = area.make()
+            if self._folder:
+                self._sockets += 1
+                place = os.path.join(self._folder, f"ahead-{self._sockets}{area.SOCKET_ENDING}")
+                counter = area.counter(place)
+                order = msgspec.structs.replace(order, hands_out=counter.fileno())
             listening = port if port >= 0 else None
             argv = process.command(theirs.fileno(), memory, listening)
             env = {name: value for name, value in self._env.items() if name not in _NOT_ITS_BUSINESS}
             turn_table.begin(env)
-            keep = (theirs.fileno(), memory, *(() if listening is None else (listening,)))
+            keep = tuple(each for each in (theirs.fileno(), memory, port, order.hands_out) if each >= 0)
             pid = self._start(argv, env, keep)
         except (OSError, RobustRunError) as error:
             ours.close()
@@ -140,11 +151,13 @@ class CheckpointAhead:
             return
         finally:
             theirs.close()
+            if counter is not None:
+                counter.close()
             if memory >= 0:
                 os.close(memory)
         ours.setblocking(False)
         self._socket, self._came = ours, bytearray()
-        self._uuid, self._place, self._has_said = order.uuid, f"/proc/{pid}/fd/{memory}", False
+        self._uuid, self._place, self._has_said = order.uuid, place or f"/proc/{pid}/fd/{memory}", False
         self.news = None
         self._send(order)
         if self._listen is not None:

@@ -108,7 +108,13 @@ class AgentParts:
             node = self._node
             spec = node.spec
             self._ahead = CheckpointAhead(
-                node.helpers.start, node.env, node.say, spec.ckpt_ahead_bytes, spec.ckpt_ahead_bytes_s, node.sharing
+                node.helpers.start,
+                node.env,
+                node.say,
+                spec.ckpt_ahead_bytes,
+                spec.ckpt_ahead_bytes_s,
+                node.sharing,
+                node.run_directory.memory if node.workplace.place is not None else "",
             )
             node.fetches = self._ahead.fetches
             if self._loop is not None:

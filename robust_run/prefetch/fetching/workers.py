@@ -150,6 +150,8 @@ class Fetcher:
             is_over = not (left or is_waited_for or self._queue.in_background)
             block_bytes = self._map.block_bytes
             done_bytes, total_bytes = (self._hot_total - left) * block_bytes, self._hot_total * block_bytes
+            if not left:
+                done_bytes, total_bytes = self._present.count(1) * block_bytes, len(self._present) * block_bytes
             urgency = Urgency.HOT if left else Urgency.REST
             table.say(IMAGE, urgency, done_bytes, total_bytes, is_waited_for=is_waited_for, is_over=is_over)
             self._queue.most_prefetching = table.allowed(IMAGE, self._limits.width)

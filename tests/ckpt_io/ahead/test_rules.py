@@ -50,7 +50,8 @@ def test_a_pace_spaces_requests_and_forgets_what_was_not_used() -> None:
 
 
 def test_what_was_fetched_is_given_back_when_memory_is_short() -> None:
-    assert rules.is_short(100, 10_000, 0.05, 50)
-    assert not rules.is_short(600, 10_000, 0.05, 50)
-    assert rules.is_short(600, 1_000, 0.05, 1_000)
-    assert not rules.is_short(None, None, 0.05, 1_000), "nothing is known: the kernel does not say"
+    assert rules.is_short([(100, 10_000)], 0.05, 50)
+    assert not rules.is_short([(600, 10_000)], 0.05, 50)
+    assert rules.is_short([(600, 1_000)], 0.05, 1_000)
+    assert rules.is_short([(600, 10_000), (10, 1_000)], 0.05, 1), "a cgroup of the job is, and the node is not"
+    assert not rules.is_short([], 0.05, 1_000), "nothing is known: the kernel does not say"

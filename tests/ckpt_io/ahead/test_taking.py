@@ -11,7 +11,7 @@ import pytest
 from ahead_ground import CONTENT, TOTAL, UNIT, Ground
 from made_checkpoints import make_checkpoint
 
-from robust_run.ckpt_io.ahead.area import ABSENT, HERE, OFF, OpenArea
+from robust_run.ckpt_io.ahead.area import ABSENT, HERE, OFF, OpenArea, counter, hand_out
 from robust_run.ckpt_io.ahead.taking import VARIABLE, Fetched
 from robust_run.ckpt_io.errors import Damaged
 
@@ -122,3 +122,17 @@ def test_given_back_memory_is_not_waited_for(ground: Ground) -> None:
     area.drop()
     assert os.fstat(ground.memory).st_blocks * 512 <= ground.table.data_at
     assert ground.taken() == CONTENT
+
+
+def test_who_may_not_look_into_the_process_gets_the_memory_from_a_socket(ground: Ground, tmp_path: Path) -> None:
+    ground.fetcher(ground.area()).run(4)
+    place = str(tmp_path / "ahead.sock")
+    hand_out(counter(place), ground.memory)
+    for _reader in range(2):
+        assert ground.read({VARIABLE: place}) == CONTENT
+    assert ground.sent_bytes == TOTAL + 2 * len(ground.found.data)
+    area = OpenArea(place, ground.table, ground.found.header)
+    assert area.is_alive(), "its lock is seen, though it is the same file"
+    fcntl.flock(ground.memory, fcntl.LOCK_UN)
+    assert not area.is_alive()
+    area.close()

@@ -34,7 +34,9 @@ class Workplace:
         has_place = spec.image is not None or spec.setup is not None
         self.spec = msgspec.structs.replace(spec, image=None, setup=None) if has_place else spec
         """The job as it looks from inside."""
-        self.warm_python = spec.argv[0] if spec.image is not None and spec.is_python and self.place is not None else None
+        self.warm_python = (
+            spec.argv[0] if spec.image is not None and spec.is_python and self.place is not None else None
+        )
         """What a warm process would be: in an image, the Python there, also where PYTHON_EXEC names one; None: ours."""
         self._warmth: ImageWarmth | None = None
         self.opening = opened.opening if opened is not None else None
