@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -11,8 +12,9 @@ from controllers import Port, Recorder, hello_of, run, serving, until
 
 from robust_run.clock import SystemClock
 from robust_run.launcher.control.client import Connection
-from robust_run.launcher.control.messages import EventReport, Hello, JoinRefused, Welcome
+from robust_run.launcher.control.messages import EventReport, Hello, JoinRefused, Orders, Welcome
 from robust_run.launcher.control.peer import Peer
+from robust_run.launcher.model.actions import StartAttempt
 from robust_run.launcher.model.events import AttemptEnded, NodeEvent
 from robust_run.launcher.model.job import ManyNodes, Progress
 from robust_run.launcher.start.many.fence import Cell, Lease
@@ -122,6 +124,52 @@ def test_an_agent_does_not_dial_one_controller_twice_at_once() -> None:
                 await until(lambda number=number: len(recorder.hellos) > number)  # type: ignore[misc]
                 await until(lambda before_s=before_s: lease.renewed_s != before_s)  # type: ignore[misc]
                 assert len(recorder.hellos) == 1 + number
+            await link.close()
+
+    run(main())
+
+
+class Slow(Hands):
+    """Starting workers takes its time: meanwhile nothing else is done."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.began_s = self.ended_s = 0.0
+
+    def obey(self, _order: object) -> None:
+        self.began_s = time.monotonic()
+        time.sleep(0.2)
+        self.ended_s = time.monotonic()
+
+
+class Noted(Lease):
+    """Keeps when heartbeats were sent."""
+
+    def __init__(self, cell: Cell) -> None:
+        super().__init__(cell)
+        self.sent_s: list[float] = []
+
+    def sent(self, number: int, now_s: float) -> None:
+        super().sent(number, now_s)
+        self.sent_s.append(now_s)
+
+
+def test_a_lease_counts_from_just_before_and_just_after_workers_were_started() -> None:
+    async def main() -> None:
+        async with serving(Patient()) as port:
+            hands, lease, recorder = Slow(), Noted(Cell()), port.server.handler
+            assert isinstance(recorder, Recorder)
+            link = link_to(port, hands, lease)
+            link.attach(asyncio.get_running_loop())
+            await until(lambda: lease.renewed_s is not None)
+            order = StartAttempt(attempt=4, address="a", port=1, placements=(), world_size=1, nodes=1)
+            recorder.peers[0].send(Orders(term=7, orders=(order,)))
+            sent = len(lease.sent_s)
+            await until(lambda: hands.ended_s > 0)
+            assert len(lease.sent_s) >= sent + 2
+            before, after = lease.sent_s[-2:]
+            assert before <= hands.began_s < hands.ended_s <= after
+            await until(lambda: lease.renewed_s == after)
             await link.close()
 
     run(main())

@@ -32,7 +32,7 @@ from robust_run.launcher.control.messages import (
     Welcome,
 )
 from robust_run.launcher.controller.leadership.types import JobFinished
-from robust_run.launcher.model.actions import EndAttempt, Finish, JobEnds, StartAttempt
+from robust_run.launcher.model.actions import EndAttempt, Finish, JobEnds, Order, StartAttempt
 from robust_run.launcher.model.events import AttemptEnded, NodeEvent, SignalReceived
 from robust_run.launcher.model.job import JobSpec, ManyNodes
 from robust_run.launcher.model.lease_times import LeaseTimes
@@ -261,6 +261,11 @@ class RemoteLink:
         self._connection.send(beat)
         self._beat = self._loop.call_later(self._heartbeat_s, self._heartbeat)
 
+    def _heartbeat_now(self) -> None:
+        if self._connection is not None and self._beat is not None:
+            self._beat.cancel()
+            self._heartbeat()
+
     def _on_message(self, message: FromController) -> None:
         if self._lease.is_over(self._clock.monotonic_s()):
             self._watch.fence()  # what was read late may be an order that is no longer true
@@ -271,16 +276,7 @@ class RemoteLink:
             case Orders() if message.term >= self._term:
                 self._term = message.term
                 for order in message.orders:
-                    self.is_over = self.is_over or isinstance(order, Finish)
-                    if isinstance(order, Finish) and not self.is_led_from_here:
-                        self._say(_last_word(order))
-                    if isinstance(order, JobEnds):
-                        self._departure.job_ends()
-                    if isinstance(order, StartAttempt):
-                        self._lease.guard(running=True)
-                    self._agent.obey(order)
-                    if isinstance(order, EndAttempt) and not self._agent.is_running:
-                        self._lease.guard(running=False)
+                    self._obey(order)
             case CodeParts():
                 self._agent.take_code(message.parts)
             case CandidateList() if message.term >= self._term:
@@ -289,6 +285,26 @@ class RemoteLink:
                 self._give_up(PlatformError(message.reason))
             case _:
                 pass
+
+    def _obey(self, order: Order) -> None:
+        """Have an order carried out.
+
+        While workers are started nothing else is done, and on a starved machine that takes seconds: so there is a heartbeat just
+        before and one just after, and the lease counts from as late as can be.
+        """
+        self.is_over = self.is_over or isinstance(order, Finish)
+        if isinstance(order, Finish) and not self.is_led_from_here:
+            self._say(_last_word(order))
+        if isinstance(order, JobEnds):
+            self._departure.job_ends()
+        if isinstance(order, StartAttempt):
+            self._lease.guard(running=True)
+            self._heartbeat_now()
+        self._agent.obey(order)
+        if isinstance(order, StartAttempt):
+            self._heartbeat_now()
+        if isinstance(order, EndAttempt) and not self._agent.is_running:
+            self._lease.guard(running=False)
 
     def _set_candidates(self, candidates: tuple[str, ...]) -> None:
         if candidates != self._finder.candidates:
