@@ -365,8 +365,9 @@ def run_ours(
     yield way, ground.wait_for_step(launchers) - began_s, ground.phases(began_s)
     if with_loss:
         launchers.append(ours(ground, ground.standby, store, hot, *spare))
-        journal = JournalSoFar(ground.folder / "runs" / "bench" / "journal.jsonl")
-        assert wait(lambda: len(journal.events("standby_ready")) > len(nodes), LIMIT_S, 0.1), "the standby is not ready"
+        path = ground.folder / "runs" / "bench" / "journal.jsonl"
+        is_ready = wait(lambda: len(JournalSoFar(path).events("standby_ready")) > len(nodes), LIMIT_S, 0.2)
+        assert is_ready, "the standby is not ready"
         lost_s = time.monotonic()
         nodes[-1].power_off()
         lost = launchers.pop(len(nodes) - 1)
