@@ -74,8 +74,7 @@ def build(
     captured = capture(plan.setup, Heard(hear, on_output.check) if isinstance(on_output, Heard) else hear)
     image = os.path.join(os.path.dirname(captured.stage), f"image-{uuid.uuid4().hex}.sqsh")
     try:
-        if holder is not None:
-            holder.say("packing what was installed")
+        hear(b"packing what was installed")
         packed = pack(captured, image, compression=plan.compression)
         blocks = lazy.make_map(image)
         manifest = described(plan, captured, packed, clock.unix_s())

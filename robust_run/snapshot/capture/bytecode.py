@@ -16,6 +16,9 @@ from robust_run.snapshot.capture.types import CaptureOrder
 from robust_run.snapshot.errors import SnapshotError
 from robust_run.snapshot.rules.types import Root
 
+#: Said once the commands are done, as a line of theirs: it can take longer than they did.
+WORDS = b"compiling what was installed"
+
 
 def drop_orphans(top: str) -> int:
     """Remove bytecode whose source is not in the same tree: it was written by running what was there before. Returns how many."""

@@ -202,6 +202,7 @@ class _Run:
             top = os.path.join(self._stage, f"r{root.folder}")
             bytecode.drop_orphans(top)
             has_whiteouts = make_whiteouts(os.path.join(self._stage, f"w{root.folder}"), gone) and has_whiteouts
+        self._on_output(bytecode.WORDS)
         bytecode.compile_all(self._stage, setup.roots, setup.python, setup.environment)
         items = listed(self._stage, setup.roots, removed)
         return Captured(

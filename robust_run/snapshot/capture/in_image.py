@@ -156,6 +156,7 @@ class _Run:
         try:
             facts = self._facts()
             began_ns, took_s = self._execute()
+            self._on_output(bytecode.WORDS)
             self._compile(written)
             below = self._names_below(opaque_folders(written))
             method = "userns-overlay" if self._room.in_user_namespace else "overlay"
