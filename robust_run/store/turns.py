@@ -72,9 +72,8 @@ def line(now: Sequence[Fetching], before: Mapping[str, Fetching], now_s: float) 
 
     `before`: what the same said some seconds ago.
     """
-    parts = [
-        _part(each, before.get(each.name)) for each in sorted(are_fetching(now, now_s), key=lambda each: each.rank)
-    ]
+    telling = [each for each in are_fetching(now, now_s) if each.done_bytes or each.total_bytes or each.is_waited_for]
+    parts = [_part(each, before.get(each.name)) for each in sorted(telling, key=lambda each: each.rank)]
     return f"fetching: {'; '.join(parts)}" if parts else ""
 
 

@@ -90,6 +90,7 @@ def test_the_line_says_bytes_rate_and_what_is_waited_for() -> None:
         "fetching: checkpoint 800 MB of 1.7 GB (300 MB/s, 3 s left, waited for); image 5 MB"
     )
     assert line([], before, NOW_S) == ""
+    assert line([fetching(IMAGE, Urgency.REST)], {}, NOW_S) == "", "all of the image is here"
 
 
 def test_what_one_says_the_others_see(tmp_path: Path) -> None:
