@@ -111,6 +111,6 @@ def test_what_one_says_the_others_see(tmp_path: Path) -> None:
     assert one.allowed(IMAGE, 32) == 32, "nobody has said anything for long"
 
 
-@pytest.mark.parametrize("place", ["", "/nowhere", "/dev/null", f"/proc/{os.getpid()}/fd/99999"])
+@pytest.mark.parametrize("place", ["", "/nowhere", "/dev/null", "/proc/self/fd/99999"])
 def test_without_a_table_everybody_goes_on_alone(place: str) -> None:
     assert turn_table.opened(place) is None
