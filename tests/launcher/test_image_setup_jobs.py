@@ -230,12 +230,24 @@ def test_nothing_is_left_of_commands_in_an_image_whoever_is_killed(folder: Path,
         assert job.finish() != 0
         wait_for(lambda: not job.leftovers(), "all processes to end")
     remove_dead_memory()  # else the next job does
+    wait_for(
+        lambda: not is_mounted_anywhere(folder / "work"), "commands in the image, which have its environment, to end"
+    )
     wait_for(lambda: not any(map(is_locked, (folder / "work").glob("*/lock"))), "the builder's locks to be given back")
     (folder / "go").touch()
     for left in folder.glob("store/*/lease"):  # else it is waited for
         shutil.rmtree(left)
     code, job = run(folder, *given, env=environment(folder))
     assert (code, job.out) == (0, seen("1", 0)), job.err
+
+
+def is_mounted_anywhere(folder: Path) -> bool:
+    """Whether a process of any mount namespace sees something mounted of this folder, or in it."""
+    for path in Path("/proc").glob("[0-9]*/mountinfo"):
+        with suppress(OSError):
+            if str(folder) in path.read_text():
+                return True
+    return False
 
 
 def is_locked(path: Path) -> bool:
@@ -277,7 +289,8 @@ def test_a_place_that_is_lost_is_made_again_with_what_was_set_up(folder: Path, i
         (folder / "go").touch()
         assert job.finish() == 0, job.err
         job.assert_nothing_left()
-    assert job.out == seen("1", 0) + seen("1", 1), job.err
+    # On a busy machine the new place may be refused once; the attempt after that has it.
+    assert job.out in [seen("1", 0) + seen("1", attempt) for attempt in (1, 2)], job.err
     assert "the process that kept the image has ended" in job.err
     assert runs(folder) == 1
 
