@@ -43,82 +43,13 @@ from env_ways import say
 from hosts import Cluster, Host, supported
 from power_loss import JournalSoFar, wait
 from sidebyside import print_result, spread, unwind_on_sigterm
-from whole_start_ground import MODULES, PACKAGES, PYTHON, TENSORS, TESTS, Material
+from whole_start_cluster import LIMIT_S, MODELS, Ground
+from whole_start_ground import PYTHON, Material
 
-MODELS = {"near": (20, 50, 500), "far": (50, 25, 200), "slow": (100, 10, 100)}
-"""Milliseconds to the first byte, MB/s for each connection, MB/s for all."""
 PLAIN, PLAIN_WARM, PLAIN_RELAUNCH, LOCAL, FIRST, SECOND, RELAUNCH = WAYS = (
     "plain", "plain-warm", "plain-relaunch", "local", "first", "second", "relaunch"
 )  # fmt: skip
 AIMS = ((SECOND, PLAIN, 0.15), (FIRST, PLAIN, 0.35), (SECOND, LOCAL, 1.05), (RELAUNCH, PLAIN_RELAUNCH, 0.15))
-LIMIT_S = 1800.0
-PORT, ORIGIN_PORT = 29400, 8080
-PHASES = ("first line", "torch", "imports", "group", "checkpoint", "step")
-TRAIN = f"""
-import time; BEGAN_S = time.monotonic()
-import os
-FOLDER, RANK, ATTEMPT = os.path.dirname(__file__), int(os.environ["RANK"]), os.environ["TORCHELASTIC_RESTART_COUNT"]
-def note(name, at_s=None):
-    with open(f"{{FOLDER}}/rank-{{ATTEMPT}}-{{RANK}}", "a") as file:
-        file.write(f"{{name}}\\t{{time.monotonic() if at_s is None else at_s:.6f}}\\n")
-note("first line", BEGAN_S)
-import torch
-import torch.distributed as dist
-from torch.distributed import checkpoint as dcp
-note("torch")
-import {", ".join(MODULES)}
-note("imports")
-dist.init_process_group("gloo")
-note("group")
-NUMBERS = int(os.environ["WHOLE_START_BYTES"]) // dist.get_world_size() // {TENSORS} // 4
-state = {{f"{{RANK}}.{{number}}": torch.empty(NUMBERS) for number in range({TENSORS})}}
-plain = os.environ.get("WHOLE_START_CHECKPOINT")
-if plain:
-    from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
-    if plain.startswith("hdfs:"):
-        import fsspec, io
-        from hdfs_native.fsspec import HdfsFileSystem
-        class Raw(io.RawIOBase):  # its files have no readinto, and a seek that says nothing
-            def __init__(self, file): self.file = file
-            def readable(self): return True
-            def seekable(self): return True
-            def seek(self, *where):
-                self.file.seek(*where)
-                return self.file.tell()
-            def tell(self): return self.file.tell()
-            def readinto(self, buffer):
-                data = self.file.read(len(buffer))
-                buffer[: len(data)] = data
-                return len(data)
-        class Readable(HdfsFileSystem):
-            def _open(self, path, mode="rb", **more):
-                file = super()._open(path, mode, **more)
-                return io.BufferedReader(Raw(file), 8 << 20) if mode == "rb" else file
-        fsspec.register_implementation("hdfs", Readable, clobber=True)
-    dcp.load(state, storage_reader=FsspecReader(plain))
-else:
-    from robust_run.ckpt_io import dcp as ours
-    ours.load(state, os.environ["ROBUST_RESUME"])
-for number in range({TENSORS}):
-    value = float(RANK * 100 + number)
-    assert state[f"{{RANK}}.{{number}}"][0] == value == state[f"{{RANK}}.{{number}}"][-1]
-note("checkpoint")
-model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-done = torch.zeros(1)
-while not done:
-    optimizer.zero_grad()
-    model(torch.randn(8, 64)).sum().backward()
-    optimizer.step()
-    note("step")
-    time.sleep(0.1)
-    done[0] = os.path.exists(f"{{FOLDER}}/done")
-    dist.all_reduce(done)
-dist.destroy_process_group()
-"""
-
-Notes = dict[int, dict[str, float]]
-"""By rank: when each phase was over, the first time."""
 
 
 @dataclass
@@ -140,100 +71,9 @@ class Bench:
         say(f"{model:5} {image:6} {way:10} {took_s:8.2f} s   {told}   load {os.getloadavg()[0]:.1f}")
 
 
-class Ground:
-    """A cluster of nodes that have nothing, a standby, and the origin."""
-
-    def __init__(self, bench: Bench, cluster: Cluster, folder: Path, model: str, image: str) -> None:
-        self.bench, self.folder, self.image = bench, folder, image
-        self.nodes = [cluster[index] for index in range(bench.args.nodes)]
-        self.standby, origin = cluster[bench.args.nodes], cluster[bench.args.nodes + 1]
-        self.url = f"http://{origin.address}:{ORIGIN_PORT}/"
-        self.endpoint = f"{self.nodes[0].address}:{PORT}"
-        served = [str(bench.material.origin), str(ORIGIN_PORT), *map(str, MODELS[model]), "0.0.0.0"]
-        origin.start([sys.executable, str(TESTS / "servers/model_origin.py"), *served], name="origin")
-        self.setup = (
-            f"{PYTHON} -m uv pip install -q --python {PYTHON} --break-system-packages --no-index"
-            f" --find-links {self.url}wheels.html {' '.join(PACKAGES)}"
-        )
-        self.checkpoints = self._hdfs(origin) if bench.args.hdfs else self.url
-        (folder / "train.py").write_text(TRAIN, encoding="utf-8")
-
-    def _hdfs(self, origin: Host) -> str:
-        """Run an HDFS on the origin's host, and put both checkpoints there. Returns the address that they lie below."""
-        place = self.folder / "hdfs"
-        place.mkdir()
-        server = origin.start([sys.executable, str(TESTS / "servers/hdfs.py"), str(place), origin.address], name="hdfs")
-        assert wait(lambda: server.lines() or server.poll() is not None, 300.0, 0.1) and server.lines(), server.err
-        (url,) = server.lines()
-        for kind in ("dcp", "ours"):
-            copying = [sys.executable, str(Path(__file__).with_name("whole_start_ground.py")), "put"]
-            origin.run([*copying, str(self.bench.material.origin / kind), f"{url}/{kind}"], timeout_s=LIMIT_S)
-        return f"{url}/"
-
-    def environment(self) -> dict[str, str]:
-        """Return the variables of all launchers."""
-        return {
-            "GLOO_SOCKET_IFNAME": "eth0",
-            "ROBUST_TOKEN": "the secret of a bench",
-            "WHOLE_START_BYTES": str(self.bench.material.checkpoint_bytes),
-            "OMP_NUM_THREADS": "1",
-        }
-
-    def notes(self, attempt: int = 0) -> Notes:
-        """Return what ranks have noted so far."""
-        found: Notes = {}
-        for path in self.folder.glob(f"rank-{attempt}-*"):
-            mine = found.setdefault(int(path.name.rpartition("-")[2]), {})
-            for line in path.read_text().splitlines():
-                name, _, at = line.partition("\t")
-                if at:
-                    mine.setdefault(name, float(at))
-        return found
-
-    def last(self, name: str, attempt: int = 0) -> float | None:
-        """Return when the last rank was through a phase; None: not all are."""
-        at = [mine[name] for mine in self.notes(attempt).values() if name in mine]
-        return max(at) if len(at) == len(self.nodes) else None
-
-    def wait_for_step(self, launchers: list[Any], attempt: int = 0) -> float:
-        """Wait for the first step of all ranks; return its moment."""
-
-        def is_over() -> bool:
-            return self.last("step", attempt) is not None or any(each.poll() not in (None, 0) for each in launchers)
-
-        wait(is_over, LIMIT_S, 0.02)
-        at_s = self.last("step", attempt)
-        if at_s is None:
-            said = "\n".join(f"--- {each.args[-1]}\n{each.err[-9000:]}{each.out[-1000:]}" for each in launchers[:2])
-            raise SystemExit(f"the job did not start:\n{said}")
-        return at_s
-
-    def finish(self, launchers: list[Any]) -> None:
-        """Let the job end."""
-        (self.folder / "done").touch()
-        for each in launchers:
-            code = each.wait(LIMIT_S)
-            assert code == 0, f"{each.args} ended with {code}: {each.err[-2000:]}"
-
-    def forget(self) -> None:
-        """Remove what a job has noted."""
-        for path in (*self.folder.glob("rank-*"), *self.folder.glob("node-*"), self.folder / "done"):
-            if path.is_file():
-                path.unlink()
-
-    def phases(self, began_s: float, before: dict[str, float] | None = None, attempt: int = 0) -> dict[str, float]:
-        """Return how long each phase took, by its end on the last node or rank."""
-        ends = {**(before or {}), **{name: self.last(name, attempt) or began_s for name in PHASES}}
-        found, at_s = {}, began_s
-        for name, end_s in ends.items():
-            found[name] = end_s - at_s
-            at_s = end_s
-        return found
-
-
 def plain(ground: Ground, host: Host, node: int, *, nodes: int, cache: Path, ready: bool = False) -> Any:
     """Start the plain sequence on a node."""
-    material = ground.bench.material
+    material = ground.material
     small = ground.image == "small"
     size = Path(material.origin / f"{ground.image}.sqsh").stat().st_size
     options = {
@@ -254,7 +94,7 @@ def run_plain(ground: Ground, way: str) -> tuple[float, dict[str, float]]:
     for host in ground.nodes:
         cache = host.private / "uv-cache"
         if way == PLAIN_WARM:
-            shutil.copytree(ground.bench.material.folder / "uv-cache", cache)
+            shutil.copytree(ground.material.folder / "uv-cache", cache)
         cache.mkdir(exist_ok=True)
         caches.append(cache)
     began_s = time.monotonic()
@@ -267,7 +107,7 @@ def run_plain(ground: Ground, way: str) -> tuple[float, dict[str, float]]:
     }
     phases = ground.phases(began_s, before)
     ground.finish(launchers)
-    kept = ground.bench.material.folder / "uv-cache"
+    kept = ground.material.folder / "uv-cache"
     if way == PLAIN and not kept.exists():
         shutil.copytree(caches[0], kept)
     ground.forget()
@@ -303,7 +143,7 @@ def _node_notes(ground: Ground, node: int) -> dict[str, float]:
 def run_local(ground: Ground) -> tuple[float, dict[str, float]]:
     """What plain has left on the nodes: robust-run starts in it, with the checkpoint on the disk."""
     checkpoint = ground.folder / "ckpt"
-    checkpoint.symlink_to(ground.bench.material.origin / "ours")
+    checkpoint.symlink_to(ground.material.origin / "ours")
     began_s = time.monotonic()
     launchers = []
     for host in ground.nodes:
@@ -388,7 +228,7 @@ def ground_of(bench: Bench, model: str, image: str) -> Iterator[Ground]:
     folder.mkdir()
     try:
         with Cluster(bench.args.nodes + 2, folder) as cluster:
-            yield Ground(bench, cluster, folder, model, image)
+            yield Ground(bench.material, cluster, folder, model, image, hdfs=bench.args.hdfs)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

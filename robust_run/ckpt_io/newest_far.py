@@ -152,11 +152,11 @@ def _manifest(url: str, name: str, known: KnownFar, stores: StoreOpener) -> Seen
         return None
     except ManifestRefused:
         return SeenCheckpoint(name=name, fault="its manifest is damaged")
-    except (AccessDenied, NotFound):
+    except NotFound:
         return None
     except (StoreError, CheckpointError) as error:
-        if isinstance(error.__cause__, AccessDenied):
-            return None
+        if AccessDenied in (type(error), type(error.__cause__)):
+            return _forbidden(name)
         raise _TroubleError(error) from error
     file = io.BytesIO(data)
     brief = decoded(file.readline(HEAD_BYTES), file, Brief)
@@ -171,6 +171,14 @@ def _manifest(url: str, name: str, known: KnownFar, stores: StoreOpener) -> Seen
     )
     known[name] = (data[:_MARK_BYTES], seen)
     return seen
+
+
+def _forbidden(name: str) -> SeenCheckpoint | None:
+    """Return what is said of a folder that may not be read; None: it is not named as a checkpoint is, and may be anybody's.
+
+    Starting from an older one instead loses training, also if it is refused for a moment only: it is passed over by name.
+    """
+    return None if _step(name) is None else SeenCheckpoint(name=name, fault="its manifest may not be read: access denied")
 
 
 def _begins(store: Store) -> bytes:

@@ -13,8 +13,9 @@ from made_checkpoints import make_checkpoint
 from robust_run.ckpt_io.newest import look
 from robust_run.ckpt_io.newest_far import KnownFar, look_far, parts_fault, to_read
 from robust_run.ckpt_io.seen import FolderLook
-from robust_run.store.errors import Unavailable
+from robust_run.store.errors import AccessDenied, Unavailable
 from robust_run.store.http_index import folders_in
+from robust_run.store.opening import open_store
 from robust_run.store.types import Store
 
 
@@ -61,6 +62,21 @@ def test_an_empty_folder_is_empty_and_a_missing_one_is_not(tmp_path: Path, serve
     gone = look_far(f"{server.url}/elsewhere")
     assert gone.trouble and not gone.may_pass, "nothing can be saved over HTTP: it is a slip"
     assert look_far(f"file://{tmp_path}/elsewhere") == FolderLook(), "the first save makes it"
+
+
+def test_what_may_not_be_read_is_passed_over_by_name_if_it_is_named_as_a_checkpoint_is(tmp_path: Path) -> None:
+    make(tmp_path, 1, 2)
+    (tmp_path / "of-somebody-else").mkdir()
+
+    def opened(url: str) -> Store:
+        if url.endswith(("step-2", "of-somebody-else")):
+            raise AccessDenied(url, "", "403")
+        return open_store(url)
+
+    seen = look_far(f"file://{tmp_path}", stores=opened).seen
+    assert [(each.name, each.fault) for each in seen] == [
+        ("step-1", ""), ("step-2", "its manifest may not be read: access denied")
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("path", ["/", "/step-2/MANIFEST"])
