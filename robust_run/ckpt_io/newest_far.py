@@ -178,7 +178,9 @@ def _forbidden(name: str) -> SeenCheckpoint | None:
 
     Starting from an older one instead loses training, also if it is refused for a moment only: it is passed over by name.
     """
-    return None if _step(name) is None else SeenCheckpoint(name=name, fault="its manifest may not be read: access denied")
+    return (
+        None if _step(name) is None else SeenCheckpoint(name=name, fault="its manifest may not be read: access denied")
+    )
 
 
 def _begins(store: Store) -> bytes:
