@@ -79,7 +79,7 @@ def plain(ground: Ground, host: Host, node: int, *, nodes: int, cache: Path, rea
     options = {
         "folder": ground.folder, "private": host.private, "origin": ground.url, "image": ground.image,
         "small": material.image, "setup": ground.setup, "endpoint": ground.endpoint, "cache": cache, "node": node,
-        "nodes": nodes, "image-bytes": size, "checkpoint": f"{ground.checkpoints}dcp",
+        "nodes": nodes, "image-bytes": size, "checkpoint": f"{ground.checkpoints}{material.checkpoint('dcp').name}",
     }  # fmt: skip
     argv = [sys.executable, str(Path(__file__).with_name("whole_start_plain.py"))]
     for name, value in options.items():
@@ -123,7 +123,7 @@ def run_plain_relaunch(ground: Ground) -> tuple[float, dict[str, float]]:
     began_s = time.monotonic()
     launchers = [plain(ground, ground.standby, nodes - 1, nodes=nodes, cache=cache)]
     notes = ground.folder / f"node-{nodes - 1}"
-    wait(lambda: (notes.exists() and "packages" in notes.read_text()) or launchers[0].poll(), LIMIT_S, 0.02)
+    wait(lambda: (notes.exists() and "packages" in notes.read_text()) or launchers[0].poll(), LIMIT_S, 0.1)
     launchers += [
         plain(ground, host, node, nodes=nodes, cache=cache, ready=True) for node, host in enumerate(ground.nodes[:-1])
     ]
@@ -143,7 +143,7 @@ def _node_notes(ground: Ground, node: int) -> dict[str, float]:
 def run_local(ground: Ground) -> tuple[float, dict[str, float]]:
     """What plain has left on the nodes: robust-run starts in it, with the checkpoint on the disk."""
     checkpoint = ground.folder / "ckpt"
-    checkpoint.symlink_to(ground.material.origin / "ours")
+    checkpoint.symlink_to(ground.material.checkpoint("ours"))
     began_s = time.monotonic()
     launchers = []
     for host in ground.nodes:
@@ -188,7 +188,7 @@ def ours(ground: Ground, host: Host, store: Path, hot: Path, *more: str) -> Any:
         shutil.copytree(hot, cache / "hot")
     argv = [sys.executable, "-m", "robust_run", *meeting(ground), *more]
     argv += ["--image", f"{ground.url}{ground.image}.sqsh", "--image-cache", str(cache)]
-    argv += ["--setup", ground.setup, "--setup-store", str(store), "--ckpt-dir", f"{ground.checkpoints}ours"]
+    argv += ["--setup", ground.setup, "--setup-store", str(store), "--ckpt-dir", f"{ground.checkpoints}{ground.material.checkpoint('ours').name}"]
     env = {**ground.environment(), "PYTHON_EXEC": PYTHON}
     return host.start([*argv, f"{ground.folder}/train.py"], env=env, cwd=ground.folder, name="robust-run")
 

@@ -111,7 +111,8 @@ class Ground:
         (url,) = server.lines()
         for kind in ("dcp", "ours"):
             copying = [sys.executable, str(Path(__file__).with_name("whole_start_ground.py")), "put"]
-            origin.run([*copying, str(self.material.origin / kind), f"{url}/{kind}"], timeout_s=LIMIT_S)
+            folder = self.material.checkpoint(kind)
+            origin.run([*copying, str(folder), f"{url}/{folder.name}"], timeout_s=LIMIT_S)
         return f"{url}/"
 
     def environment(self) -> dict[str, str]:
@@ -145,7 +146,7 @@ class Ground:
         def is_over() -> bool:
             return self.last("step", attempt) is not None or any(each.poll() not in (None, 0) for each in launchers)
 
-        wait(is_over, LIMIT_S, 0.02)
+        wait(is_over, LIMIT_S, 0.1)
         at_s = self.last("step", attempt)
         if at_s is None:
             said = "\n".join(f"--- {each.args[-1]}\n{each.err[-9000:]}{each.out[-1000:]}" for each in launchers[:2])

@@ -64,17 +64,13 @@ class Material:
         if not (self.origin / "wheels.html").exists():
             self._wheels()
         for kind in ("dcp", "ours"):
-            if not (self.origin / kind).exists():
-                _run(
-                    [
-                        sys.executable,
-                        __file__,
-                        kind,
-                        str(self.origin / kind),
-                        str(self.nodes),
-                        str(self.checkpoint_bytes),
-                    ]
-                )
+            folder = self.checkpoint(kind)
+            if not folder.exists():
+                _run([sys.executable, __file__, kind, str(folder), str(self.nodes), str(self.checkpoint_bytes)])
+
+    def checkpoint(self, kind: str) -> Path:
+        """Return the folder of the checkpoint of one kind, "dcp" or "ours", that these nodes read."""
+        return self.origin / f"{kind}-{self.nodes}-{self.checkpoint_bytes}"
 
     def _image(self) -> None:
         root = self.folder / "rootfs"
