@@ -266,6 +266,19 @@ def test_background_keeps_to_its_rate() -> None:
     assert 10 <= len(begun) <= 12
 
 
+def test_the_background_stands_back_while_a_program_reads_what_nobody_foresaw() -> None:
+    at = Setting()
+    at.queue.background(4, None, at.now_s)
+    at.queue.demand(99, at.now_s)
+    at.come(at.next())
+    kinds = [at.next().priority for _ in range(2)]
+    assert kinds == [Priority.BACKGROUND] * 2, "a little of it"
+    assert at.nothing()
+    assert at.queue.wake_s <= at.now_s + 1, "it is looked at again soon"
+    at.now_s += 1
+    assert [at.next().priority for _ in range(2)] == [Priority.BACKGROUND] * 2
+
+
 def test_background_ends_when_the_image_is_there() -> None:
     at = Setting()
     at.queue.background(4, None, at.now_s)

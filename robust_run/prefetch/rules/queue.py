@@ -26,6 +26,9 @@ _BUSY_S, _LONGEST_BUSY_S = 0.02, 2.0
 _PREFETCH_TRIES = 8
 _IDLE_S = 0.5
 _NEVER_S = float("inf")
+#: For so long after a read waited for a block, the rest of the image comes with so few requests at once: a program that starts reads
+#: what nobody foresaw, and would share link and CPU with what it may never read.
+_BESIDE_S, _BESIDE_WIDTH = 0.5, 2
 _STORE_AGAIN = (
     ": it is damaged there, was replaced, or is not what its block map was made of;"
     " store both again, or start the job anew"
@@ -69,6 +72,7 @@ class FetchQueue:
         self._flights = Flights(present, self._most, aligned=limits.aligned)
         self._cursor = 0
         self._background_width = 0
+        self._demanded_s = -_NEVER_S
         self._begun = self._came = 0
         self._patience = SourcePatience(limits, has_given=has_given or any(present))
         self._why = ""
@@ -85,6 +89,7 @@ class FetchQueue:
 
     def demand(self, block: int, now_s: float) -> str:
         """Want a block for a read. Return why it cannot be had, if that was found a moment ago."""
+        self._demanded_s = now_s
         refusal = self._patience.refusal(block, now_s)
         if block not in self._demands and not refusal:
             self._demands[block] = _Demand(now_s, self._patience.limit_s())
@@ -204,6 +209,10 @@ class FetchQueue:
 
     def _next_background(self, now_s: float) -> FetchJob | None:
         if self._flights.active(Priority.BACKGROUND) >= self._background_width:
+            return None
+        alone_s = self._demanded_s + _BESIDE_S
+        if alone_s > now_s and self._flights.active(Priority.BACKGROUND) >= _BESIDE_WIDTH:
+            self._wake_s = min(self._wake_s, alone_s)
             return None
         if self._free_from_s > now_s:
             self._wake_s = min(self._wake_s, self._free_from_s)

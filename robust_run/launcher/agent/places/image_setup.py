@@ -23,7 +23,6 @@ from robust_run.launcher.model.job import JobSpec
 from robust_run.prefetch import blockmap, inside
 from robust_run.prefetch.errors import InsideFailed
 from robust_run.prefetch.launch import Prepared
-from robust_run.prefetch.server.config import Background
 from robust_run.snapshot import fetch, planning
 from robust_run.snapshot.building import BuildPlan
 from robust_run.snapshot.capture import in_image
@@ -111,8 +110,8 @@ class ImageSetupOpening(SetupOpening):
         if plan.block_map.mount_at:
             more += self._untouched(plan.block_map.mount_at, order)
         options = plan.serve_options
-        if options.peers is not None:  # no node knows of us yet; what comes ahead is shared among them later
-            options = msgspec.structs.replace(options, peers=None, background=Background())
+        if options.peers is not None:  # no node knows of us yet: they find what came by then in our cache
+            options = msgspec.structs.replace(options, peers=None)
         plan = msgspec.structs.replace(
             plan, binds=inside.ordered([*plan.binds, *more]), writable=order.changes, serve_options=options
         )
