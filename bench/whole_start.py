@@ -188,7 +188,14 @@ def ours(ground: Ground, host: Host, store: Path, hot: Path, *more: str) -> Any:
         shutil.copytree(hot, cache / "hot")
     argv = [sys.executable, "-m", "robust_run", *meeting(ground), *more]
     argv += ["--image", f"{ground.url}{ground.image}.sqsh", "--image-cache", str(cache)]
-    argv += ["--setup", ground.setup, "--setup-store", str(store), "--ckpt-dir", f"{ground.checkpoints}{ground.material.checkpoint('ours').name}"]
+    argv += [
+        "--setup",
+        ground.setup,
+        "--setup-store",
+        str(store),
+        "--ckpt-dir",
+        f"{ground.checkpoints}{ground.material.checkpoint('ours').name}",
+    ]
     env = {**ground.environment(), "PYTHON_EXEC": PYTHON}
     return host.start([*argv, f"{ground.folder}/train.py"], env=env, cwd=ground.folder, name="robust-run")
 

@@ -26,13 +26,16 @@ note("first line", BEGAN_S)
 import torch
 import torch.distributed as dist
 from torch.distributed import checkpoint as dcp
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
 note("torch")
 import {", ".join(MODULES)}
 note("imports")
 dist.init_process_group("gloo")
 note("group")
 NUMBERS = int(os.environ["WHOLE_START_BYTES"]) // dist.get_world_size() // {TENSORS} // 4
-state = {{f"{{RANK}}.{{number}}": torch.empty(NUMBERS) for number in range({TENSORS})}}
+mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+state = {{f"w{{number}}": DTensor.from_local(torch.empty(NUMBERS), mesh, [Shard(0)]) for number in range({TENSORS})}}
 plain = os.environ.get("WHOLE_START_CHECKPOINT")
 if plain:
     from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader
@@ -61,8 +64,8 @@ else:
     from robust_run.ckpt_io import dcp as ours
     ours.load(state, os.environ["ROBUST_RESUME"])
 for number in range({TENSORS}):
-    value = float(RANK * 100 + number)
-    assert state[f"{{RANK}}.{{number}}"][0] == value == state[f"{{RANK}}.{{number}}"][-1]
+    value, own = float(RANK * 100 + number), state[f"w{{number}}"].to_local()
+    assert own[0] == value == own[-1]
 note("checkpoint")
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 64))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

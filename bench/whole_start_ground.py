@@ -132,25 +132,35 @@ class Material:
         say(f"wheels: {sum(path.stat().st_size for path in folder.iterdir()) >> 20} MiB")
 
 
-def state_of(rank: int, nodes: int, checkpoint_bytes: int) -> dict[str, object]:
-    """Return what one rank has of the checkpoint: `TENSORS` tensors, each its own."""
-    import torch
-
-    numbers = checkpoint_bytes // nodes // TENSORS // 4
-    return {f"{rank}.{number}": torch.full((numbers,), float(rank * 100 + number)) for number in range(TENSORS)}
-
-
 def save(kind: str, folder: str, nodes: int, checkpoint_bytes: int) -> None:
-    """Write the checkpoint, as DCP or as robust-run does; in parts, since a training writes with all its ranks."""
-    from torch.distributed import checkpoint as dcp
+    """Write the checkpoint, as DCP or as robust-run does: of tensors that are cut over so many ranks, as under FSDP."""
+    import torch.multiprocessing as processes
 
-    state = {key: value for rank in range(nodes) for key, value in state_of(rank, nodes, checkpoint_bytes).items()}
+    meeting = f"{folder}.meeting"
+    processes.spawn(_save, (kind, folder, nodes, checkpoint_bytes, meeting), nprocs=nodes)
+    os.unlink(meeting)
+
+
+def _save(rank: int, kind: str, folder: str, nodes: int, checkpoint_bytes: int, meeting: str) -> None:
+    import torch
+    import torch.distributed as dist
+    from torch.distributed import checkpoint as dcp
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Shard
+
+    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=nodes)
+    mesh, numbers = init_device_mesh("cpu", (nodes,)), checkpoint_bytes // nodes // TENSORS // 4
+    state = {
+        f"w{number}": DTensor.from_local(torch.full((numbers,), float(rank * 100 + number)), mesh, [Shard(0)])
+        for number in range(TENSORS)
+    }
     if kind == "dcp":
-        dcp.save(state, storage_writer=dcp.FileSystemWriter(folder, single_file_per_rank=False), no_dist=True)
+        dcp.save(state, storage_writer=dcp.FileSystemWriter(folder))
     else:
         from robust_run.ckpt_io import dcp as ours
 
         ours.save(state, os.path.join(folder, "step-100"), step=100)
+    dist.destroy_process_group()
 
 
 def _python(folder: Path) -> None:

@@ -58,9 +58,10 @@ class Ground:
         share: rules.Share | None = None,
         peer: FromPeer | None = None,
         is_ours: Callable[[int], bool] = lambda _: True,
+        belongs: list[int] | None = None,
     ) -> Fetcher:
         """Return what fetches into it."""
-        plan = rules.plan(self.table.sizes, share or rules.Share(), room_bytes)
+        plan = rules.plan(self.table.sizes, share or rules.Share(), room_bytes, belongs)
         return Fetcher(area, self.layouts, self.targets, plan, rules.Pace(None), peer, is_ours)
 
     def read(self, environment: dict[str, str]) -> dict[str, bytes]:

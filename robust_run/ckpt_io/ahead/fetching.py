@@ -1,4 +1,7 @@
-"""Fetching a checkpoint's units into memory: from the store or from another node, verified, what readers wait for first."""
+"""Fetching a checkpoint's units into memory: from the store or from another node, verified, what readers wait for first.
+
+Where a reader wants a unit that another node was to read, the rest of its file follows.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ FromPeer = Callable[[int, memoryview], bool]
 
 
 class Fetcher:
-    """One checkpoint's. `run` returns when all that is planned is here, or has failed, or it was stopped."""
+    """One checkpoint's. `run` returns when all that may be wanted is here, or has failed, or it was stopped."""
 
     def __init__(
         self,
@@ -39,10 +42,15 @@ class Fetcher:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """`is_ours`: whether a unit is fetched from the store here; others are asked for with `from_peer` first."""
-        self._area, self._layouts, self._targets, self._plan = area, layouts, targets, plan
+        self._area, self._layouts, self._targets = area, layouts, targets
         self._pace, self._from_peer, self._is_ours, self._clock = pace, from_peer, is_ours, clock
         self.most = 1 << 30
         """So many units are fetched at once, at most, but for those that a reader waits for."""
+        self._order = list(plan.order)
+        self._later: dict[int, list[int]] = {}
+        """By file: units that come if one of them is wanted."""
+        for number in plan.later:
+            self._later.setdefault(area.table.files[number], []).append(number)
         self._running = 0
         self._asking, self._most_asking = 0, 1
         """How many units other nodes are asked for, and may be."""
@@ -63,6 +71,12 @@ class Fetcher:
             transfer(self._jobs(), threads=threads, retry=Retry(attempts=_TRIES), stop=self.stop)
         except Cancelled:
             return
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all that was planned so far is here, or has failed: more only comes if it is wanted."""
+        with self._lock:
+            return self._cursor >= len(self._order) and not self._running
 
     def demand(self, number: int) -> None:
         """Have a unit fetched before others: another node waits for it."""
@@ -95,11 +109,11 @@ class Fetcher:
     def _choice(self) -> tuple[int | None, bool]:
         """Return the next unit, and whether any are left."""
         number, is_left = self._wanted()
-        order = self._plan.order
+        is_left = is_left or bool(self._later)
         if number is None and self._running >= self.most:
-            return None, is_left or self._cursor < len(order)
-        while number is None and self._cursor < len(order):
-            at = order[self._cursor]
+            return None, is_left or self._cursor < len(self._order)
+        while number is None and self._cursor < len(self._order):
+            at = self._order[self._cursor]
             if self._area.states[at] == ABSENT:
                 if not self._may_fetch(at):
                     return None, True
@@ -113,6 +127,7 @@ class Fetcher:
         while (number := self._area.first_wanted(at)) >= 0:
             self.is_waited_for = True
             state = self._area.states[number]
+            self._order += self._later.pop(self._area.table.files[number], ())
             if state == ABSENT and self._may_fetch(number):
                 return number, True
             is_left = is_left or state == ABSENT

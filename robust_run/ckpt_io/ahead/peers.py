@@ -53,23 +53,25 @@ class PeerUnits:
         sizes: Sequence[int],
         clock: Callable[[], float] = time.monotonic,
         patience_s: float = PATIENCE_S,
+        belongs: Sequence[int] | None = None,
     ) -> None:
+        """`belongs`: the node of each unit, as `rules.plan` was told."""
         options = StoreOptions(connect_s=_CONNECT_S, stall_s=_STALL_S, token=key)
         self._stores: list[Store] = [HttpStore(f"http://{peer}/{place}", options) for peer in peers]
         self._own = own
-        self._stripes = rules.stripes(sizes)
+        self._homes = rules.homes(sizes, belongs)
         self._clock, self._patience_s = clock, patience_s
         self._shunned_until_s = [0.0] * len(peers)
 
     def is_ours(self, number: int, failed: Collection[int] = ()) -> bool:
         """Whether this node fetches a unit from the store, where others have failed to give it."""
-        return rules.owner(self._stripes[number], len(self._stores), failed) == self._own
+        return rules.owner(self._homes[number], len(self._stores), failed) == self._own
 
     def take(self, number: int, view: memoryview) -> bool:
         """Fill memory with a unit that another node fetches. False: fetch it from the store."""
         failed: list[int] = []
         while len(failed) <= MOST_FAILED:
-            node = rules.owner(self._stripes[number], len(self._stores), failed)
+            node = rules.owner(self._homes[number], len(self._stores), failed)
             if node in (-1, self._own):
                 return False
             if self._ask(node, number, view, failed):

@@ -63,6 +63,10 @@ def _let_others_go_first() -> None:
         group.write(str(_NICE))
 
 
+def _most_threads() -> int:
+    return min(_MOST_THREADS, max(_LEAST_THREADS, len(os.sched_getaffinity(0))))
+
+
 class _Fetching:
     """All that is done for one order."""
 
@@ -90,6 +94,7 @@ class _Fetching:
     def _fetch(self, memory: int, listening: int) -> None:
         from robust_run.ckpt_io import address
         from robust_run.ckpt_io.ahead.area import Area, UnitTable, hand_out, mark_of
+        from robust_run.ckpt_io.ahead.belonging import belonging
         from robust_run.ckpt_io.ahead.fetching import Fetcher
         from robust_run.ckpt_io.ahead.peers import PeerServer, PeerUnits, place_of
         from robust_run.ckpt_io.errors import Replaced
@@ -112,11 +117,12 @@ class _Fetching:
         area = Area(memory, table, found.header)
         room = budget.room(node_memory.read(), order.limit_bytes, 0).bytes
         share = rules.Share(order.own, max(1, len(order.peers)))
-        plan = rules.plan(table.sizes, share, room)
+        belongs = belonging(found.manifest, table, order.ranks, order.world_size)
+        plan = rules.plan(table.sizes, share, room, belongs)
         peers = None
         place = place_of(mark_of(found.header))
         if len(order.peers) > 1:
-            peers = PeerUnits(place, order.peers, order.own, order.key, table.sizes)
+            peers = PeerUnits(place, order.peers, order.own, order.key, table.sizes, belongs=belongs)
         with closing(Targets(where, found, primary, open_store)) as targets:
             fetcher = Fetcher(area, layouts, targets, plan, self._pace)
             if peers is not None:
@@ -127,15 +133,15 @@ class _Fetching:
             self._news = msgspec.structs.replace(
                 self._news, total_bytes=table.total_bytes, planned_bytes=plan.planned_bytes
             )
-            most = min(_MOST_THREADS, max(_LEAST_THREADS, len(os.sched_getaffinity(0))))
-            threads = min(most, targets.threads) * (2 if peers is not None else 1)
+            threads = min(_most_threads(), targets.threads) * (2 if peers is not None else 1)
             self._take_turns(fetcher, plan.planned_bytes, threads)
             work = threading.Thread(target=fetcher.run, args=(threads,), daemon=True)
             work.start()
             while work.is_alive():
                 work.join(_TELL_S)
                 self._watch(fetcher, area)
-                self._tell_of(fetcher, is_over=not work.is_alive())
+                self._tell_of(fetcher, is_over=fetcher.is_over)
+            self._tell_of(fetcher, is_over=True)
         while True:  # it holds what came until the agent hangs up
             time.sleep(_TELL_S)
             self._watch(fetcher, area)
@@ -178,6 +184,7 @@ class _Fetching:
 
     def _tell_of(self, fetcher: Fetcher, *, is_over: bool) -> None:
         self._tell(
+            planned_bytes=max(self._news.planned_bytes, fetcher.have_bytes),
             have_bytes=fetcher.have_bytes,
             from_peers_bytes=fetcher.from_peers_bytes,
             is_waited_for=fetcher.is_waited_for,

@@ -2,7 +2,8 @@
 
 Nodes that share fetch each stripe of units once from the store: each its own stripes first, then those of the next node and so
 on, from that node. So each unit leaves the store once, however many nodes there are, and no node is asked by all at once.
-What a node does not give, the next one fetches for all.
+What a node does not give, the next one fetches for all. What belongs to one node (`belonging`) is fetched by that one, and by
+others when one of their readers wants it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
+EVERYBODYS = -1
 #: Neighbouring units of about so many bytes belong to one node: one request of the store is not cut up more than it has to be.
 STRIPE_BYTES = 32 << 20
 
@@ -29,6 +31,8 @@ class FetchPlan(msgspec.Struct, frozen=True):
     """Numbers of units."""
     left_out: tuple[int, ...]
     planned_bytes: int
+    later: tuple[int, ...] = ()
+    """Those that another node reads: they come if they are wanted here, too."""
 
 
 def stripes(sizes: Sequence[int]) -> list[int]:
@@ -50,19 +54,34 @@ def owner(stripe: int, nodes: int, failed: Collection[int] = ()) -> int:
     return next((node for away in range(nodes) if (node := (stripe + away) % nodes) not in failed), -1)
 
 
-def plan(sizes: Sequence[int], share: Share, room_bytes: int | None) -> FetchPlan:
-    """Return what to fetch, and in which order. `room_bytes`: so much memory may be taken; None: no limit is known."""
-    by_distance: list[list[int]] = [[] for _ in range(share.nodes)]
-    for number, stripe in enumerate(stripes(sizes)):
-        by_distance[(owner(stripe, share.nodes) - share.own) % share.nodes].append(number)
-    ordered = [number for group in by_distance for number in group]
-    planned, taken = len(ordered), 0
+def homes(sizes: Sequence[int], belongs: Sequence[int] | None) -> list[int]:
+    """Return for each unit the first node to fetch it, not yet modulo their number. `belongs`: to which; negative: none."""
+    found = stripes(sizes)
+    return [own if own >= 0 else stripe for own, stripe in zip(belongs or [-1] * len(found), found, strict=True)]
+
+
+def plan(sizes: Sequence[int], share: Share, room_bytes: int | None, belongs: Sequence[int] | None = None) -> FetchPlan:
+    """Return what to fetch, and in which order.
+
+    `room_bytes`: so much memory may be taken; None: no limit is known. `belongs`: see `belonging`; None: all to everybody.
+    """
+    by_distance: list[list[int]] = [[] for _ in range(2 * share.nodes)]
+    for number, home in enumerate(homes(sizes, belongs)):
+        is_others = belongs is not None and belongs[number] not in (EVERYBODYS, share.own)
+        distance = (owner(home, share.nodes) - share.own) % share.nodes
+        by_distance[distance + share.nodes * is_others].append(number)
+    first = [number for group in by_distance[: share.nodes] for number in group]
+    ordered = first + [number for group in by_distance[share.nodes :] for number in group]
+    room = len(ordered)
+    taken = planned = 0
     for at, number in enumerate(ordered):
-        if room_bytes is not None and taken + sizes[number] > room_bytes:
-            planned = at
-            break
         taken += sizes[number]
-    return FetchPlan(tuple(ordered[:planned]), tuple(ordered[planned:]), taken)
+        if room_bytes is not None and taken > room_bytes:
+            room = at
+            break
+        planned = taken if at < len(first) else planned
+    cut = min(room, len(first))
+    return FetchPlan(tuple(ordered[:cut]), tuple(ordered[room:]), planned, tuple(ordered[cut:room]))
 
 
 class Pace:

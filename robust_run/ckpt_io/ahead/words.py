@@ -22,6 +22,9 @@ class FetchOrder(msgspec.Struct, frozen=True, kw_only=True):
     """This node among `peers`."""
     peers: tuple[str, ...] = ()
     """HOST:PORT of all nodes that share, in an order that all know; empty: nobody does."""
+    ranks: tuple[tuple[int, int], ...] = ()
+    """Of each of these nodes, or of this one alone: its first rank, and how many it has."""
+    world_size: int = 0
     key: str = ""
     """Who does not know it gets nothing from this node."""
 

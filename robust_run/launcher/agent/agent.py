@@ -241,7 +241,9 @@ class Agent:
         is_far = "://" in path and self._node.spec.ckpt_ahead
         if not is_far and (self._parts is None or not self._parts.fetches_ahead):
             return ""
-        return self.parts.ahead.begin(order.resume, path, order.fetchers)
+        from robust_run.launcher.agent.checkpoint_ahead import readers_of
+
+        return self.parts.ahead.begin(order.resume, path, readers_of(order))
 
     @property
     def parts(self) -> AgentParts:

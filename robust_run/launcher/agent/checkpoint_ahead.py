@@ -11,13 +11,14 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
 from robust_run.ckpt_io.ahead.words import FetchNews, FetchOrder, FetchPace
 from robust_run.errors import RobustRunError
 from robust_run.launcher.agent.checkpoint_sharing import CheckpointSharing
+from robust_run.launcher.model.actions import StartAttempt
 from robust_run.launcher.model.resume_events import ResumePoint
 from robust_run.store import turn_table
 
@@ -37,6 +38,26 @@ class StartsHelpers(Protocol):
     def __call__(self, argv: tuple[str, ...], env: Mapping[str, str], keep: tuple[int, ...]) -> int:
         """Start `argv` with the descriptors in `keep` open. Raises RobustRunError, OSError."""
         ...
+
+
+class Readers(NamedTuple):
+    """Who reads what an attempt starts from: ranks of this node and of others, as first rank and number of ranks."""
+
+    own: tuple[int, int] = (0, 0)
+    world_size: int = 0
+    nodes: tuple[str, ...] = ()
+    """HOST:PORT of those that share."""
+    ranks: tuple[tuple[int, int], ...] = ()
+    """Of these."""
+
+
+NOBODY = Readers()
+
+
+def readers_of(order: StartAttempt) -> Readers:
+    """Return who reads in an attempt, as the order to start it to one node says."""
+    mine = order.placements[0]
+    return Readers((mine.first_rank, mine.nproc), order.world_size, order.fetchers, order.fetcher_ranks)
 
 
 Step = Literal["begin", "go_on", "end", "nothing"]
@@ -86,19 +107,21 @@ class CheckpointAhead:
         if self._socket is not None:
             listen(self._socket, self._read)
 
-    def begin(self, point: ResumePoint | None, url: str, nodes: tuple[str, ...] = ()) -> str:
-        """Begin what an attempt starts from; return where its workers find it, empty: nowhere. `nodes`: who share, HOST:PORT."""
+    def begin(self, point: ResumePoint | None, url: str, readers: Readers = NOBODY) -> str:
+        """Begin what an attempt starts from; return where its workers find it, empty: nowhere."""
         self._read()
         step = next_step(self._uuid if self._socket is not None else "", point, url)
         if step in ("end", "begin"):
             self.end()
         if step == "begin" and point is not None:
             order = FetchOrder(url=url, uuid=point.uuid, limit_bytes=self._limit_bytes, rate_bytes_s=self._rate_bytes_s)
-            sharing = self._sharing
+            order = msgspec.structs.replace(order, world_size=readers.world_size, ranks=(readers.own,))
+            sharing, nodes = self._sharing, readers.nodes
             if sharing is None or sharing.own not in nodes or len(nodes) < 2:
                 self._open(order, -1)
             else:
-                order = msgspec.structs.replace(order, peers=nodes, own=nodes.index(sharing.own), key=sharing.key)
+                own = nodes.index(sharing.own)
+                order = msgspec.structs.replace(order, peers=nodes, ranks=readers.ranks, own=own, key=sharing.key)
                 self._open(order, sharing.listening.fileno())
         return self._place if self._socket is not None else ""
 

@@ -151,6 +151,7 @@ def start_order(state: JobState, only: str = "") -> StartAttempt:
         from robust_run.launcher.core.resume.parts import of_placement
 
         elsewhere = of_placement(elsewhere, placements[0])
+    fetching = [each for each in state.layout if state.members[each.node].info.fetches]
     return StartAttempt(
         attempt=state.attempt,
         address=state.address,
@@ -159,7 +160,8 @@ def start_order(state: JobState, only: str = "") -> StartAttempt:
         world_size=state.world_size,
         nodes=len(state.layout),
         peers=tuple(filter(None, (state.members[each.node].info.blocks for each in state.layout))),
-        fetchers=tuple(filter(None, (state.members[each.node].info.fetches for each in state.layout))),
+        fetchers=tuple(state.members[each.node].info.fetches for each in fetching),
+        fetcher_ranks=tuple((each.first_rank, each.nproc) for each in fetching),
         code=_code(state),
         resume=state.resume,
         elsewhere=elsewhere,

@@ -44,6 +44,8 @@ class StartAttempt(msgspec.Struct, frozen=True, tag="start_attempt", kw_only=Tru
     """Where nodes of the world give blocks of the job's image, HOST:PORT each."""
     fetchers: tuple[str, ...] = ()
     """Where they give units of the checkpoint that they fetch ahead, HOST:PORT each."""
+    fetcher_ranks: tuple[tuple[int, int], ...] = ()
+    """Of each of these nodes: its first rank, and how many it has."""
     code: CodeUse | None = None
     """The version that all of them run; None: what is in the user's folder."""
     resume: ResumePoint | None = None

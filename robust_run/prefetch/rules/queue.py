@@ -26,8 +26,8 @@ _BUSY_S, _LONGEST_BUSY_S = 0.02, 2.0
 _PREFETCH_TRIES = 8
 _IDLE_S = 0.5
 _NEVER_S = float("inf")
-#: For so long after a read waited for a block, the rest of the image comes with so few requests at once: a program that starts reads
-#: what nobody foresaw, and would share link and CPU with what it may never read.
+#: For so long after a read waited for a block, the rest of the image comes with so few requests at once: a program that starts
+#: reads what nobody foresaw, and would share link and CPU with what it may never read.
 _BESIDE_S, _BESIDE_WIDTH = 0.5, 2
 _STORE_AGAIN = (
     ": it is damaged there, was replaced, or is not what its block map was made of;"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
@@ -23,14 +24,17 @@ KEY = "k" * 32
 class Node:
     """One of several that fetch the same checkpoint."""
 
-    def __init__(self, ground: Ground, own: int, listening: list[socket.socket], key: str = KEY) -> None:
+    def __init__(
+        self, ground: Ground, own: int, listening: list[socket.socket], key: str = KEY, belongs: list[int] | None = None
+    ) -> None:
         peers = [f"127.0.0.1:{each.getsockname()[1]}" for each in listening]
         place = place_of(mark_of(ground.found.header))
         self.memory = make()
         self.area = Area(self.memory, ground.table, ground.found.header)
-        self.peers = PeerUnits(place, peers, own, key, ground.table.sizes, patience_s=30)
+        self.peers = PeerUnits(place, peers, own, key, ground.table.sizes, patience_s=30, belongs=belongs)
+        share = rules.Share(own, len(peers))
         self.fetcher = ground.fetcher(
-            self.area, share=rules.Share(own, len(peers)), peer=self.peers.take, is_ours=self.peers.is_ours
+            self.area, share=share, peer=self.peers.take, is_ours=self.peers.is_ours, belongs=belongs
         )
         self.server = PeerServer(listening[own], self.area, place, KEY, self.fetcher.wait_for, self.peers.is_ours)
 
@@ -91,6 +95,42 @@ def test_what_a_dead_node_was_to_fetch_the_next_one_fetches_for_all(ground: Grou
         of_the_dead = sum(size for size, stripe in zip(sizes, rules.stripes(sizes), strict=True) if stripe % 3 == 1)
         assert of_the_dead, "it had something to fetch"
         assert ground.sent_bytes == TOTAL
+
+
+def test_a_shard_of_another_node_comes_from_that_node_when_it_is_wanted_and_the_rest_of_its_file_follows(
+    ground: Ground,
+) -> None:
+    listening = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    belongs = [0 if ground.table.files[number] == 0 else 1 for number in range(ground.table.units)]
+    assert belongs.count(0) > 1
+    found = [Node(ground, own, listening, belongs=belongs) for own in range(2)]
+    threads = [threading.Thread(target=node.fetch) for node in found]
+    try:
+        for node, thread in zip(found, threads, strict=True):
+            node.server.start()
+            thread.start()
+        for own, node in enumerate(found):
+            until(lambda node=node: node.fetcher.is_over)  # type: ignore[misc]
+            assert [state == HERE for state in node.area.states] == [each == own for each in belongs]
+        assert threads[1].is_alive(), "it waits for what may be wanted"
+        assert found[1].fetcher.wait_for(belongs.index(0), 60)
+        until(
+            lambda: all(state == HERE for state, each in zip(found[1].area.states, belongs, strict=True) if each == 0)
+        )
+        assert ground.sent_bytes == TOTAL, "none of it came from the store"
+    finally:
+        for node, thread in zip(found, threads, strict=True):
+            node.fetcher.stop.set()
+            thread.join(60)
+            node.close()
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    """Wait for it."""
+    end_s = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
 
 
 def test_who_does_not_know_the_key_gets_nothing(ground: Ground) -> None:
