@@ -138,7 +138,7 @@ def save(kind: str, folder: str, nodes: int, checkpoint_bytes: int) -> None:
 
     meeting = f"{folder}.meeting"
     processes.spawn(_save, (kind, folder, nodes, checkpoint_bytes, meeting), nprocs=nodes)
-    os.unlink(meeting)
+    Path(meeting).unlink(missing_ok=True)
 
 
 def _save(rank: int, kind: str, folder: str, nodes: int, checkpoint_bytes: int, meeting: str) -> None:
