@@ -213,7 +213,11 @@ def run_ours(
     if with_loss:
         launchers.append(ours(ground, ground.standby, store, hot, *spare))
         path = ground.folder / "runs" / "bench" / "journal.jsonl"
-        is_ready = wait(lambda: len(JournalSoFar(path).events("standby_ready")) > len(nodes), LIMIT_S, 0.2)
+        is_ready = wait(
+            lambda: len({each["node"] for each in JournalSoFar(path).events("standby_ready")}) > len(nodes),
+            LIMIT_S,
+            0.2,
+        )
         assert is_ready, "the standby is not ready"
         lost_s = time.monotonic()
         nodes[-1].power_off()

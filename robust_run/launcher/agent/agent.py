@@ -32,9 +32,11 @@ from robust_run.launcher.model.events import (
     HangSuspected,
     NodeEvent,
     SpawnFailed,
+    StandbyWaits,
     StoreOpened,
     WaitOver,
     WarmReady,
+    WarmRefused,
 )
 from robust_run.launcher.model.job import Progress, Sights
 from robust_run.launcher.model.resume_events import (
@@ -112,8 +114,10 @@ class Agent:
                 self.history = [each for each in self.history if type(each) is not type(event)]
             case WaitOver():
                 self.history = [each for each in self.history if not isinstance(each, (HangSuspected, WaitOver))]
-            case WarmReady() if self.newest_attempt <= 0:
-                self._node.restock(0, 0.0)
+            case WarmReady() | WarmRefused() | StandbyWaits():
+                if isinstance(event, WarmReady) and self.newest_attempt <= 0:
+                    self._node.restock(0, 0.0)
+                event = msgspec.structs.replace(event, node=self.node_id)
             case _:
                 pass
         if getattr(event, "attempt", None) == self.newest_attempt:

@@ -36,8 +36,12 @@ def started(cluster: Cluster, tmp_path: Path, *script: str, options: tuple[str, 
 
 
 def wait_for_warm_standbys(job: ClusterJob, count: int) -> None:
-    """Wait until so many nodes have a worker that only needs its rank."""
-    job.wait_for_event("standby_ready", count, TORCH_S)
+    """Wait until so many nodes have a worker that only needs its rank. One that made its first step has a new one made."""
+    wait_for(
+        lambda: len({event["node"] for event in job.events("standby_ready")} - {""}) >= count,
+        f"standby workers on {count} nodes:\n{job.said()}",
+        TORCH_S,
+    )
 
 
 def test_collectives_go_on_with_the_standby_after_a_power_loss(cluster: Cluster, tmp_path: Path) -> None:
