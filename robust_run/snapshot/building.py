@@ -11,7 +11,7 @@ from contextlib import suppress
 import msgspec
 
 from robust_run.clock import Clock
-from robust_run.snapshot import catalog, lazy
+from robust_run.snapshot import catalog, fetch, lazy
 from robust_run.snapshot.capture.capturing import CaptureSetup, capture, discard
 from robust_run.snapshot.capture.resolved import packages
 from robust_run.snapshot.capture.running import Heard
@@ -55,10 +55,12 @@ def build(
     token: str | None = None,
     on_output: Callable[[bytes], None] = lambda _: None,
     capture: Capture = capture,
+    keep_in: str = "",
 ) -> SnapshotManifest:
     """Build and publish a snapshot. Returns the manifest that is in the store in the end.
 
-    `capture`: runs the commands and returns what they changed.
+    `capture`: runs the commands and returns what they changed. `keep_in`: the cache of this node, which then need not bring it;
+    empty: it is kept in the store alone.
 
     Raises `SetupFailed`, `CaptureRefused`, `ToolMissing`, `SnapshotError` (another took over), `StoreError`.
     """
@@ -83,7 +85,10 @@ def build(
             if not holder.is_ours():
                 raise SnapshotError(f"key {plan.key.digest[:16]}: another node took over while this one was building")
             holder.say("storing the snapshot")
-        return publish(store, manifest, image, blocks=blocks, token=token, replace=plan.replace)
+        published = publish(store, manifest, image, blocks=blocks, token=token, replace=plan.replace)
+        if keep_in and published.image_sha256 == manifest.image_sha256:
+            fetch.keep(image, published, keep_in)
+        return published
     finally:
         discard(captured)
 

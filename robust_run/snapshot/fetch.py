@@ -17,10 +17,12 @@ import msgspec
 
 from robust_run.atomic_file import write_file
 from robust_run.decoders import json_decoder
+from robust_run.errors import PlatformError
 from robust_run.snapshot import catalog, lazy
 from robust_run.snapshot.errors import SnapshotDamaged, SnapshotError
 from robust_run.snapshot.pack import sha256_of
 from robust_run.snapshot.restore.extract import alone_on_node
+from robust_run.snapshot.restore.unpacked import own_folder
 from robust_run.snapshot.rules.types import SnapshotManifest
 from robust_run.store import turn_table
 from robust_run.store.buffers import write_at
@@ -72,6 +74,18 @@ def fetch(store: Store, manifest: SnapshotManifest, cache: str, progress: Callab
             f"{target}: {error.strerror or error}: name another cache folder, or free some space"
         ) from error
     return target
+
+
+def keep(image: str, manifest: SnapshotManifest, cache: str) -> None:
+    """Move an image that was built and digested here just now into the cache, if that is on the same disk. Raises nothing."""
+    with suppress(OSError, PlatformError):
+        target = cached_path(own_folder(cache), manifest)
+        os.makedirs(os.path.dirname(target), mode=0o755, exist_ok=True)
+        with alone_on_node(target + ".lock"):
+            if not is_sealed(target):
+                os.chmod(image, 0o444)
+                os.rename(image, target)
+                seal(target)
 
 
 def is_sealed(target: str) -> bool:

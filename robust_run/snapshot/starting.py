@@ -41,6 +41,8 @@ class RestoreRequest(msgspec.Struct, frozen=True, kw_only=True):
     warn_s: float = expiry.WARN_S
     ttl_s: float = expiry.TTL_S
     limit_s: float = 24 * 3600.0
+    keep_in: str = ""
+    """The cache of this node; see `building.build`."""
 
 
 class FoundSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -87,7 +89,16 @@ def find(  # noqa: PLR0913 - the world is an argument
             return mended
         replacing = msgspec.structs.replace(plan, replace=plan.replace or renews)
         built.append(
-            building.build(replacing, store, holder, clock=clock, token=token, on_output=on_output, capture=capture)
+            building.build(
+                replacing,
+                store,
+                holder,
+                clock=clock,
+                token=token,
+                on_output=on_output,
+                capture=capture,
+                keep_in=asked.keep_in,
+            )
         )
         return built[0]
 

@@ -20,6 +20,7 @@ from robust_run.snapshot.capture import work
 from robust_run.snapshot.capture.capturing import CaptureSetup
 from robust_run.snapshot.errors import SnapshotError
 from robust_run.snapshot.holding import Holder, claim
+from robust_run.snapshot.pack import sha256_of
 from robust_run.snapshot.restore import extract
 from robust_run.snapshot.rules.types import Root, SnapshotManifest
 from robust_run.snapshot.verify import check_tree
@@ -114,6 +115,30 @@ def check_restores(plan: BuildPlan, store_url: str, cache: Path) -> None:
     items = extract.items_of(unpacked, manifest)
     assert check_tree([f"{unpacked}/r0"], items, digests=1.0, exact=True) == []
     assert {(item.path, item.kind) for item in items} >= {("old", "w"), ("pkg/when", "f"), ("pkg/__pycache__", "d")}
+
+
+def test_who_builds_need_not_bring_what_it_built(plan: BuildPlan, tmp_path: Path) -> None:
+    url, cache = tmp_path / "store", tmp_path / "cache"
+    manifest = build(plan, open_store(str(url)), None, clock=SystemClock(), keep_in=str(cache))
+    (image,) = (url / plan.key.digest).glob("*.sqsh")
+    image.unlink()
+    check_restores(plan, str(url), cache)
+    assert sha256_of(fetch.cached_path(str(cache), manifest)) == (manifest.image_sha256, manifest.image_bytes)
+
+
+@pytest.mark.parametrize("writable", [True, False], ids=["others may write it", "it cannot be made"])
+def test_a_cache_that_cannot_be_trusted_keeps_nothing_and_the_build_succeeds(
+    plan: BuildPlan, tmp_path: Path, writable: bool
+) -> None:
+    cache = tmp_path / "cache"
+    if writable:
+        cache.mkdir()
+        cache.chmod(0o777)
+    else:
+        cache.write_text("no folder")
+    build(plan, open_store(str(tmp_path / "store")), None, clock=SystemClock(), keep_in=str(cache))
+    assert not list(tmp_path.glob("cache/**/*.sqsh"))
+    check_restores(plan, str(tmp_path / "store"), tmp_path / "other")
 
 
 def test_two_jobs_that_build_one_key_at_once_produce_one_snapshot(plan: BuildPlan, tmp_path: Path) -> None:

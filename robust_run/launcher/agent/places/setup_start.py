@@ -135,6 +135,7 @@ class SetupOpening:
             refresh=self._use.refresh,
             damaged=damaged,
             head_start_s=0.0 if self._news.is_first else starting.HEAD_START_S,
+            keep_in=os.path.join(self._use.cache, "snapshots"),
         )
         try:
             found = starting.find(
