@@ -29,7 +29,7 @@ LATE_GROUPS = {
     "check": ("robust_run.health.commands.check", "check"),
     "code": ("robust_run.launcher.operator.code.commands", "code"),
     "update": ("robust_run.launcher.operator.code.commands", "update"),
-    "ckpt": ("robust_run.ckpt_io.commands", "ckpt"),
+    "ckpt": ("robust_run.ckpt_io.commands.ckpt", "ckpt"),
     "env": ("robust_run.snapshot.commands", "env"),
     "image": ("robust_run.prefetch.commands", "image"),
     "explain": ("robust_run.launcher.operator.commands.explain_command", "explain"),

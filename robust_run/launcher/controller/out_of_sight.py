@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from robust_run.launcher.controller.alone import HELD_UP_S
+from robust_run.launcher.controller.leadership.alone import HELD_UP_S
 from robust_run.launcher.controller.leases import Leases
 from robust_run.launcher.core.failure_detector import FailureDetector
 from robust_run.launcher.core.state import Member

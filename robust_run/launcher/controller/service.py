@@ -25,7 +25,7 @@ from robust_run.launcher.control.messages import (
 )
 from robust_run.launcher.control.peer import Peer
 from robust_run.launcher.control.server import ControlServer
-from robust_run.launcher.controller.alone import Company
+from robust_run.launcher.controller.leadership.alone import Company
 from robust_run.launcher.controller.leases import LeaseJournal, Leases
 from robust_run.launcher.controller.out_of_sight import SightWatch, sight_of
 from robust_run.launcher.core.failure_detector import FailureDetector
@@ -52,7 +52,7 @@ from robust_run.launcher.model.start_notes import Starts
 if TYPE_CHECKING:
     from robust_run.launcher.controller.code.sending import CodeSending
     from robust_run.launcher.controller.controller import Controller
-    from robust_run.launcher.controller.handing_over import Line
+    from robust_run.launcher.controller.leadership.handing_over import Line
 
 #: How often silence is looked for.
 LOOK_S = 0.1
@@ -374,7 +374,7 @@ class Service:
 
     def line(self) -> Line:
         """Return whether an agent in line to lead is there, and answers."""
-        from robust_run.launcher.controller.handing_over import line_of
+        from robust_run.launcher.controller.leadership.handing_over import line_of
 
         assert self.controller is not None
         now_s, members = self._clock.monotonic_s(), self.controller.state.members.values()

@@ -11,14 +11,14 @@ from robust_run.clock import Clock
 from robust_run.errors import PlatformError
 from robust_run.launcher.control.server import ControlServer
 from robust_run.launcher.control.sockets import raise_file_limit
-from robust_run.launcher.controller.alone import AloneWatch
 from robust_run.launcher.controller.code.staging import store_folder
 from robust_run.launcher.controller.config import ControllerConfig
 from robust_run.launcher.controller.controller import Controller
 from robust_run.launcher.controller.eviction_list import EvictionList
 from robust_run.launcher.controller.fleet_comparison import FleetComparison
 from robust_run.launcher.controller.handle import Handle, job_facts
-from robust_run.launcher.controller.leadership_hold import LeadershipHold, take_hold
+from robust_run.launcher.controller.leadership.alone import AloneWatch
+from robust_run.launcher.controller.leadership.hold import LeadershipHold, take_hold
 from robust_run.launcher.controller.refusals import Refusals
 from robust_run.launcher.controller.run_register import close_earlier, enter
 from robust_run.launcher.controller.service import LOOK_S, Service
@@ -187,7 +187,7 @@ class ControllerProcess:
 
     def _hand_over(self, service: Service, hold: LeadershipHold) -> None:
         """Give the leadership away, or end the job, where this node leaves in good order (see `handing_over`)."""
-        from robust_run.launcher.controller.handing_over import handing_of
+        from robust_run.launcher.controller.leadership.handing_over import handing_of
 
         now_s = self._clock.monotonic_s()
         self._leaves_since_s = now_s if self._leaves_since_s is None else self._leaves_since_s

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from robust_run.ckpt_io.commands_copying import COMMANDS as COPYING
-from robust_run.ckpt_io.commands_mount import COMMANDS as MOUNTING
-from robust_run.ckpt_io.commands_shared import also_option, as_json_option, check_followed, lines, say
+from robust_run.ckpt_io.commands.copying import COMMANDS as COPYING
+from robust_run.ckpt_io.commands.mounting import COMMANDS as MOUNTING
+from robust_run.ckpt_io.commands.shared import also_option, as_json_option, check_followed, lines, say
 from robust_run.json_output import print_document
 
 if TYPE_CHECKING:
