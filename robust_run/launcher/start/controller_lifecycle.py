@@ -193,8 +193,8 @@ class ControllerProcess:
         self._leaves_since_s = now_s if self._leaves_since_s is None else self._leaves_since_s
         assert service.controller is not None
         answer = handing_of(
-            service.line(),
-            has_left=service.host_has_left,
+            service.succession.line(now_s),
+            has_left=service.succession.host_has_left,
             job_ends=self._finish is not None,
             is_kept=service.lease_record.is_kept(),
             since_s=now_s - self._leaves_since_s,
@@ -214,9 +214,9 @@ class ControllerProcess:
         now_s = self._clock.monotonic_s()
         if now_s < hold.leads_until_s:
             service.look()
-            if service.host_has_left and not self._is_handed_over:
+            if service.succession.host_has_left and not self._is_handed_over:
                 self._hand_over(service, hold)
-            if self._finish is None and self._alone.look(now_s=now_s, **service.company()):
+            if self._finish is None and self._alone.look(now_s=now_s, **service.succession.company()):
                 self._stand_down(hold)
         asyncio.get_running_loop().call_later(LOOK_S, self._look, service, hold)
 
