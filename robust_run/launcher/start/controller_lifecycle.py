@@ -8,7 +8,6 @@ import socket
 
 from robust_run import tls
 from robust_run.clock import Clock
-from robust_run.errors import PlatformError
 from robust_run.launcher.control.server import ControlServer
 from robust_run.launcher.control.sockets import raise_file_limit
 from robust_run.launcher.controller.code.staging import store_folder
@@ -16,7 +15,6 @@ from robust_run.launcher.controller.config import ControllerConfig
 from robust_run.launcher.controller.controller import Controller
 from robust_run.launcher.controller.eviction_list import EvictionList
 from robust_run.launcher.controller.fleet_comparison import FleetComparison
-from robust_run.launcher.controller.handle import Handle, job_facts
 from robust_run.launcher.controller.leadership.alone import AloneWatch
 from robust_run.launcher.controller.leadership.hold import LeadershipHold, take_hold
 from robust_run.launcher.controller.refusals import Refusals
@@ -38,13 +36,12 @@ from robust_run.launcher.model.events import (
     SignalReceived,
 )
 from robust_run.launcher.model.health_events import HealthSeen
-from robust_run.launcher.model.job import NO_PORT, ManyNodes
+from robust_run.launcher.model.job import ManyNodes
 from robust_run.launcher.model.lease_times import HOLD_MARGIN_S, lease_times, longest_hold_s
-from robust_run.launcher.operator.server.server import ApiServer, HttpPlace
 from robust_run.launcher.records.journal import Journal
 from robust_run.launcher.records.run_directory import RunDirectory
-from robust_run.launcher.records.token import metrics_token_here, write_token
 from robust_run.launcher.start.console import Console
+from robust_run.launcher.start.controller_api import serve_people
 from robust_run.launcher.start.controller_records import ControllerRecords
 from robust_run.launcher.start.many.controller_supervisor import REPLACED
 
@@ -131,7 +128,16 @@ class ControllerProcess:
         if not resumed:
             await self._capture(controller)
         self._begin(controller, service, term, resumed=resumed)
-        api = self._serve_people(controller, service)
+        silent_s = service.detector.silent_s
+        api = serve_people(
+            config,
+            controller,
+            self._run_directory,
+            self._clock,
+            self._started_unix_s,
+            silent_s=lambda node: silent_s(node, self._clock.monotonic_s()),
+            say=self._console.say,
+        )
         try:
             await self._wait(hold, service)
             if self._finish is None:
@@ -252,37 +258,6 @@ class ControllerProcess:
 
         code = NodeCode(self._config.spec, os.environ, self._run_directory, self._console.say)
         await capture_first(code.place, controller.tell, self._clock)
-
-    def _serve_people(self, controller: Controller, service: Service) -> ApiServer:
-        config, many = self._config, self._many
-        path = "" if config.temporary else config.run_path
-        facts = job_facts(config.spec, controller, config.host, self._started_unix_s, path)
-        handle = Handle(
-            facts,
-            controller,
-            self._run_directory.journal,
-            lambda node: service.detector.silent_s(node, self._clock.monotonic_s()),
-        )
-        port = config.spec.http_port or 0
-        http = HttpPlace(
-            address=config.spec.http_host,
-            port=port,
-            name=config.address.rpartition(":")[0].strip("[]"),
-            tls_cert=many.tls_cert,
-            tls_key=many.tls_key,
-            tls_ca=many.tls_ca,
-            metrics_token="" if many.insecure else metrics_token_here(many.token_file, os.environ),
-            prometheus_dir=config.spec.prometheus_dir,
-            run_id=config.spec.run_id,
-        )
-        served = http if port != NO_PORT else None
-        api = ApiServer(handle, self._run_directory.path, self._config.token, self._clock, self._console.say, served)
-        try:
-            write_token(self._run_directory.path, self._config.token)
-        except PlatformError as error:
-            self._console.say(str(error))
-        api.start()
-        return api
 
     def _on_finish(self, finish: Finish) -> None:
         self._finish = finish

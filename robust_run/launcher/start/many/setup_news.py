@@ -10,7 +10,8 @@ from robust_run.launcher.agent.places.snapshot_news import read_snapshot
 from robust_run.launcher.control.meeting import Guest, SystemNetwork, in_order, is_loopback
 from robust_run.launcher.model.job import JobSpec, ManyNodes
 from robust_run.launcher.records.run_directory import RunDirectory
-from robust_run.launcher.start.many.joining import Joining, guest_at
+from robust_run.launcher.start.many.dialing import guest_at
+from robust_run.launcher.start.many.joining import Joining
 from robust_run.launcher.start.many.lookout import Lookout
 
 
