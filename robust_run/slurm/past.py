@@ -8,15 +8,8 @@ import msgspec
 
 from robust_run.errors import RobustRunError
 from robust_run.launcher.model.actions import Finish
-from robust_run.launcher.model.events import (
-    AttemptEnded,
-    ControllerResumed,
-    FirstStep,
-    JobStarted,
-    NodeJoined,
-    NodeLost,
-    NodeReturned,
-)
+from robust_run.launcher.model.events import AttemptEnded, FirstStep
+from robust_run.launcher.model.node_events import ControllerResumed, JobStarted, NodeJoined, NodeLost, NodeReturned
 from robust_run.launcher.records.folds.agents import Agents
 from robust_run.launcher.records.folds.evicted import Evicted
 from robust_run.launcher.records.journal import JournalEntry, in_force, read

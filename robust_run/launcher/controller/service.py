@@ -35,19 +35,18 @@ from robust_run.launcher.core.state import JobState
 from robust_run.launcher.model.actions import EndAttempt, Order
 from robust_run.launcher.model.check_events import ChecksSaid, FactsTold, PlaceOpened
 from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
-from robust_run.launcher.model.events import (
+from robust_run.launcher.model.events import NodeEvent, SignalReceived
+from robust_run.launcher.model.job import JobSpec, ManyNodes, Paces, Sights
+from robust_run.launcher.model.lease_times import lease_times
+from robust_run.launcher.model.node_events import (
     LeaseRecorded,
     NodeCannotStart,
-    NodeEvent,
     NodeJoined,
     NodeLeft,
     NodeLost,
     NodeReturned,
     NodeToldToLeave,
-    SignalReceived,
 )
-from robust_run.launcher.model.job import JobSpec, ManyNodes, Paces, Sights
-from robust_run.launcher.model.lease_times import lease_times
 from robust_run.launcher.model.start_notes import Starts
 
 if TYPE_CHECKING:

@@ -10,10 +10,9 @@ from robust_run.launcher.core.attempts import end_attempt, try_to_gather
 from robust_run.launcher.core.membership import counts, evict, name_of, placement_of, ranks_of, recount
 from robust_run.launcher.core.state import CorePolicy, EndCause, Eviction, JobState, Member
 from robust_run.launcher.model.actions import Action, Dismiss, EndAttempt, HostEvicted, Say
-from robust_run.launcher.model.events import (
-    AttemptEnded,
+from robust_run.launcher.model.events import AttemptEnded, Event
+from robust_run.launcher.model.node_events import (
     ControllerResumed,
-    Event,
     NodeCannotStart,
     NodeEvicted,
     NodeJoined,

@@ -25,19 +25,17 @@ from robust_run.launcher.core.diagnosis.rule_book import book_of
 from robust_run.launcher.core.state import JobState, policy_of
 from robust_run.launcher.model.actions import Finish
 from robust_run.launcher.model.code_events import CodeCaptured, RollbackAsked, UpdateStaged
-from robust_run.launcher.model.events import (
-    ControllerResumed,
-    Event,
-    JobStarted,
-    LeaseRecorded,
-    LimitNear,
-    NodeEvicted,
-    NodeReadmitted,
-    SignalReceived,
-)
+from robust_run.launcher.model.events import Event, LimitNear, SignalReceived
 from robust_run.launcher.model.health_events import HealthSeen
 from robust_run.launcher.model.job import ManyNodes
 from robust_run.launcher.model.lease_times import HOLD_MARGIN_S, lease_times, longest_hold_s
+from robust_run.launcher.model.node_events import (
+    ControllerResumed,
+    JobStarted,
+    LeaseRecorded,
+    NodeEvicted,
+    NodeReadmitted,
+)
 from robust_run.launcher.records.journal import Journal
 from robust_run.launcher.records.run_directory import RunDirectory
 from robust_run.launcher.start.console import Console

@@ -18,8 +18,9 @@ from robust_run.launcher.agent.workers.process_tree import become_subreaper
 from robust_run.launcher.controller.controller import Controller
 from robust_run.launcher.core.state import JobState, policy_of
 from robust_run.launcher.core.step import replay
-from robust_run.launcher.model.events import ControllerResumed, JobStarted, NodeEvent, NodeJoined, NodeLost
+from robust_run.launcher.model.events import NodeEvent
 from robust_run.launcher.model.job import JobSpec, NodeInfo
+from robust_run.launcher.model.node_events import ControllerResumed, JobStarted, NodeJoined, NodeLost
 from robust_run.launcher.model.world import as_text
 from robust_run.launcher.records.incidents import IncidentBook
 from robust_run.launcher.records.journal import GONE_S, Journal, events_of

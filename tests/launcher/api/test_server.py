@@ -20,7 +20,8 @@ import pytest
 
 from robust_run.clock import SystemClock
 from robust_run.errors import PlatformError
-from robust_run.launcher.model.events import NodeEvicted, NodeReadmitted, RestartAsked, SignalReceived, Tick
+from robust_run.launcher.model.events import SignalReceived, Tick
+from robust_run.launcher.model.node_events import NodeEvicted, NodeReadmitted, RestartAsked
 from robust_run.launcher.operator.reading.client import ApiTarget, NoAnswerError, node_path
 from robust_run.launcher.operator.reading.place import ApiEndpoint, read_place, write_place
 from robust_run.launcher.operator.server.access import may_read

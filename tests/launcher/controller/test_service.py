@@ -24,19 +24,17 @@ from robust_run.launcher.controller.service import Service
 from robust_run.launcher.core.state import CorePolicy, JobState
 from robust_run.launcher.core.step import step
 from robust_run.launcher.model.actions import Say
-from robust_run.launcher.model.events import (
-    Event,
+from robust_run.launcher.model.events import Event, RankExited, SignalReceived
+from robust_run.launcher.model.job import JobSpec, ManyNodes, NodeInfo, OutputStreams
+from robust_run.launcher.model.lease_times import ETCD_LEASE_S
+from robust_run.launcher.model.node_events import (
     JobStarted,
     NodeCannotStart,
     NodeJoined,
     NodeLeft,
     NodeLost,
     NodeReturned,
-    RankExited,
-    SignalReceived,
 )
-from robust_run.launcher.model.job import JobSpec, ManyNodes, NodeInfo, OutputStreams
-from robust_run.launcher.model.lease_times import ETCD_LEASE_S
 
 POLICY = CorePolicy(
     fewest=2, most=2, max_restarts=3, progress_after_s=600.0, restart_grace_s=3.0, shutdown_timeout_s=30.0, many=True

@@ -13,7 +13,7 @@ import msgspec
 
 from robust_run.decoders import json_decoder
 from robust_run.launcher.model.actions import Finish
-from robust_run.launcher.model.events import ControllerResumed, JobStarted
+from robust_run.launcher.model.node_events import ControllerResumed, JobStarted
 from robust_run.launcher.records.journal import JournalEntry
 
 TAIL_BYTES = 256 << 10
