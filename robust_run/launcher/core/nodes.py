@@ -141,11 +141,9 @@ def lost(policy: CorePolicy, state: JobState, event: NodeLost, now_s: float) -> 
         return _without(policy, state, event.node, None if was_leaving else cause, now_s)
     if state.phase == "gathering":
         return try_to_gather(policy, state, now_s)
-    return (
-        [Say(text=f"node {member.info.name} stopped answering"), *_without_copies(state, event.node)]
-        if was_there
-        else []
-    )
+    if not was_there:
+        return []
+    return [Say(text=f"node {member.info.name} stopped answering"), *_without_copies(state, event.node)]
 
 
 def _without_copies(state: JobState, node: str) -> list[Action]:

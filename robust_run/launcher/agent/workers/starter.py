@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -292,14 +292,3 @@ class Starter:
             stdout=plan.output.stdout,
             stderr=plan.output.stderr,
         )
-
-
-def how_started(daemon_pid: int, choices: Sequence[ladder.StartChoice], why: str) -> str:
-    """Return what to say of an attempt that an agent from a per-user warm process started."""
-    spawned = sum(choice.rung == "spawn" for choice in choices)
-    if not spawned:
-        return f"started from the warm process (pid {daemon_pid})"
-    workers_of_all = "all" if spawned == len(choices) else f"{spawned} of {len(choices)}"
-    return (
-        f"the warm process (pid {daemon_pid}) was used, but {workers_of_all} workers were started from nothing: {why}"
-    )

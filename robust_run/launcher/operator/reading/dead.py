@@ -20,7 +20,8 @@ from robust_run.launcher.operator.views.life import JobLife
 from robust_run.launcher.operator.views.live import with_course
 from robust_run.launcher.operator.views.status import job_view, node_views
 from robust_run.launcher.operator.views.status_types import IncidentView, JobView, NodesView
-from robust_run.launcher.records.journal import JournalEntry, JournalHeader, in_force, read
+from robust_run.launcher.records.journal import JournalEntry, JournalHeader, in_force
+from robust_run.launcher.records.journal_reading import read
 from robust_run.launcher.records.outcome import left
 
 

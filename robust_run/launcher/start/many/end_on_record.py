@@ -40,6 +40,14 @@ def end_in(tail: bytes) -> Finish | None:
     return finish
 
 
+def last_word(finish: Finish) -> str:
+    """Return how the job ended, for the nodes that do not host the controller."""
+    if finish.outcome == "done":
+        return "the job is done"
+    what = "the job failed" if finish.outcome == "failed" else "the job ended"
+    return f"{what}: {'; '.join(filter(None, (finish.sentence, finish.reason)))}"
+
+
 class EndOnRecord:
     """Looks at the journal in a thread of its own: the file system may hang, and nothing waits for it."""
 

@@ -25,7 +25,7 @@ from robust_run.launcher.records.memory_folders import remove_dead_memory, remov
 from robust_run.launcher.records.run_directory import RunDirectory
 from robust_run.launcher.records.token import fetch_key, job_name, job_secret, job_token, keeper_key, read_token
 from robust_run.launcher.start.console import Console
-from robust_run.launcher.start.guard import hold_signals, run_guarded
+from robust_run.launcher.start.guard import held_signals, run_guarded
 from robust_run.launcher.start.many import presence
 from robust_run.launcher.start.many.alone import ControllerAlone
 from robust_run.launcher.start.many.controller_supervisor import ControllerSupervisor, config_of
@@ -57,27 +57,21 @@ def launch_many(
         tls.client_context(many.tls_cert, many.tls_key, many.tls_ca)  # mistakes are said before anything is started
     cell = Cell()
     guard = os.getpid()
-    mask = hold_signals(spec.end_signals)
-    remove_dead_memory()
+    with held_signals(spec.end_signals) as mask:
+        remove_dead_memory()
 
-    def agent(lifeline: int) -> int:
-        if resumed is not None and resumed.agent:
-            config = config_of(spec, token, RunDirectory.resume(resumed.run_path), resumed.agent, guard, resume=True)
-            return ControllerAlone(spec, many, env, mask, lifeline, config).run()
-        return _NodeOfMany(spec, many, env, token, cell, guard, mask, lifeline, resumed, scheduler).run()
+        def agent(lifeline: int) -> int:
+            if resumed is not None and resumed.agent:
+                config = config_of(
+                    spec, token, RunDirectory.resume(resumed.run_path), resumed.agent, guard, resume=True
+                )
+                return ControllerAlone(spec, many, env, mask, lifeline, config).run()
+            return _NodeOfMany(spec, many, env, token, cell, guard, mask, lifeline, resumed, scheduler).run()
 
-    try:
         try:
-            return run_guarded(
-                agent,
-                spec.end_signals,
-                mask,
-                fence=cell,
-            )
+            return run_guarded(agent, spec.end_signals, mask, fence=cell)
         finally:
             remove_memory_folders(guard)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _token(many: ManyNodes, env: Mapping[str, str], resumed: Resumed | None) -> str:
