@@ -416,6 +416,17 @@ def test_a_body_that_never_comes_is_given_up(serve: Serve, authorised: dict[str,
     connection.close()
 
 
+def test_a_body_that_comes_in_pieces_is_put_together(serve: Serve, authorised: dict[str, str]) -> None:
+    served = serve(http_place=TCP)
+    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=60)
+    connection.request("POST", "/v1/checks", b'{"nodes": [', {**authorised, **JSON, "Content-Length": "21"})
+    assert served.tcp().get("/v1/status")  # by now the first piece is there
+    connection.send(b'"nobody"]}')
+    answer = connection.getresponse()
+    assert b"is not a request" not in answer.read()
+    connection.close()
+
+
 # --- starting and ending ---
 
 

@@ -16,9 +16,10 @@ from robust_run.launcher.model.job import JobSpec
 
 if TYPE_CHECKING:
     from robust_run.launcher.agent.output.wiring import ChildFds
-    from robust_run.launcher.agent.warm.host import Standby, StandbyWatcher, StartsWarm, WarmHost
+    from robust_run.launcher.agent.warm.host import Standby, StandbyWatcher, WarmHost
     from robust_run.launcher.agent.warm.identity import Identity
     from robust_run.launcher.agent.warm.warm_handoff import WarmHandoff
+    from robust_run.launcher.agent.workers.store import StartsHelpers
 
 #: A warm process that died is replaced at most so many times in a job. One that was let go does not count.
 WARM_REPLACEMENTS = 2
@@ -60,7 +61,7 @@ class Starter:
         spec: JobSpec,
         env: Mapping[str, str],
         setup: workers.ChildSetup,
-        start_helper: StartsWarm,
+        start_helper: StartsHelpers,
         tell: Callable[[NodeEvent], None],
         given: WarmHandoff | None = None,
         python: str | None = None,
