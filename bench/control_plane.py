@@ -42,8 +42,10 @@ from sidebyside import machine, numbers, spread, unwind_on_sigterm
 
 from robust_run.launcher.control.sockets import raise_file_limit
 from robust_run.launcher.model.actions import OpenStore, RecordIncident
-from robust_run.launcher.model.events import AttemptStarted, NodeJoined, NodeLost, RankExited
-from robust_run.launcher.records.journal import JournalEntry, read
+from robust_run.launcher.model.events import AttemptStarted, RankExited
+from robust_run.launcher.model.node_events import NodeJoined, NodeLost
+from robust_run.launcher.records.journal import JournalEntry
+from robust_run.launcher.records.journal_reading import read
 
 COLUMNS = {
     "join_s": "join s",

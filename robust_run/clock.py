@@ -28,3 +28,12 @@ class SystemClock:
     def unix_s(self) -> float:
         """Return the wall time."""
         return time.time()
+
+
+def seconds_of(text: str, units: str = "smhd") -> float:
+    """Return the seconds of `90s`, `30m`, `8h`, `2d` or a bare number, as people type them; NaN for what is no time."""
+    unit = text[-1:] if text[-1:] in units else ""
+    try:
+        return float(text[:-1] if unit else text) * {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}[unit]
+    except ValueError:
+        return float("nan")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from robust_run.clock import seconds_of
 from robust_run.errors import RobustRunError, UserError
 from robust_run.json_output import print_document
 from robust_run.launcher.operator.commands.job_commands import COMMANDS
@@ -29,7 +30,7 @@ LATE_GROUPS = {
     "check": ("robust_run.health.commands.check", "check"),
     "code": ("robust_run.launcher.operator.code.commands", "code"),
     "update": ("robust_run.launcher.operator.code.commands", "update"),
-    "ckpt": ("robust_run.ckpt_io.commands", "ckpt"),
+    "ckpt": ("robust_run.ckpt_io.commands.ckpt", "ckpt"),
     "env": ("robust_run.snapshot.commands", "env"),
     "image": ("robust_run.prefetch.commands", "image"),
     "explain": ("robust_run.launcher.operator.commands.explain_command", "explain"),
@@ -56,7 +57,6 @@ EXAMPLES = (
     ("robust incident", "the newest failure: verdict, evidence, what was done"),
     ("robust ckpt restore hdfs://nn/ckpt/step-4000 /local/ckpt", "bring a checkpoint here, verified"),
 )
-_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def main() -> None:
@@ -242,11 +242,7 @@ def parse_duration_s(text: str) -> float | None:
     word = text.strip().lower()
     if word == "never":
         return None
-    number, unit_s = (word[:-1], _UNITS_S[word[-1]]) if word[-1:] in _UNITS_S else (word, 1.0)
-    try:
-        seconds = float(number) * unit_s
-    except ValueError:
-        seconds = -1.0
+    seconds = seconds_of(word)
     if not 0 < seconds < 1e9:
         raise UserError(f"--idle-limit {text!r} is no time; write 90s, 30m, 8h, 2d or never")
     return seconds

@@ -11,16 +11,8 @@ import msgspec
 from robust_run.launcher.core.state import JobState
 from robust_run.launcher.core.step import step
 from robust_run.launcher.model.actions import Dismiss, EndAttempt, Finish, JobEnds, OpenStore, StartAttempt, WakeAt
-from robust_run.launcher.model.events import (
-    Event,
-    NodeEvent,
-    NodeJoined,
-    NodeLeft,
-    NodeLost,
-    NodeReturned,
-    NodeToldToLeave,
-    Tick,
-)
+from robust_run.launcher.model.events import Event, NodeEvent, Tick
+from robust_run.launcher.model.node_events import NodeJoined, NodeLeft, NodeLost, NodeReturned, NodeToldToLeave
 
 if TYPE_CHECKING:
     from simulated_agent import Agent

@@ -22,16 +22,9 @@ from robust_run.health.types import Finding
 from robust_run.launcher.core.state import CorePolicy, JobState
 from robust_run.launcher.core.step import replay
 from robust_run.launcher.model.actions import Finish, OpenStore, RecordIncident, StartAttempt
-from robust_run.launcher.model.events import (
-    ControllerResumed,
-    Event,
-    JobStarted,
-    NodeLeft,
-    NodeToldToLeave,
-    SpawnFailed,
-    StoreLost,
-)
+from robust_run.launcher.model.events import Event, SpawnFailed, StoreLost
 from robust_run.launcher.model.job import Placement
+from robust_run.launcher.model.node_events import ControllerResumed, JobStarted, NodeLeft, NodeToldToLeave
 
 PEER = Finding(kind="peer_connection", line="Connection closed by peer", exception="RuntimeError")
 BUG = Finding(

@@ -10,10 +10,9 @@ from robust_run.health.types import Finding
 from robust_run.launcher.core.state import CorePolicy, JobState
 from robust_run.launcher.core.step import step
 from robust_run.launcher.model.actions import Action, EndAttempt, HostEvicted, RecordIncident, StartAttempt
-from robust_run.launcher.model.events import (
-    AttemptEnded,
-    AttemptStarted,
-    Event,
+from robust_run.launcher.model.events import AttemptEnded, AttemptStarted, Event, RankExited, StoreOpened, Tick
+from robust_run.launcher.model.job import NodeInfo, Placement, Progress, RankEvidence
+from robust_run.launcher.model.node_events import (
     JobStarted,
     NodeEvicted,
     NodeJoined,
@@ -22,11 +21,7 @@ from robust_run.launcher.model.events import (
     NodeReadmitted,
     NodeReturned,
     NodeToldToLeave,
-    RankExited,
-    StoreOpened,
-    Tick,
 )
-from robust_run.launcher.model.job import NodeInfo, Placement, Progress, RankEvidence
 from robust_run.launcher.records.folds.evicted import Evicted
 from robust_run.launcher.records.journal import JournalEntry
 

@@ -8,18 +8,12 @@ import msgspec
 
 from robust_run.errors import RobustRunError
 from robust_run.launcher.model.actions import Finish
-from robust_run.launcher.model.events import (
-    AttemptEnded,
-    ControllerResumed,
-    FirstStep,
-    JobStarted,
-    NodeJoined,
-    NodeLost,
-    NodeReturned,
-)
+from robust_run.launcher.model.events import AttemptEnded, FirstStep
+from robust_run.launcher.model.node_events import ControllerResumed, JobStarted, NodeJoined, NodeLost, NodeReturned
 from robust_run.launcher.records.folds.agents import Agents
 from robust_run.launcher.records.folds.evicted import Evicted
-from robust_run.launcher.records.journal import JournalEntry, in_force, read
+from robust_run.launcher.records.journal import JournalEntry, in_force
+from robust_run.launcher.records.journal_reading import read
 
 #: A start that lived that long got somewhere, whatever its program tells of itself.
 LONG_S = 600.0

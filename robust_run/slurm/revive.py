@@ -12,9 +12,9 @@ import sys
 from collections.abc import Mapping
 
 from robust_run.launcher.agent.node import Node
-from robust_run.launcher.model.events import NodeReadmitted
 from robust_run.launcher.model.job_parts import SlurmUse
 from robust_run.launcher.model.links import ControllerLink
+from robust_run.launcher.model.node_events import NodeReadmitted
 from robust_run.launcher.records.folds.evicted import MARKS, EvictedNow
 from robust_run.launcher.records.journal import JournalEntry, Terms
 from robust_run.slurm.node_state import answers, is_down, slurmd_at

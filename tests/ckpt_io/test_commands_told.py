@@ -19,7 +19,7 @@ from made_checkpoints import UNIT_BYTES, make_checkpoint
 from safetensors.torch import save_file
 
 from robust_run.ckpt_io import dcp
-from robust_run.ckpt_io.commands import ckpt
+from robust_run.ckpt_io.commands.ckpt import ckpt
 from robust_run.ckpt_io.errors import CheckpointError
 from robust_run.ckpt_io.rules.layout import copy_path
 from robust_run.ckpt_io.rules.manifest import decode, encode
@@ -75,7 +75,7 @@ def test_latest_is_a_path_for_scripts_and_harmless_on_a_terminal(typed: Typed, t
     assert typed("latest", tmp_path)[1] == f"{tmp_path}/x{ESCAPE}\n"
     ours, theirs = pty.openpty()
     try:
-        command = "import sys; from robust_run.ckpt_io.commands import ckpt; ckpt(sys.argv[1:])"
+        command = "import sys; from robust_run.ckpt_io.commands.ckpt import ckpt; ckpt(sys.argv[1:])"
         subprocess.run([sys.executable, "-c", command, "latest", tmp_path], stdout=theirs, check=True, timeout=60)
         said = os.read(ours, 4096).decode()
     finally:

@@ -24,7 +24,7 @@ from servers.awkward import Request, awkward_server
 
 from robust_run.ckpt_io.address import parse
 from robust_run.ckpt_io.catalog import latest, list_checkpoints, prune
-from robust_run.ckpt_io.commands import ckpt
+from robust_run.ckpt_io.commands.ckpt import ckpt
 from robust_run.ckpt_io.copying.restore import restore
 from robust_run.ckpt_io.copying.sources import open_source
 from robust_run.ckpt_io.errors import CheckpointError

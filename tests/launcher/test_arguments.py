@@ -17,7 +17,7 @@ from robust_run.errors import UserError
 from robust_run.launcher.start.options.arguments import canonical
 from robust_run.launcher.start.options.command import parse
 from robust_run.launcher.start.options.options import OPTIONS, OURS, OptionDescription
-from robust_run.launcher.start.options.streams import split_filters
+from robust_run.launcher.start.options.run_output import split_filters
 
 
 def refusal(*argv: str) -> str:

@@ -18,19 +18,10 @@ from robust_run.launcher.core.step import replay
 from robust_run.launcher.model.actions import EndAttempt, Finish, OpenStore, RecordIncident, StartAttempt, WakeAt
 from robust_run.launcher.model.events import (
     AttemptEnded,
-    ControllerResumed,
     Event,
     GuardLost,
-    JobStarted,
     LimitNear,
-    NodeCannotStart,
-    NodeEvicted,
-    NodeJoined,
-    NodeLeft,
-    NodeLost,
-    NodeReturned,
     RankExited,
-    RestartAsked,
     SignalReceived,
     SpawnFailed,
     StoreLost,
@@ -38,6 +29,17 @@ from robust_run.launcher.model.events import (
     Tick,
 )
 from robust_run.launcher.model.job import NodeInfo, Placement, Progress, RankEvidence
+from robust_run.launcher.model.node_events import (
+    ControllerResumed,
+    JobStarted,
+    NodeCannotStart,
+    NodeEvicted,
+    NodeJoined,
+    NodeLeft,
+    NodeLost,
+    NodeReturned,
+    RestartAsked,
+)
 
 #: A rank failed: the others get SIGTERM and the grace; the node waits for them, not the core.
 AFTER_A_FAILURE = EndAttempt(attempt=0, signal=15, grace_s=3)

@@ -13,9 +13,10 @@ from robust_run.health.types import Event as Sign
 from robust_run.health.types import Finding
 from robust_run.launcher.model.actions import Action, HostEvicted
 from robust_run.launcher.model.check_events import Decided, Diagnosed, StandbyChecked
-from robust_run.launcher.model.events import Event, HangSuspected, Inquired, NodeEvicted, NodeJoined, NodeReadmitted
+from robust_run.launcher.model.events import Event, HangSuspected, Inquired
 from robust_run.launcher.model.health_events import HealthSeen, RuleSpoke
 from robust_run.launcher.model.job import NodeInfo
+from robust_run.launcher.model.node_events import NodeEvicted, NodeJoined, NodeReadmitted
 from robust_run.launcher.records.folds.evicted import Evicted, EvictedNow
 from robust_run.launcher.records.journal import JournalEntry
 from robust_run.slurm.past import judge

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from jobs import run, running, script, wait_for
 
-from robust_run.launcher.records.journal import read as read_journal
+from robust_run.launcher.records.journal_reading import read as read_journal
 
 ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, "-m", "robust_run")

@@ -14,9 +14,11 @@ from robust_run.errors import UserError
 from robust_run.launcher.core.state import policy_of
 from robust_run.launcher.core.step import replay
 from robust_run.launcher.model.actions import OpenStore
-from robust_run.launcher.model.events import JobStarted, NodeJoined, RankExited, StoreOpened
+from robust_run.launcher.model.events import RankExited, StoreOpened
 from robust_run.launcher.model.job import JobSpec, NodeInfo, OutputStreams, Std
-from robust_run.launcher.records.journal import Journal, in_force, read
+from robust_run.launcher.model.node_events import JobStarted, NodeJoined
+from robust_run.launcher.records.journal import Journal, in_force
+from robust_run.launcher.records.journal_reading import read
 
 SPEC = JobSpec(
     argv=("python", "train.py"),

@@ -9,10 +9,11 @@ import pytest
 
 from robust_run.clock import SystemClock
 from robust_run.launcher.model.actions import Action, Finish, OpenStore
-from robust_run.launcher.model.events import Event, LeaseRecorded, Tick
+from robust_run.launcher.model.events import Event, Tick
 from robust_run.launcher.model.job import JobSpec, ManyNodes, OutputStreams
 from robust_run.launcher.model.job_identity import identity_of
 from robust_run.launcher.model.lease_times import longest_hold_s
+from robust_run.launcher.model.node_events import LeaseRecorded
 from robust_run.launcher.records.journal import Journal
 from robust_run.launcher.records.left_behind import left_for_s
 from robust_run.launcher.records.rendezvous_marks import RendezvousMark, marks_folder, write_mark

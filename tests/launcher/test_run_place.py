@@ -11,7 +11,7 @@ from worlds import Machine
 from robust_run.errors import UserError
 from robust_run.launcher.model.world import World
 from robust_run.launcher.start.options.command import parse
-from robust_run.launcher.start.options.run_place import resolve_log_dir, resolve_run_id
+from robust_run.launcher.start.options.run_output import resolve_log_dir, resolve_run_id
 
 
 @pytest.fixture

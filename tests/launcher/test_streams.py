@@ -10,7 +10,7 @@ from torch.distributed.elastic.multiprocessing import api
 from robust_run.errors import UserError
 from robust_run.launcher.model.job import OutputStreams, Std
 from robust_run.launcher.start.options.command import parse
-from robust_run.launcher.start.options.streams import resolve_streams, split_filters
+from robust_run.launcher.start.options.run_output import resolve_streams, split_filters
 
 BOTH, OUT, ERR, NEITHER = Std(out=True, err=True), Std(out=True), Std(err=True), Std()
 

@@ -113,7 +113,7 @@ class FakeTorch:
             _world=SimpleNamespace(pg_group_ranks={self.group: {3: 0, 7: 1}}),
         )
         ring.create(self.path, 3, 8)
-        worker = load_worker_side()
+        self.worker = worker = load_worker_side()
         self.ring = worker.load("recorder").Ring(self.path, self.errors.append)
         library = SimpleNamespace(ProcessGroup=ProcessGroup, Work=Work)
         self.hooks = hooks = worker.load("hooks").Hooks(
@@ -487,7 +487,7 @@ def test_who_makes_calls_that_others_ask_for_by_rpc_is_in_doubt(torch: FakeTorch
     agents = []
     api = SimpleNamespace(_init_rpc_states=agents.append, _is_current_rpc_agent_set=lambda: is_there)
     torch.group.allreduce([Tensor(1)])
-    torch.hooks.watch_rpc(api)
+    torch.worker.load("lifecycle").watch_rpc(torch.ring, api)
     assert torch.trace.doubts == ((DOUBTS[SERVING],) if is_there else ())
     api._init_rpc_states("agent")
     assert (agents, torch.trace.doubts) == (["agent"], (DOUBTS[SERVING],))

@@ -14,6 +14,7 @@ import mfusepy
 from robust_run.ckpt_io.memory_dir.attributes import attributes, of_memory, of_storage
 from robust_run.ckpt_io.memory_dir.committing import Committing
 from robust_run.ckpt_io.memory_dir.memory_file import read_into
+from robust_run.ckpt_io.memory_dir.name_operations import NameOperations
 from robust_run.ckpt_io.memory_dir.names import Kept, Names
 from robust_run.ckpt_io.memory_dir.open_files import OpenFiles, Reading
 from robust_run.ckpt_io.memory_dir.writing import Make, WrittenFile, closed_wrong
@@ -23,7 +24,7 @@ from robust_run.ckpt_io.mount.operations import BLOCK_BYTES, inner
 _WRITES = os.O_WRONLY | os.O_RDWR
 
 
-class MemoryOperations(mfusepy.Operations):  # type: ignore[misc,unused-ignore]
+class MemoryOperations(NameOperations):
     """A folder of plain files. Called from several threads."""
 
     use_ns = True
@@ -40,10 +41,10 @@ class MemoryOperations(mfusepy.Operations):  # type: ignore[misc,unused-ignore]
         callers: Callers | None = None,
     ) -> None:
         """`make`: makes an empty file. `say`: a line for people."""
-        self._layers, self._make, self._free_bytes = layers, make, free_bytes
+        super().__init__(layers, OpenFiles())
+        self._make, self._free_bytes = make, free_bytes
         self._on_ready = on_ready
         self._callers = callers or Callers()
-        self._files = OpenFiles()
         self._committing = Committing(layers, say)
         layers.is_written = self._is_written
 
@@ -259,75 +260,6 @@ class MemoryOperations(mfusepy.Operations):  # type: ignore[misc,unused-ignore]
             each for each in self._files.all_written() if each.name == written.name and each.authors.has(caller.process)
         ]
         return openings == [written] and self._callers.has_another(caller.process, f"/{written.name}")
-
-    # --- names
-
-    def rename(self, old: str, new: str) -> int:
-        """Give a file or folder another name; what is being written under it gets that when it is closed."""
-        was, name = inner(old), inner(new)
-        if self._layers.kind_of(was) != "gone":
-            self._layers.rename(was, name)
-        elif not self._files.writers(was):
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
-        with self._files.lock:
-            for written in self._files.all_written():
-                if written.name == was:
-                    written.name = name
-                elif written.name.startswith(f"{was}/"):
-                    written.name = name + written.name[len(was) :]
-                elif written.name == name:
-                    written.name = ""
-        return 0
-
-    def unlink(self, path: str) -> int:
-        """Remove a file. Who is writing it goes on, to nowhere."""
-        name = inner(path)
-        writers = self._files.writers(name)
-        for written in writers:
-            written.name = ""
-        if not writers or self._layers.kind_of(name) != "gone":
-            self._layers.remove(name)
-        return 0
-
-    def symlink(self, target: str, source: str) -> int:
-        """Make a link."""
-        self._layers.make_link(inner(target), source)
-        return 0
-
-    def link(self, target: str, source: str) -> int:  # noqa: ARG002
-        """Refuse."""
-        raise OSError(errno.EOPNOTSUPP, "no second names")
-
-    def mkdir(self, path: str, mode: int) -> int:
-        """Make a folder."""
-        self._layers.make_folder(inner(path), stat.S_IMODE(mode))
-        return 0
-
-    def rmdir(self, path: str) -> int:
-        """Remove an empty folder."""
-        if any(each.name.startswith(f"{inner(path)}/") for each in self._files.all_written()):
-            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
-        self._layers.remove_folder(inner(path))
-        return 0
-
-    def chmod(self, path: str | None, mode: int) -> int:
-        """Set the mode."""
-        if path is None:
-            return 0  # of a file that has no name any more
-        name = inner(path)
-        for written in self._files.writers(name):
-            written.mode = stat.S_IMODE(mode)
-        if self._layers.kind_of(name) != "gone":
-            self._layers.change_mode(name, stat.S_IMODE(mode))
-        return 0
-
-    def chown(self, path: str, uid: int, gid: int) -> int:  # noqa: ARG002
-        """Nothing."""
-        return 0
-
-    def utimens(self, path: str, times: Any = None) -> int:  # noqa: ARG002
-        """Nothing: a file's time is when it was closed."""
-        return 0
 
     def calling_thread(self) -> int:
         """Return the thread that the kernel says is calling; 0 if it cannot be named here."""

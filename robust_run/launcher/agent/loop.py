@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from robust_run.errors import InternalError
-from robust_run.launcher.agent.helper_listeners import HelperListeners
 from robust_run.launcher.agent.housekeeping import Housekeeping
 from robust_run.launcher.agent.signals import AgentSignals
 from robust_run.launcher.model.events import SignalPassedOn
@@ -24,11 +23,41 @@ if TYPE_CHECKING:
     from robust_run.launcher.agent.memory.flush import LastFlush
     from robust_run.launcher.agent.node import Node
     from robust_run.launcher.agent.signals import Scheduler
+    from robust_run.launcher.agent.workers.store import StoreHost
     from robust_run.launcher.model.links import ControllerLink
+
 
 HOUSEKEEPING_S = 1.0
 #: Sensors wait so long for the first workers' sake.
 SENSORS_AFTER_S = 1.0
+
+
+class HelperListeners:
+    """Listeners on the sockets of an agent's helper processes."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, store: StoreHost) -> None:
+        self._loop = loop
+        self._store = store
+
+    def listen(self, sock: socket.socket, call: Callable[[], None] | None) -> None:
+        """Call whenever there is something to read; None: not any more."""
+        if sock.fileno() >= 0:
+            self._loop.remove_reader(sock.fileno())
+            if call is not None:
+                self._loop.add_reader(sock.fileno(), call)
+
+    def listen_to_store(self) -> None:
+        """Listen to the store's process, which may be a new one."""
+        descriptor = self._store.fileno()
+        if descriptor is not None:
+            self._loop.add_reader(descriptor, self._read_store, descriptor)
+
+    def _read_store(self, descriptor: int) -> None:
+        self._loop.remove_reader(descriptor)
+        if self._store.fileno() != descriptor:
+            return
+        self._store.read()
+        self.listen_to_store()
 
 
 def run(agent: Agent, node: Node, link: ControllerLink, lifeline: int, scheduler: Scheduler | None = None) -> int:

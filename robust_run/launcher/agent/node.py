@@ -11,10 +11,11 @@ from robust_run.errors import PlatformError
 from robust_run.harmless import Harmless
 from robust_run.launcher.agent.output.route import OutputRouter
 from robust_run.launcher.agent.places.workplace import Workplace
+from robust_run.launcher.agent.warm.ladder import how_started
 from robust_run.launcher.agent.workers import workers
 from robust_run.launcher.agent.workers.devices import has_nvidia
 from robust_run.launcher.agent.workers.environment import RankPlace, worker_argv, worker_environment
-from robust_run.launcher.agent.workers.starter import Starter, StartPlan, how_started
+from robust_run.launcher.agent.workers.starter import Starter, StartPlan
 from robust_run.launcher.agent.workers.store import (
     DIED,
     Listener,

@@ -38,13 +38,7 @@ from robust_run.launcher.model.events import (
     AttemptStarted,
     Event,
     FirstStep,
-    LeaseRecorded,
     LimitNear,
-    NodeEvicted,
-    NodeJoined,
-    NodeReadmitted,
-    NodeReturned,
-    RestartAsked,
     SignalReceived,
     StoreOpened,
     Tick,
@@ -52,6 +46,14 @@ from robust_run.launcher.model.events import (
     WarmRefused,
 )
 from robust_run.launcher.model.job import Paces, Sights
+from robust_run.launcher.model.node_events import (
+    LeaseRecorded,
+    NodeEvicted,
+    NodeJoined,
+    NodeReadmitted,
+    NodeReturned,
+    RestartAsked,
+)
 from robust_run.launcher.model.resume_events import LookForCheckpoints, MemoryPeers, MemoryStrides, ResumeChosen
 from robust_run.launcher.records.incidents import IncidentBook
 from robust_run.launcher.records.journal import Journal

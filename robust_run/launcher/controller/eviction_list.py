@@ -10,8 +10,9 @@ from robust_run.clock import Clock
 from robust_run.errors import RobustRunError
 from robust_run.launcher.core.state import Eviction, JobState
 from robust_run.launcher.model.check_events import Diagnosed, StandbyChecked
-from robust_run.launcher.model.events import AttemptEnded, Event, Inquired, NodeEvicted, NodeReadmitted
+from robust_run.launcher.model.events import AttemptEnded, Event, Inquired
 from robust_run.launcher.model.health_events import HealthSeen
+from robust_run.launcher.model.node_events import NodeEvicted, NodeReadmitted
 from robust_run.launcher.records import evictions
 
 

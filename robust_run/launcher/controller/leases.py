@@ -16,8 +16,8 @@ from typing import Protocol
 
 from robust_run.launcher.core.failure_detector import FailureDetector
 from robust_run.launcher.core.lateness import WINDOW_S, Lateness
-from robust_run.launcher.model.events import LeaseRecorded
 from robust_run.launcher.model.lease_times import MARGIN_S, LeaseTimes, adapted, quiet_s
+from robust_run.launcher.model.node_events import LeaseRecorded
 
 #: Lateness that is not noted: it is far below what a lease has room for, and ten thousand nodes are never quite on time.
 NOT_NOTED_S = 0.05

@@ -20,13 +20,13 @@ What comes later: once a node is heard again, the others that were silent with i
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 
-from robust_run.launcher.controller.alone import HELD_UP_S
+from robust_run.launcher.controller.leadership.alone import HELD_UP_S
 from robust_run.launcher.controller.leases import Leases
 from robust_run.launcher.core.failure_detector import FailureDetector
-from robust_run.launcher.core.state import Member
+from robust_run.launcher.core.state import JobState
 from robust_run.launcher.model.lease_times import LATE_STEPS_S, MARGIN_S, LeaseTimes
 
 #: A node that speaks every second is not silent before it has been for so many of its heartbeats.
@@ -57,7 +57,7 @@ def silent_after_s(times: LeaseTimes, heartbeat_s: float) -> float:
 
 
 def sight_of(
-    members: Iterable[Member],
+    state: JobState,
     detector: FailureDetector,
     leases: Leases,
     line: Collection[str],
@@ -65,11 +65,13 @@ def sight_of(
     after_s: float,
     now_s: float,
 ) -> Sight | None:
-    """Return what is seen of the nodes that the job can use, None where none of them is silent.
+    """Return what is seen of the nodes that the job can use, None where none of them is silent, or the job is being ended.
 
-    `members`: that are not evicted; `line`: HOST:PORT of those in line to lead; `own`: the agent of this leader's node.
+    `line`: HOST:PORT of those in line to lead; `own`: the agent of this leader's node.
     """
-    members = tuple(members)
+    if detector.longest_silence_s(now_s) < after_s or state.is_stopping or state.is_over:
+        return None
+    members = [each for each in state.members.values() if each.info.name not in state.evicted]
     nodes = [(member.info, detector.heard_at_s(member.info.id)) for member in members if member.present]
     silent = [(info, at_s) for info, at_s in nodes if at_s is not None and now_s - at_s >= after_s and info.id != own]
     late_s = [leases.late_s(info.id, now_s) for info, _ in silent]

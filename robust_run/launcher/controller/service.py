@@ -1,14 +1,13 @@
-"""The controller's side of all connections: who may join, who has gone silent, and the way of orders to their nodes."""
+"""The controller's side of all connections: who has gone silent, and the way of orders to their nodes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from robust_run.clock import Clock
 from robust_run.launcher.control import frames
-from robust_run.launcher.control.greeting import OTHER_JOB, digest
+from robust_run.launcher.control.greeting import digest
 from robust_run.launcher.control.messages import (
     CandidateList,
     CodeWanted,
@@ -25,34 +24,34 @@ from robust_run.launcher.control.messages import (
 )
 from robust_run.launcher.control.peer import Peer
 from robust_run.launcher.control.server import ControlServer
-from robust_run.launcher.controller.alone import Company
+from robust_run.launcher.controller.admission import Admission
+from robust_run.launcher.controller.leadership.succession import Succession
 from robust_run.launcher.controller.leases import LeaseJournal, Leases
 from robust_run.launcher.controller.out_of_sight import SightWatch, sight_of
 from robust_run.launcher.core.failure_detector import FailureDetector
 from robust_run.launcher.core.membership import fewest_of
 from robust_run.launcher.core.rebase import rebase, rebased_sights
+from robust_run.launcher.core.state import JobState
 from robust_run.launcher.model.actions import EndAttempt, Order
 from robust_run.launcher.model.check_events import ChecksSaid, FactsTold, PlaceOpened
 from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
-from robust_run.launcher.model.events import (
+from robust_run.launcher.model.events import NodeEvent, SignalReceived
+from robust_run.launcher.model.job import JobSpec, ManyNodes, Paces, Sights
+from robust_run.launcher.model.lease_times import lease_times
+from robust_run.launcher.model.node_events import (
     LeaseRecorded,
     NodeCannotStart,
-    NodeEvent,
     NodeJoined,
     NodeLeft,
     NodeLost,
     NodeReturned,
     NodeToldToLeave,
-    SignalReceived,
 )
-from robust_run.launcher.model.job import JobSpec, ManyNodes, Paces, Sights
-from robust_run.launcher.model.lease_times import lease_times
 from robust_run.launcher.model.start_notes import Starts
 
 if TYPE_CHECKING:
     from robust_run.launcher.controller.code.sending import CodeSending
     from robust_run.launcher.controller.controller import Controller
-    from robust_run.launcher.controller.handing_over import Line
 
 #: How often silence is looked for.
 LOOK_S = 0.1
@@ -96,13 +95,12 @@ class Service:
         self._term = term
         self._setup = setup
         self._setup_digest = digest(setup or b"")
-        self._peers: dict[str, Peer] = {}
-        self._candidates: tuple[str, ...] = ()
+        self.peers: dict[str, Peer] = {}
+        """The connected agents, by their ids."""
+        self.succession = Succession(self, many, host_agent)
+        self._admission = Admission(spec, many, run_id)
         self._newest: tuple[Order, bytes] | None = None
         """The order that was sent last, and its frame: the same order for many nodes is encoded once."""
-        self._is_begun = False
-        self._by_node_rank: dict[int, list[str]] | None = None
-        """Agents that were given a --node-rank; None: not collected yet."""
 
     # --- Outbox
 
@@ -110,7 +108,7 @@ class Service:
         """Pass an order on to an agent that is connected."""
         if self._clock.monotonic_s() >= self.leads_until_s:
             return  # somebody else may lead by now
-        peer = self._peers.get(node)
+        peer = self.peers.get(node)
         if peer is None:
             return
         if self._newest is None or self._newest[0] is not order:
@@ -120,21 +118,7 @@ class Service:
     @property
     def connected(self) -> int:
         """How many agents are connected."""
-        return len(self._peers)
-
-    def company(self) -> Company:
-        """Return what is known of this leader's being alone (see `alone`)."""
-        state = self.controller.state if self.controller is not None else None
-        others = len(self._peers) - (self._host_agent in self._peers)
-        if state is None or others or self._host_agent not in self._peers:
-            return Company(others=others, is_stuck=False, lost_at_s=None)
-        assert self.controller is not None
-        followers = [each for each in state.members.values() if each.gone == "lost" and each.info.candidate]
-        return Company(
-            others=0,
-            is_stuck=state.runs_nothing and state.usable < fewest_of(self.controller.policy, state),
-            lost_at_s=max((each.since_s for each in followers), default=None),
-        )
+        return len(self.peers)
 
     # --- Handler
 
@@ -143,25 +127,21 @@ class Service:
         controller = self.controller
         if controller is None:
             return JoinRefused(reason="the controller is starting", final=False)
-        if hello.term > self._term and self._many.controller_standby:
-            return JoinRefused(
-                reason=f"this controller has term {self._term}, a newer one has {hello.term}", final=False
-            )
-        refusal = self._refusal(hello)
+        refusal = self._admission.refusal(hello, self._term)
         if refusal is None and hello.asks_setup:
             return self._welcome(setup=self._setup)
         if refusal is None and hello.cannot_start:
             controller.tell(NodeCannotStart(name=hello.node.name, reason=hello.cannot_start))
             return JoinRefused(reason="the job knows that this node cannot start")
-        refusal = refusal or self._taken(hello)
+        refusal = refusal or self._admission.taken(hello, controller.state, self.peers)
         if refusal is not None:
             return refusal
         self._outrank(hello.term)
         node = hello.node
-        old = self._peers.get(node.id)
+        old = self.peers.get(node.id)
         if old is not None:
             old.drop("the same agent connected again")
-        self._peers[node.id] = peer
+        self.peers[node.id] = peer
         now_s = self._clock.monotonic_s()
         if self.sight.is_lost and self.detector.silent_s(node.id, now_s) is not None:
             self._sees_again(now_s)
@@ -172,7 +152,7 @@ class Service:
             controller.tell(NodeReturned(node=node.id, attempt=hello.attempt, name=node.name))
         else:
             controller.tell(NodeJoined(node=node, attempt=hello.attempt))
-        self._end_stale(peer, hello.attempt)
+        self._end_stale(controller.state, peer, hello.attempt)
         self._line_up()
         return self._welcome(lease_s=self.leases.connected(node.id, now_s).lease_s)
 
@@ -192,7 +172,7 @@ class Service:
             rdzv_id=self._spec.rdzv_id,
             heartbeat_s=self._many.heartbeat_s,
             lease_s=self.times.lease_s if lease_s is None else lease_s,
-            candidates=self._candidates,
+            candidates=self.succession.candidates,
             setup=setup,
             setup_digest=self._setup_digest,
         )
@@ -205,58 +185,18 @@ class Service:
         if self.server is not None:
             self.server.beat_term = term
 
-    def _refusal(self, hello: Hello) -> JoinRefused | None:
-        """Return why an agent does not belong here, None if it does."""
-        named = {self._run_id, self._spec.rdzv_id, ""}
-        if hello.job not in named:
-            return JoinRefused(
-                reason=f"job {hello.job!r} is not the one that runs here, which is {self._spec.rdzv_id!r} "
-                f"(--rdzv-id, --run-id); {OTHER_JOB}"
-            )
-        mine = f"{self._many.fewest}:{self._many.most}"
-        if hello.nnodes and hello.nnodes != mine:
-            return JoinRefused(
-                reason=f"--nnodes {hello.nnodes} on {hello.node.name} and {mine} on the controller's node differ; "
-                "give the same everywhere"
-            )
-        return None
-
-    def _taken(self, hello: Hello) -> JoinRefused | None:
-        """Return what to say to a second node of the same --node-rank: no, or to wait, if the first may be gone."""
-        rank = hello.node.node_rank
-        state = self.controller.state if self.controller is not None else None
-        if rank is None or state is None or hello.node.id in state.members:
-            return None
-        if self._by_node_rank is None:
-            self._by_node_rank = {}
-            for member in state.members.values():
-                if member.info.node_rank is not None:
-                    self._by_node_rank.setdefault(member.info.node_rank, []).append(member.info.id)
-        holders = self._by_node_rank.setdefault(rank, [])
-        for member in filter(None, map(state.members.get, holders)):
-            if member.present:
-                is_leaving = state is not None and member.info.id in state.told
-                return JoinRefused(
-                    reason=f"--node-rank {rank} is taken by {member.info.name}; give each node a rank of its own",
-                    final=member.info.id in self._peers and not is_leaving,
-                )
-        holders.append(hello.node.id)
-        return None
-
-    def _end_stale(self, peer: Peer, attempt: int) -> None:
-        """Have an agent that comes back end an attempt it was given up with.
-
-        It has done so by itself, unless its machine was suspended, clocks and all: then it does not know how long it was away.
+    def _end_stale(self, state: JobState, peer: Peer, attempt: int) -> None:
+        """Have an agent that comes back end an attempt it was given up with. It has done so by itself, unless its machine was
+        suspended, clocks and all: then it does not know how long it was away.
         """
-        state = self.controller.state if self.controller is not None else None
-        if state is None or not 0 <= attempt <= state.attempt or peer.id in state.strays:
+        if not 0 <= attempt <= state.attempt or peer.id in state.strays:
             return
         if attempt < state.attempt or peer.id not in state.unended:
             self.send(peer.id, EndAttempt(attempt=attempt))
 
     def received(self, peer: Peer, message: FromAgent) -> None:
         """Take in what an agent says."""
-        if self._peers.get(peer.id) is not peer or self.controller is None:
+        if self.peers.get(peer.id) is not peer or self.controller is None:
             return
         match message:
             case EventReport():
@@ -278,8 +218,6 @@ class Service:
                 self._send_code(peer, message.tree)
             case ControlNotice():
                 self._note(f"{peer.name}: {message.text[:1000]}")
-            case _:
-                pass
 
     def _send_code(self, peer: Peer, tree: str) -> None:
         if self._code is None:
@@ -297,11 +235,10 @@ class Service:
 
     def gone(self, peer: Peer, why: str) -> None:
         """Note that a connection ended; its agent may come back until it must have fenced itself."""
-        if self._peers.get(peer.id) is peer:
-            del self._peers[peer.id]
+        if self.peers.get(peer.id) is peer:
+            del self.peers[peer.id]
             self.detector.heard(peer.id, peer.last_heard_s)
-            controller = self.controller
-            if controller is not None and not controller.state.is_over:
+            if self.controller is not None and not self.controller.state.is_over:
                 self._note(f"the connection to {peer.name} ended: {why}")
 
     def trouble(self, text: str) -> None:
@@ -317,32 +254,26 @@ class Service:
             self.leases.own_look(now_s - before_s - LOOK_S, now_s)
         self._looked_at_s = now_s
         if self.server is not None:
-            heard = self.server.take_heard()
-            self.detector.heard_all(
-                [(each.id, each.last_heard_s) for each in heard if self._peers.get(each.id) is each]
-            )
+            heard = (each for each in self.server.take_heard() if self.peers.get(each.id) is each)
+            self.detector.heard_all([(each.id, each.last_heard_s) for each in heard])
         if not self._keeps_sight(now_s):
             return
         for node, silent_s in self.detector.lost(now_s):
             self.detector.forget(node)
-            silent = self._peers.pop(node) if node in self._peers else None
-            if silent is not None:
+            if (silent := self.peers.pop(node, None)) is not None:
                 silent.drop(f"silent for {silent_s:.1f} s")
             if self.controller is not None:
                 self.controller.tell(NodeLost(node=node, silent_s=silent_s))
-        if self.controller is not None:
-            self._line_up()
+        self._line_up()
 
     def _keeps_sight(self, now_s: float) -> bool:
         """Whether this leader sees enough nodes to decide anything, or none that it does not see could lead."""
         controller = self.controller
         if controller is None or self._many.controller_standby == 0:
             return True
-        was_lost = self.sight.is_lost
-        state, after_s, sight = controller.state, self.sight.silent_after_s, None
-        if self.detector.longest_silence_s(now_s) >= after_s and not state.is_stopping and not state.is_over:
-            members = (each for each in state.members.values() if each.info.name not in state.evicted)
-            sight = sight_of(members, self.detector, self.leases, self._candidates, self._host_agent, after_s, now_s)
+        was_lost, state, line = self.sight.is_lost, controller.state, self.succession.candidates
+        after_s = self.sight.silent_after_s
+        sight = sight_of(state, self.detector, self.leases, line, self._host_agent, after_s, now_s)
         stands_down = self.sight.look(sight, fewest_of(controller.policy, state), now_s)
         if self.sight.is_lost and not was_lost:
             controller.waits = True
@@ -361,43 +292,8 @@ class Service:
         self._note("this controller sees its nodes again")
         self.controller.go_on()
 
-    # --- who takes over
-
-    @property
-    def host_has_left(self) -> bool:
-        """Whether the node of this controller leaves the job in good order, which goes on."""
-        state = self.controller.state if self.controller is not None else None
-        if state is None or self._many.controller_standby == 0 or state.is_over or state.stop_signal is not None:
-            return False
-        member = state.members.get(self._host_agent)
-        return member is not None and member.gone == "left"
-
-    def line(self) -> Line:
-        """Return whether an agent in line to lead is there, and answers."""
-        from robust_run.launcher.controller.handing_over import line_of
-
-        assert self.controller is not None
-        now_s, members = self._clock.monotonic_s(), self.controller.state.members.values()
-        there = [each.info.id for each in members if each.present and each.info.candidate in self._candidates]
-        silent_s = [self.detector.silent_s(each, now_s) if each in self._peers else None for each in there]
-        return line_of(silent_s, self._many.heartbeat_s)
-
-    def _start_is_kept(self) -> bool:
-        """Whether a successor would know of the job's start, and for how many nodes it has to wait: before, none may follow."""
-        if not self._is_begun and self.controller is not None:
-            self._is_begun = not self.controller.state.is_new and self.lease_record.is_kept()
-        return self._is_begun
-
     def _line_up(self) -> None:
         """Keep the next agents in line informed that they are."""
-        if self._many.controller_standby == 0 or self.controller is None or not self._start_is_kept():
-            return
-        members, told = self.controller.state.members.values(), self.controller.state.told
-        there = (m.info for m in members if m.present and m.info.id != self._host_agent and m.info.id not in told)
-        able = (info.candidate for info in there if info.candidate)
-        line = tuple(islice(able, self._many.controller_standby))
-        if line == self._candidates:
-            return
-        self._candidates = line
-        if self.server is not None:
-            self.server.send_all(self._peers.values(), CandidateList(term=self._term, candidates=line))
+        if self.succession.has_changed() and self.server is not None:
+            line = CandidateList(term=self._term, candidates=self.succession.candidates)
+            self.server.send_all(self.peers.values(), line)

@@ -11,7 +11,7 @@ from robust_run.launcher.core.attempts import begin, start_order
 from robust_run.launcher.core.membership import awaits_resume
 from robust_run.launcher.core.state import CorePolicy, JobState
 from robust_run.launcher.model.actions import Action, OpenStore, WakeAt
-from robust_run.launcher.model.events import ControllerResumed
+from robust_run.launcher.model.node_events import ControllerResumed
 
 
 def repeat(state: JobState, node: str) -> list[Action]:

@@ -19,7 +19,8 @@ from __future__ import annotations
 
 from robust_run.launcher.core.state import JobState
 from robust_run.launcher.model.actions import Action, JobEnds
-from robust_run.launcher.model.events import NodeToldToLeave, SignalReceived
+from robust_run.launcher.model.events import SignalReceived
+from robust_run.launcher.model.node_events import NodeToldToLeave
 from robust_run.signals import signal_name
 
 

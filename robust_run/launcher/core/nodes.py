@@ -10,10 +10,9 @@ from robust_run.launcher.core.attempts import end_attempt, try_to_gather
 from robust_run.launcher.core.membership import counts, evict, name_of, placement_of, ranks_of, recount
 from robust_run.launcher.core.state import CorePolicy, EndCause, Eviction, JobState, Member
 from robust_run.launcher.model.actions import Action, Dismiss, EndAttempt, HostEvicted, Say
-from robust_run.launcher.model.events import (
-    AttemptEnded,
+from robust_run.launcher.model.events import AttemptEnded, Event
+from robust_run.launcher.model.node_events import (
     ControllerResumed,
-    Event,
     NodeCannotStart,
     NodeEvicted,
     NodeJoined,
@@ -142,11 +141,9 @@ def lost(policy: CorePolicy, state: JobState, event: NodeLost, now_s: float) -> 
         return _without(policy, state, event.node, None if was_leaving else cause, now_s)
     if state.phase == "gathering":
         return try_to_gather(policy, state, now_s)
-    return (
-        [Say(text=f"node {member.info.name} stopped answering"), *_without_copies(state, event.node)]
-        if was_there
-        else []
-    )
+    if not was_there:
+        return []
+    return [Say(text=f"node {member.info.name} stopped answering"), *_without_copies(state, event.node)]
 
 
 def _without_copies(state: JobState, node: str) -> list[Action]:

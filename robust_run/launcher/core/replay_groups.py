@@ -19,12 +19,7 @@ from robust_run.launcher.model.check_events import ReplayStepped
 from robust_run.launcher.model.events import (
     AttemptEnded,
     AttemptStarted,
-    ControllerResumed,
     Event,
-    NodeEvicted,
-    NodeLeft,
-    NodeLost,
-    NodeReturned,
     RankExited,
     SignalReceived,
     SpawnFailed,
@@ -32,6 +27,7 @@ from robust_run.launcher.model.events import (
     StoreOpened,
     Tick,
 )
+from robust_run.launcher.model.node_events import ControllerResumed, NodeEvicted, NodeLeft, NodeLost, NodeReturned
 from robust_run.launcher.model.resume_events import NoResumePoint, ResumeChosen
 
 SIGTERM = 15

@@ -172,3 +172,8 @@ class StageCode(msgspec.Struct, frozen=True, tag="stage_code", kw_only=True):
     """Have the code of a version here, for an attempt to come."""
 
     tree: str
+
+
+CodeEvent = (
+    CodeCaptured | UpdateStaged | UpdateRefused | UpdateDue | RollbackAsked | StepsSurvived | NotFinite | CodeLacking
+)

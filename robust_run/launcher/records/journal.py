@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import msgspec
 
 from robust_run.clock import Clock
-from robust_run.errors import UserError
 from robust_run.launcher.model.actions import Action
 from robust_run.launcher.model.events import Event
 from robust_run.launcher.model.job import JobSpec
@@ -153,6 +152,8 @@ class Journal:
     def past(self) -> list[JournalEntry]:
         """Return what is on record and in force, for a controller that continues. Raises UserError, see `read`."""
         self._end_torn_line()
+        from robust_run.launcher.records.journal_reading import read  # who writes a journal only does not import it
+
         _, entries = read(self._path)
         return list(in_force(entries))
 
@@ -288,33 +289,3 @@ def _as_text(value: object) -> object:
     if isinstance(value, (list, tuple)):
         return [_as_text(item) for item in value]
     return value
-
-
-def read(path: str) -> tuple[JournalHeader, list[JournalEntry]]:
-    """Return a journal's content. A torn last line (a crash while writing) and a line the disk cut short are skipped.
-
-    Raises UserError for a file that is no journal, or one that a newer robust-run wrote.
-    """
-    from robust_run.decoders import json_decoder  # who writes a journal only does not import it
-
-    with open(path, "rb") as file:
-        lines = file.read().split(b"\n")
-    try:
-        schema = msgspec.json.decode(lines[0], type=dict[str, object]).get("schema")
-    except msgspec.MsgspecError as error:
-        raise UserError(f"{path!r} is not a journal of robust-run: {error}") from error
-    if not isinstance(schema, int) or schema > RUN_DIR_SCHEMA:
-        raise UserError(f"{path!r} has schema {schema}, this robust-run reads up to {RUN_DIR_SCHEMA}; use a newer one")
-    try:
-        header = json_decoder(JournalHeader).decode(lines[0])
-    except msgspec.MsgspecError as error:
-        raise UserError(f"{path!r} is not a journal of robust-run: {error}") from error
-    return header, list(_entries(json_decoder(JournalEntry), lines[1:]))
-
-
-def _entries(decoder: msgspec.json.Decoder[JournalEntry], lines: list[bytes]) -> Iterator[JournalEntry]:
-    for line in lines:
-        try:
-            yield decoder.decode(line)
-        except msgspec.MsgspecError:
-            continue

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from robust_run.errors import UserError
 from robust_run.launcher.model.actions import Finish, OpenStore
-from robust_run.launcher.model.events import LeaseRecorded
 from robust_run.launcher.model.lease_times import HOLD_MARGIN_S, lease_times
-from robust_run.launcher.records.journal import in_force, read
+from robust_run.launcher.model.node_events import LeaseRecorded
+from robust_run.launcher.records.journal import in_force
+from robust_run.launcher.records.journal_reading import read
 
 
 def left_for_s(journal: str) -> float | None:

@@ -259,7 +259,8 @@ def _who_has(taken: RunDirectory) -> str:
 
 def _how_it_ended(taken: RunDirectory) -> str:
     """Return how the job of a run directory ended, as `--resume` knows it; empty if it did not, or that cannot be told."""
-    from robust_run.launcher.records.journal import in_force, read
+    from robust_run.launcher.records.journal import in_force
+    from robust_run.launcher.records.journal_reading import read
     from robust_run.launcher.records.outcome import told
 
     try:

@@ -8,17 +8,15 @@ import socket
 
 from robust_run import tls
 from robust_run.clock import Clock
-from robust_run.errors import PlatformError
 from robust_run.launcher.control.server import ControlServer
 from robust_run.launcher.control.sockets import raise_file_limit
-from robust_run.launcher.controller.alone import AloneWatch
 from robust_run.launcher.controller.code.staging import store_folder
 from robust_run.launcher.controller.config import ControllerConfig
 from robust_run.launcher.controller.controller import Controller
 from robust_run.launcher.controller.eviction_list import EvictionList
 from robust_run.launcher.controller.fleet_comparison import FleetComparison
-from robust_run.launcher.controller.handle import Handle, job_facts
-from robust_run.launcher.controller.leadership_hold import LeadershipHold, take_hold
+from robust_run.launcher.controller.leadership.alone import AloneWatch
+from robust_run.launcher.controller.leadership.hold import LeadershipHold, take_hold
 from robust_run.launcher.controller.refusals import Refusals
 from robust_run.launcher.controller.run_register import close_earlier, enter
 from robust_run.launcher.controller.service import LOOK_S, Service
@@ -27,24 +25,21 @@ from robust_run.launcher.core.diagnosis.rule_book import book_of
 from robust_run.launcher.core.state import JobState, policy_of
 from robust_run.launcher.model.actions import Finish
 from robust_run.launcher.model.code_events import CodeCaptured, RollbackAsked, UpdateStaged
-from robust_run.launcher.model.events import (
+from robust_run.launcher.model.events import Event, LimitNear, SignalReceived
+from robust_run.launcher.model.health_events import HealthSeen
+from robust_run.launcher.model.job import ManyNodes
+from robust_run.launcher.model.lease_times import HOLD_MARGIN_S, lease_times, longest_hold_s
+from robust_run.launcher.model.node_events import (
     ControllerResumed,
-    Event,
     JobStarted,
     LeaseRecorded,
-    LimitNear,
     NodeEvicted,
     NodeReadmitted,
-    SignalReceived,
 )
-from robust_run.launcher.model.health_events import HealthSeen
-from robust_run.launcher.model.job import NO_PORT, ManyNodes
-from robust_run.launcher.model.lease_times import HOLD_MARGIN_S, lease_times, longest_hold_s
-from robust_run.launcher.operator.server.server import ApiServer, HttpPlace
 from robust_run.launcher.records.journal import Journal
 from robust_run.launcher.records.run_directory import RunDirectory
-from robust_run.launcher.records.token import metrics_token_here, write_token
 from robust_run.launcher.start.console import Console
+from robust_run.launcher.start.controller_api import serve_people
 from robust_run.launcher.start.controller_records import ControllerRecords
 from robust_run.launcher.start.many.controller_supervisor import REPLACED
 
@@ -131,7 +126,16 @@ class ControllerProcess:
         if not resumed:
             await self._capture(controller)
         self._begin(controller, service, term, resumed=resumed)
-        api = self._serve_people(controller, service)
+        silent_s = service.detector.silent_s
+        api = serve_people(
+            config,
+            controller,
+            self._run_directory,
+            self._clock,
+            self._started_unix_s,
+            silent_s=lambda node: silent_s(node, self._clock.monotonic_s()),
+            say=self._console.say,
+        )
         try:
             await self._wait(hold, service)
             if self._finish is None:
@@ -187,14 +191,14 @@ class ControllerProcess:
 
     def _hand_over(self, service: Service, hold: LeadershipHold) -> None:
         """Give the leadership away, or end the job, where this node leaves in good order (see `handing_over`)."""
-        from robust_run.launcher.controller.handing_over import handing_of
+        from robust_run.launcher.controller.leadership.handing_over import handing_of
 
         now_s = self._clock.monotonic_s()
         self._leaves_since_s = now_s if self._leaves_since_s is None else self._leaves_since_s
         assert service.controller is not None
         answer = handing_of(
-            service.line(),
-            has_left=service.host_has_left,
+            service.succession.line(now_s),
+            has_left=service.succession.host_has_left,
             job_ends=self._finish is not None,
             is_kept=service.lease_record.is_kept(),
             since_s=now_s - self._leaves_since_s,
@@ -214,9 +218,9 @@ class ControllerProcess:
         now_s = self._clock.monotonic_s()
         if now_s < hold.leads_until_s:
             service.look()
-            if service.host_has_left and not self._is_handed_over:
+            if service.succession.host_has_left and not self._is_handed_over:
                 self._hand_over(service, hold)
-            if self._finish is None and self._alone.look(now_s=now_s, **service.company()):
+            if self._finish is None and self._alone.look(now_s=now_s, **service.succession.company()):
                 self._stand_down(hold)
         asyncio.get_running_loop().call_later(LOOK_S, self._look, service, hold)
 
@@ -252,37 +256,6 @@ class ControllerProcess:
 
         code = NodeCode(self._config.spec, os.environ, self._run_directory, self._console.say)
         await capture_first(code.place, controller.tell, self._clock)
-
-    def _serve_people(self, controller: Controller, service: Service) -> ApiServer:
-        config, many = self._config, self._many
-        path = "" if config.temporary else config.run_path
-        facts = job_facts(config.spec, controller, config.host, self._started_unix_s, path)
-        handle = Handle(
-            facts,
-            controller,
-            self._run_directory.journal,
-            lambda node: service.detector.silent_s(node, self._clock.monotonic_s()),
-        )
-        port = config.spec.http_port or 0
-        http = HttpPlace(
-            address=config.spec.http_host,
-            port=port,
-            name=config.address.rpartition(":")[0].strip("[]"),
-            tls_cert=many.tls_cert,
-            tls_key=many.tls_key,
-            tls_ca=many.tls_ca,
-            metrics_token="" if many.insecure else metrics_token_here(many.token_file, os.environ),
-            prometheus_dir=config.spec.prometheus_dir,
-            run_id=config.spec.run_id,
-        )
-        served = http if port != NO_PORT else None
-        api = ApiServer(handle, self._run_directory.path, self._config.token, self._clock, self._console.say, served)
-        try:
-            write_token(self._run_directory.path, self._config.token)
-        except PlatformError as error:
-            self._console.say(str(error))
-        api.start()
-        return api
 
     def _on_finish(self, finish: Finish) -> None:
         self._finish = finish

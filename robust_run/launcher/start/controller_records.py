@@ -6,7 +6,7 @@ from robust_run.clock import Clock
 from robust_run.errors import UserError
 from robust_run.launcher.controller.config import ControllerConfig
 from robust_run.launcher.controller.last_word import say_goodbye
-from robust_run.launcher.controller.leadership_hold import LeadershipHold
+from robust_run.launcher.controller.leadership.hold import LeadershipHold
 from robust_run.launcher.core.state import JobState, policy_of
 from robust_run.launcher.core.step import replay
 from robust_run.launcher.model.actions import Finish

@@ -19,7 +19,8 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from robust_run.errors import PlatformError
@@ -57,6 +58,16 @@ _EXIT_CODE = 49
 def hold_signals(extra_signals: Iterable[int] = ()) -> set[int]:
     """Keep the signals that the guard forwards waiting until it can; return the mask that was in force before."""
     return {int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, {*FORWARDED, *extra_signals})}
+
+
+@contextmanager
+def held_signals(extra_signals: Iterable[int] = ()) -> Iterator[set[int]]:
+    """Hold signals until the end of a `with` (see `hold_signals`)."""
+    mask = hold_signals(extra_signals)
+    try:
+        yield mask
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 class RunsElsewhere(Protocol):

@@ -18,15 +18,16 @@ from robust_run.launcher.agent.workers.process_tree import become_subreaper
 from robust_run.launcher.controller.controller import Controller
 from robust_run.launcher.core.state import JobState, policy_of
 from robust_run.launcher.core.step import replay
-from robust_run.launcher.model.events import ControllerResumed, JobStarted, NodeEvent, NodeJoined, NodeLost
+from robust_run.launcher.model.events import NodeEvent
 from robust_run.launcher.model.job import JobSpec, NodeInfo
+from robust_run.launcher.model.node_events import ControllerResumed, JobStarted, NodeJoined, NodeLost
 from robust_run.launcher.model.world import as_text
 from robust_run.launcher.records.incidents import IncidentBook
 from robust_run.launcher.records.journal import GONE_S, Journal, events_of
 from robust_run.launcher.records.memory_folders import remove_dead_memory
 from robust_run.launcher.records.run_directory import RunDirectory
 from robust_run.launcher.start.console import DRAIN_S, Console, drawing, telling
-from robust_run.launcher.start.guard import guard_is_gone, hold_signals, run_guarded
+from robust_run.launcher.start.guard import guard_is_gone, held_signals, run_guarded
 from robust_run.launcher.start.one_node import OneNode, api_of
 from robust_run.launcher.start.warm import client as warm_process
 from robust_run.version import __version__
@@ -44,8 +45,7 @@ def launch(spec: JobSpec, env: Mapping[str, str], scheduler: Scheduler | None = 
         from robust_run.launcher.start.many.main import launch_many
 
         return launch_many(spec, env, scheduler=scheduler)
-    mask = hold_signals(spec.end_signals)
-    try:
+    with held_signals(spec.end_signals) as mask:
         remove_dead_memory()
         run_directory = RunDirectory.create(spec.log_dir, spec.run_id)
         try:
@@ -60,18 +60,14 @@ def launch(spec: JobSpec, env: Mapping[str, str], scheduler: Scheduler | None = 
                 elsewhere=lambda lifeline: offer.hand_over(spec, env, run_directory, lifeline, mask),
             )
         finally:
-            run_directory.remove_temporary()
-            _take_memory_dir_away(spec)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            _take_away(spec, run_directory)
 
 
 def resume(
     spec: JobSpec, env: Mapping[str, str], run_directory: RunDirectory, scheduler: Scheduler | None = None
 ) -> int:
     """Go on with a one-node job from its journal, with the attempt after the last. Raises PlatformError."""
-    mask = hold_signals(spec.end_signals)
-    try:
+    with held_signals(spec.end_signals) as mask:
         try:
             return run_guarded(
                 lambda lifeline: run_agent(spec, env, run_directory, lifeline, mask, resumed=True, scheduler=scheduler),
@@ -79,35 +75,16 @@ def resume(
                 mask,
             )
         finally:
-            run_directory.remove_temporary()
-            _take_memory_dir_away(spec)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            _take_away(spec, run_directory)
 
 
-def _take_memory_dir_away(spec: JobSpec) -> None:
-    """Take away what is left of a folder in memory when the agent was killed, and its process with it."""
+def _take_away(spec: JobSpec, run_directory: RunDirectory) -> None:
+    """Take away what lay in memory: also of an agent that was killed, and of its process that had the checkpoints."""
+    run_directory.remove_temporary()
     if spec.ckpt_memory_dir is not None:
         from robust_run.launcher.agent.memory.folder import take_away
 
         take_away(spec.ckpt_memory_dir)
-
-
-def _opened_memory_dir(
-    spec: JobSpec, env: Mapping[str, str], run_directory: RunDirectory, console: Console
-) -> MemoryDir | None:
-    """Return the folder in memory of a job that asked for one. Raises RobustRunError; then nothing was started."""
-    if spec.ckpt_memory_dir is None:
-        return None
-    from robust_run.launcher.agent.memory.folder import MemoryDir, options_of
-
-    made = MemoryDir(options_of(spec), env, console.say)
-    try:
-        made.open()
-    except RobustRunError:
-        run_directory.remove_unused()
-        raise
-    return made
 
 
 def _with_note(spec: JobSpec, note: str) -> JobSpec:
@@ -137,9 +114,10 @@ def run_agent(
     memory_dir: MemoryDir | None = None
     try:
         become_subreaper()
-        memory_dir = _opened_memory_dir(
-            spec, env, run_directory, console
-        )  # before there are namespaces, which shall see it
+        if spec.ckpt_memory_dir is not None:  # before there are namespaces, which shall see it
+            from robust_run.launcher.agent.memory.folder import opened_for
+
+            memory_dir = opened_for(spec, env, run_directory, console.say)
         opened = None
         if spec.image is not None or spec.setup is not None:
             from robust_run.launcher.start.place_opening import open_place
@@ -309,14 +287,13 @@ class _Job:
         assert finish is not None
         from robust_run.launcher.controller.last_word import say_goodbye
 
-        lived_s = self._clock.monotonic_s() - started_at_s
         say_goodbye(
             self._console.say,
             self._run_directory,
             self._book,
             finish,
             self._controller.state,
-            lived_s,
+            self._clock.monotonic_s() - started_at_s,
             journal_problem=self._journal.problem,
         )
         self._journal.wait_durable(DRAIN_S)

@@ -15,11 +15,12 @@ import msgspec
 
 from robust_run.clock import SystemClock
 from robust_run.errors import PlatformError, UserError
-from robust_run.launcher.model.events import NodeJoined
 from robust_run.launcher.model.job import JobSpec
+from robust_run.launcher.model.node_events import NodeJoined
 from robust_run.launcher.model.world import World, absolute
 from robust_run.launcher.operator.reading.place import read_place
-from robust_run.launcher.records.journal import GONE_S, Journal, JournalEntry, in_force, read
+from robust_run.launcher.records.journal import GONE_S, Journal, JournalEntry, in_force
+from robust_run.launcher.records.journal_reading import read
 from robust_run.launcher.records.memory_folders import remove_dead_memory
 from robust_run.launcher.records.outcome import told
 from robust_run.launcher.records.run_directory import RunDirectory

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
         ...
 
 
-calls, limits, recorder = load("calls"), load("limits"), load("recorder")
+calls, lifecycle, limits, recorder = load("calls"), load("lifecycle"), load("limits"), load("recorder")
 ENTERED, ISSUED, WAITING, DONE, FAILED = range(5)
 
 
@@ -42,16 +42,14 @@ class Hooks:
         self.ring = ring
         self.distributed = distributed
         self.library = library
-        self.served = served
         self.links = recorder.WorkCalls()
         self.op_codes = {name: code for code, name in enumerate(recorder.OPS)}
         self.first_p2p, self.last_p2p = self.op_codes["send"], self.op_codes["recv_any"]
         self.dtype_codes: dict[Any, int] = {None: 0}
         self.known: dict[int, tuple[Any, Any]] = {}  # by id of a process group: a weak reference to it, its Group
         self.gathered: dict[int, list[int]] = {}  # by id of a process group: the calls since _start_coalescing
-        self.inside_lifecycle = False
         self.late_done = False
-        self.has_ended = False
+        self.lives = lifecycle.Lives(self, served)
 
     def install(self) -> None:
         """Wrap what exists as soon as torch.distributed does."""
@@ -68,7 +66,7 @@ class Hooks:
         work_class.wait = self.wait(work_class.wait)
         work_class.is_completed = self.is_completed(work_class.is_completed)
         for name in ("init_process_group", "new_group", "destroy_process_group"):
-            self.replace(self.lifecycle(getattr(self.distributed, name), name))
+            self.replace(self.lives.lifecycle(getattr(self.distributed, name), name))
         functional = sys.modules.get("torch.distributed._functional_collectives")
         if hasattr(functional, "wait_tensor"):
             self.install_functional(functional)
@@ -81,7 +79,7 @@ class Hooks:
             return
         self.late_done = True
         torch = sys.modules["torch"]
-        self.watch_rpc(sys.modules.get("torch.distributed.rpc.api"))
+        lifecycle.watch_rpc(self.ring, sys.modules.get("torch.distributed.rpc.api"))
         reducer, passes = self.library.Reducer, load("backward").Passes(self, torch.compiler.is_dynamo_compiling)
         torch.autograd.backward = passes.backward(torch.autograd.backward)
         reducer.prepare_for_backward = passes.prepare(reducer.prepare_for_backward)
@@ -90,24 +88,6 @@ class Hooks:
         for name, op in (("_broadcast_coalesced", "broadcast"), ("_verify_params_across_processes", "all_gather")):
             if hasattr(self.library, name):
                 self.replace(self.blocking(getattr(self.library, name), op, lambda _: (-1, None, -1)))
-
-    def watch_rpc(self, api: Any) -> None:
-        """Note that others may have this process make calls: torch's RPC runs their functions in threads that no stack shows."""
-        original = getattr(api, "_init_rpc_states", None)
-        if original is None:
-            return
-        if api._is_current_rpc_agent_set():
-            self.ring.doubt(recorder.SERVING)
-
-        @functools.wraps(original)
-        def init_rpc_states(*args: Any, **kwargs: Any) -> Any:
-            try:
-                self.ring.doubt(recorder.SERVING)
-            except Exception as error:
-                self.ring.stop(error)
-            return original(*args, **kwargs)
-
-        api._init_rpc_states = init_rpc_states
 
     def install_functional(self, module: Any) -> None:
         """Wrap the wait of functional collectives, in the freshly executed module that has it."""
@@ -309,71 +289,3 @@ class Hooks:
             return work
 
         return end_coalescing
-
-    # Lives of groups ---------------------------------------------------------------------------------------------------
-
-    def lifecycle(self, original: Any, name: str) -> Any:
-        """Wrap a function that every rank must call, to make groups or to end them."""
-        code = self.op_codes[name]
-
-        @functools.wraps(original)
-        def lifecycle(*args: Any, **kwargs: Any) -> Any:
-            index = self.begin_lifecycle(name, code, args, kwargs)
-            if index < 0:
-                return original(*args, **kwargs)
-            try:
-                result = self.waiting(index, original, args, kwargs)
-            finally:
-                self.inside_lifecycle = False
-            self.after_lifecycle(name, result)
-            return result
-
-        return lifecycle
-
-    def begin_lifecycle(self, name: str, code: int, args: Any, kwargs: Any) -> int:
-        """Note that such a call begins; -1 if it is part of another, or is no matter of all ranks."""
-        try:
-            if self.ring.stopped:
-                self.ring.speak_up()
-            if name == "init_process_group":
-                self.install_late()
-            if self.inside_lifecycle or self.ring.stopped or not self.concerns_all(name, args, kwargs):
-                return -1
-            self.inside_lifecycle = True
-            world = self.ring.world()
-            limit_ms = limits.of_lifecycle(name, args, kwargs)
-            if limit_ms > (world.limit_ms or limits.DEFAULT_MS):
-                self.ring.table.limit(world, limit_ms)
-            return int(self.ring.enter(world, code, 0, 0, -1, world.next_number(), WAITING))
-        except Exception as error:
-            self.inside_lifecycle = False
-            self.ring.stop(error)
-            return -1
-
-    def concerns_all(self, name: str, args: Any, kwargs: Any) -> bool:
-        """Say whether all ranks make this call; some groups are made and ended by their members alone."""
-        if name == "new_group":
-            return not kwargs.get("use_local_synchronization", args[4] if len(args) > 4 else False)
-        if name == "destroy_process_group":
-            group = kwargs.get("group", args[0] if args else None)
-            return group is None or group is self.distributed.GroupMember.WORLD
-        return True
-
-    def after_lifecycle(self, name: str, made: Any) -> None:
-        """Note the group that was made, also if it is never used, and start the second witness, once."""
-        try:
-            if self.ring.stopped:
-                return
-            if name == "destroy_process_group":
-                self.has_ended = True
-                return
-            if name == "init_process_group":
-                made = self.distributed.GroupMember.WORLD
-                if self.has_ended:
-                    self.ring.doubt(recorder.REBORN)
-                served, self.served = self.served, lambda: None
-                served()
-            if hasattr(made, "group_name"):
-                self.group_of(made)
-        except Exception as error:
-            self.ring.stop(error)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from robust_run.tracer.pace.types import CpuShort
-from robust_run.tracer.sight.freezer import DEPTH, MOUNTS, beginning_of
+from robust_run.tracer.sight.freezer import MOUNTS, beginning_of, cgroups_of
 
 _PRESSURE = re.compile(r"^some avg10=(\d{1,3}(?:\.\d+)?) ", re.MULTILINE)
 
@@ -45,18 +45,7 @@ class CpuLimits:
 
 def _files(pid: int, root: str, mounts: str) -> Iterator[str]:
     """Yield the files that count for a process: a limit above it holds it back, too."""
-    for line in beginning_of(f"{root}/{pid}/cgroup").splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if ".." in path.split("/"):
-            continue
-        if number == "0" and not controllers:
-            mounted: tuple[str, ...] = (mounts, f"{mounts}/unified")
-        elif "cpu" in controllers.split(","):
-            mounted = (f"{mounts}/{controllers}", f"{mounts}/cpu")
-        else:
-            continue
-        parts = [part for part in path.split("/") if part][:DEPTH]
+    for mounted, parts, _ in cgroups_of(pid, "cpu", root, mounts):
         mount = next((each for each in mounted if os.path.exists(f"{each}/cgroup.procs")), "")
         if mount:
             yield from ("/".join((mount, *parts[:length], "cpu.stat")) for length in range(len(parts) + 1))

@@ -9,6 +9,7 @@ Sources: cgroups(7), kernel.org cgroup-v2 "cgroup.freeze", cgroup-v1 "freezer-su
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 MOUNTS = "/sys/fs/cgroup"
 #: Cgroups above one another that are looked at.
@@ -18,25 +19,29 @@ _TEXT_BYTES = 64 * 1024
 
 def frozen_by(pid: int, root: str = "/proc", mounts: str = MOUNTS) -> str:
     """Return the file by which a process is frozen, and can be thawed; "" if it is not, or that cannot be seen."""
-    for line in beginning_of(f"{root}/{pid}/cgroup").splitlines():
-        number, _, rest = line.partition(":")
-        controllers, _, path = rest.partition(":")
-        if ".." in path.split("/"):
-            continue
-        found = ""
-        if number == "0" and not controllers:
-            found = _frozen_above(path, (mounts, f"{mounts}/unified"), "cgroup.freeze", ("1",))
-        elif "freezer" in controllers.split(","):
-            mounted = (f"{mounts}/{controllers}", f"{mounts}/freezer")
-            found = _frozen_above(path, mounted, "freezer.state", ("FROZEN", "FREEZING"))
-        if found:
+    for mounted, path, is_unified in cgroups_of(pid, "freezer", root, mounts):
+        name, frozen = ("cgroup.freeze", ("1",)) if is_unified else ("freezer.state", ("FROZEN", "FREEZING"))
+        if found := _frozen_above(path, mounted, name, frozen):
             return found
     return ""
 
 
-def _frozen_above(path: str, mounted: tuple[str, ...], name: str, frozen: tuple[str, ...]) -> str:
+def cgroups_of(pid: int, controller: str, root: str, mounts: str) -> Iterator[tuple[tuple[str, ...], list[str], bool]]:
+    """Yield the cgroups of a process that a controller may act in: where mounted, the path in there, whether of version 2."""
+    for line in beginning_of(f"{root}/{pid}/cgroup").splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        parts = [part for part in path.split("/") if part][:DEPTH]
+        if ".." in path.split("/"):
+            continue
+        if number == "0" and not controllers:
+            yield (mounts, f"{mounts}/unified"), parts, True
+        elif controller in controllers.split(","):
+            yield (f"{mounts}/{controllers}", f"{mounts}/{controller}"), parts, False
+
+
+def _frozen_above(parts: list[str], mounted: tuple[str, ...], name: str, frozen: tuple[str, ...]) -> str:
     """Return the file of the outermost cgroup that is frozen: what is below it thaws with it."""
-    parts = [part for part in path.split("/") if part][:DEPTH]
     for mount in mounted:
         if not os.path.exists(f"{mount}/cgroup.procs"):
             continue

@@ -22,16 +22,9 @@ from robust_run.launcher.controller.steps import StepBook
 from robust_run.launcher.core.state import JobState, policy_of
 from robust_run.launcher.core.step import step
 from robust_run.launcher.model.actions import RecordIncident
-from robust_run.launcher.model.events import (
-    AttemptEnded,
-    AttemptStarted,
-    Event,
-    JobStarted,
-    NodeJoined,
-    NodeLost,
-    StoreOpened,
-)
+from robust_run.launcher.model.events import AttemptEnded, AttemptStarted, Event, StoreOpened
 from robust_run.launcher.model.job import JobSpec, ManyNodes, NodeInfo, OutputStreams, Progress, Std
+from robust_run.launcher.model.node_events import JobStarted, NodeJoined, NodeLost
 from robust_run.launcher.operator.reading import client
 from robust_run.launcher.operator.reading.client import ApiTarget
 from robust_run.launcher.operator.server.server import ApiServer, HttpPlace

@@ -15,7 +15,8 @@ import msgspec
 import pytest
 from controllers import refusing
 
-from robust_run.launcher.model.events import NodeEvicted, SignalReceived
+from robust_run.launcher.model.events import SignalReceived
+from robust_run.launcher.model.node_events import NodeEvicted
 from robust_run.launcher.operator.reading.life_signs import is_local
 from robust_run.launcher.operator.reading.place import ApiEndpoint, this_boot, write_place
 from robust_run.launcher.operator.server.server import HttpPlace

@@ -13,7 +13,7 @@ from dashboards import job_view
 from prometheus_client.parser import text_string_to_metric_families
 
 from robust_run.errors import PlatformError
-from robust_run.launcher.model.events import NodeEvicted
+from robust_run.launcher.model.node_events import NodeEvicted
 from robust_run.launcher.operator.gauges import SOURCES, GaugeFacts, families
 from robust_run.launcher.operator.server.server import HttpPlace
 from robust_run.tracer.nccl.rates import NAMES, CommRate, Totals

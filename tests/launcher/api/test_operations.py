@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from robust_run.launcher.model.events import NodeEvicted, NodeReadmitted, RestartAsked, SignalReceived
+from robust_run.launcher.model.events import SignalReceived
+from robust_run.launcher.model.node_events import NodeEvicted, NodeReadmitted, RestartAsked
 from robust_run.launcher.operator.views import operations
 from robust_run.launcher.operator.views.operations import OperationRefusedError, OperatorWish
 

@@ -12,6 +12,7 @@ from stories import ONE_NODE
 from robust_run.launcher.controller.handle_types import JobFacts
 from robust_run.launcher.model import actions as a
 from robust_run.launcher.model import events as e
+from robust_run.launcher.model import node_events as n
 from robust_run.launcher.model.job import Placement, Progress, VerdictDraft
 from robust_run.launcher.operator.gauges import SOURCES, GaugeFacts
 from robust_run.launcher.operator.views.course import Course
@@ -118,7 +119,7 @@ class Writing:
 @st.composite
 def journals(draw: st.DrawFn) -> Writing:
     writing = Writing()
-    writing.line(e.JobStarted())
+    writing.line(n.JobStarted())
     for number in range(draw(st.integers(1, 4))):
         writing.attempt(number, draw)
     outcome = draw(st.sampled_from(("", "done", "failed")))
@@ -155,7 +156,7 @@ def test_all_who_show_it_say_the_same(writing: Writing) -> None:
 
 def test_of_a_program_whose_steps_are_not_counted_a_failure_costs_until_its_workers_are_up_again() -> None:
     writing = Writing()
-    writing.line(e.JobStarted())
+    writing.line(n.JobStarted())
     place = Placement(node="n", first_rank=0, nproc=2, group_rank=0)
     for number in range(2):
         order = a.StartAttempt(attempt=number, nodes=1, world_size=2, placements=(place,), address="h", port=1)

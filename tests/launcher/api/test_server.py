@@ -20,7 +20,8 @@ import pytest
 
 from robust_run.clock import SystemClock
 from robust_run.errors import PlatformError
-from robust_run.launcher.model.events import NodeEvicted, NodeReadmitted, RestartAsked, SignalReceived, Tick
+from robust_run.launcher.model.events import SignalReceived, Tick
+from robust_run.launcher.model.node_events import NodeEvicted, NodeReadmitted, RestartAsked
 from robust_run.launcher.operator.reading.client import ApiTarget, NoAnswerError, node_path
 from robust_run.launcher.operator.reading.place import ApiEndpoint, read_place, write_place
 from robust_run.launcher.operator.server.access import may_read
@@ -412,6 +413,17 @@ def test_a_body_that_never_comes_is_given_up(serve: Serve, authorised: dict[str,
     connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=60)
     connection.request("POST", "/v1/stop", None, {**authorised, **JSON, "Content-Length": "10"})
     assert connection.getresponse().status == 408
+    connection.close()
+
+
+def test_a_body_that_comes_in_pieces_is_put_together(serve: Serve, authorised: dict[str, str]) -> None:
+    served = serve(http_place=TCP)
+    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=60)
+    connection.request("POST", "/v1/checks", b'{"nodes": [', {**authorised, **JSON, "Content-Length": "21"})
+    assert served.tcp().get("/v1/status")  # by now the first piece is there
+    connection.send(b'"nobody"]}')
+    answer = connection.getresponse()
+    assert b"is not a request" not in answer.read()
     connection.close()
 
 

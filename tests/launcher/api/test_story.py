@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from robust_run.launcher.model import events as e
+from robust_run.launcher.model import node_events as n
 from robust_run.launcher.model.job import NodeInfo, Progress
 from robust_run.launcher.operator.commands.story import Story
 
@@ -25,7 +26,7 @@ def told(controller: Any, **how: Any) -> list[str]:
 
 def test_a_job_that_lost_a_node_reads_as_a_story(make_controller: Make) -> None:
     controller = make_controller().start(5)
-    controller.tell(e.NodeEvicted(name="gpu-2", reason="bad memory", by="ann"))
+    controller.tell(n.NodeEvicted(name="gpu-2", reason="bad memory", by="ann"))
     controller.end_attempt()
     controller.open()
     controller.tell(e.FirstStep(attempt=1, node="id3", at_s=1.0))
@@ -59,16 +60,16 @@ def test_what_only_a_developer_wants_is_told_on_request(make_controller: Make) -
 INFO = NodeInfo(id="n", name="gpu-1", nproc=8)
 
 EVERY_EVENT = [
-    e.JobStarted(),
-    e.NodeJoined(node=INFO),
-    e.NodeReturned(node="n"),
-    e.NodeLost(node="n", silent_s=3.5),
-    e.NodeLeft(node="n", reason="SIGTERM"),
-    e.NodeToldToLeave(node="n", signal=15),
-    e.NodeEvicted(name="gpu-1", reason="", by="ann"),
-    e.NodeReadmitted(name="gpu-1"),
-    e.RestartAsked(),
-    e.ControllerResumed(term=2, host="gpu-2"),
+    n.JobStarted(),
+    n.NodeJoined(node=INFO),
+    n.NodeReturned(node="n"),
+    n.NodeLost(node="n", silent_s=3.5),
+    n.NodeLeft(node="n", reason="SIGTERM"),
+    n.NodeToldToLeave(node="n", signal=15),
+    n.NodeEvicted(name="gpu-1", reason="", by="ann"),
+    n.NodeReadmitted(name="gpu-1"),
+    n.RestartAsked(),
+    n.ControllerResumed(term=2, host="gpu-2"),
     e.RankExited(attempt=0, rank=3, exit_code=1),
     e.SpawnFailed(attempt=0, rank=3, message="no memory", node="n"),
     e.StoreLost(attempt=0, detail="it died", node="n"),

@@ -11,8 +11,9 @@ import pytest
 from robust_run.health.types import Event
 from robust_run.launcher.core.state import Eviction
 from robust_run.launcher.model.actions import Finish
-from robust_run.launcher.model.events import NodeEvicted, NodeJoined, NodeLost, SignalReceived
+from robust_run.launcher.model.events import SignalReceived
 from robust_run.launcher.model.health_events import HealthSeen
+from robust_run.launcher.model.node_events import NodeEvicted, NodeJoined, NodeLost
 from robust_run.launcher.operator.views import show
 from robust_run.launcher.operator.views.status import job_view, node_views
 from robust_run.launcher.operator.views.status_types import AttemptView, IncidentView, JobView, NodesView, NodeView

@@ -12,10 +12,12 @@ from robust_run.clock import SystemClock
 from robust_run.launcher.controller.controller import Controller
 from robust_run.launcher.core.state import CorePolicy, JobState
 from robust_run.launcher.model.actions import Order
-from robust_run.launcher.model.events import Event, JobStarted, NodeEvicted, NodeJoined, NodeLost, StoreOpened
+from robust_run.launcher.model.events import Event, StoreOpened
 from robust_run.launcher.model.job import JobSpec, NodeInfo, OutputStreams
+from robust_run.launcher.model.node_events import JobStarted, NodeEvicted, NodeJoined, NodeLost
 from robust_run.launcher.records.incidents import IncidentBook
-from robust_run.launcher.records.journal import Journal, read
+from robust_run.launcher.records.journal import Journal
+from robust_run.launcher.records.journal_reading import read
 from robust_run.launcher.records.run_directory import RunDirectory
 
 POLICY = CorePolicy(

@@ -9,8 +9,9 @@ import pytest
 from robust_run.clock import SystemClock
 from robust_run.launcher.controller.eviction_list import EvictionList
 from robust_run.launcher.core.state import Eviction, JobState
-from robust_run.launcher.model.events import AttemptEnded, Event, Inquired, NodeEvicted, NodeReadmitted
+from robust_run.launcher.model.events import AttemptEnded, Event, Inquired
 from robust_run.launcher.model.job import Progress
+from robust_run.launcher.model.node_events import NodeEvicted, NodeReadmitted
 from robust_run.launcher.records import evictions
 
 ENDED = AttemptEnded(attempt=0, node="a", started_at_s=0.0, ranks=(), progress=Progress())

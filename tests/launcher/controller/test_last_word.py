@@ -13,8 +13,9 @@ from robust_run.launcher.agent.workers.this_machine import system_world
 from robust_run.launcher.controller.last_word import say_goodbye
 from robust_run.launcher.core.state import JobState
 from robust_run.launcher.model.actions import Finish
-from robust_run.launcher.model.events import JobStarted, Tick
+from robust_run.launcher.model.events import Tick
 from robust_run.launcher.model.job import JobSpec, OutputStreams, Std
+from robust_run.launcher.model.node_events import JobStarted
 from robust_run.launcher.operator.pages.report_pages import write_report
 from robust_run.launcher.operator.reading.dead import read_dead
 from robust_run.launcher.operator.views.advice import next_step

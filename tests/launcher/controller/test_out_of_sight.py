@@ -18,9 +18,10 @@ from robust_run.launcher.controller.service import LOOK_S, Service
 from robust_run.launcher.core.failure_detector import NEARLY_S
 from robust_run.launcher.core.state import CorePolicy, JobState
 from robust_run.launcher.core.step import step
-from robust_run.launcher.model.events import Event, JobStarted, NodeLost, Tick
+from robust_run.launcher.model.events import Event, Tick
 from robust_run.launcher.model.job import JobSpec, ManyNodes, NodeInfo, OutputStreams
 from robust_run.launcher.model.lease_times import LONGEST_LEASE_S, LeaseTimes
+from robust_run.launcher.model.node_events import JobStarted, NodeLost
 
 LOST_S = LeaseTimes(3.0).lost_s
 AT_ONCE_S = 2 * LOOK_S + NEARLY_S

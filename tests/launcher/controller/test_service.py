@@ -24,19 +24,17 @@ from robust_run.launcher.controller.service import Service
 from robust_run.launcher.core.state import CorePolicy, JobState
 from robust_run.launcher.core.step import step
 from robust_run.launcher.model.actions import Say
-from robust_run.launcher.model.events import (
-    Event,
+from robust_run.launcher.model.events import Event, RankExited, SignalReceived
+from robust_run.launcher.model.job import JobSpec, ManyNodes, NodeInfo, OutputStreams
+from robust_run.launcher.model.lease_times import ETCD_LEASE_S
+from robust_run.launcher.model.node_events import (
     JobStarted,
     NodeCannotStart,
     NodeJoined,
     NodeLeft,
     NodeLost,
     NodeReturned,
-    RankExited,
-    SignalReceived,
 )
-from robust_run.launcher.model.job import JobSpec, ManyNodes, NodeInfo, OutputStreams
-from robust_run.launcher.model.lease_times import ETCD_LEASE_S
 
 POLICY = CorePolicy(
     fewest=2, most=2, max_restarts=3, progress_after_s=600.0, restart_grace_s=3.0, shutdown_timeout_s=30.0, many=True
@@ -152,15 +150,15 @@ def test_a_leader_is_stuck_only_where_nothing_runs_and_the_nodes_that_are_here_a
     world = World()
     world.join("host")
     other, _ = world.join("a", candidate="10.0.0.2:7")
-    assert world.service.company() == {"others": 1, "is_stuck": False, "lost_at_s": None}
+    assert world.service.succession.company() == {"others": 1, "is_stuck": False, "lost_at_s": None}
     world.service.gone(other, "the cable")
     world.mind.state.members["a"].gone, world.mind.state.members["a"].since_s = "lost", 99.0
     world.mind.state.phase, world.mind.state.usable = "gathering", 1
-    assert world.service.company() == {"others": 0, "is_stuck": True, "lost_at_s": 99.0}
+    assert world.service.succession.company() == {"others": 0, "is_stuck": True, "lost_at_s": 99.0}
     world.mind.state.unended = {"host"}  # it saves a last checkpoint
-    assert not world.service.company()["is_stuck"]
+    assert not world.service.succession.company()["is_stuck"]
     world.mind.state.unended, world.mind.state.phase = set(), "stopping"
-    assert not world.service.company()["is_stuck"]
+    assert not world.service.succession.company()["is_stuck"]
 
 
 def test_one_that_cannot_start_is_noted_and_not_let_in() -> None:
@@ -341,16 +339,16 @@ def test_a_leader_knows_that_its_own_node_leaves_and_whether_anybody_can_follow(
     host, _ = world.join("host", candidate="h:1")
     peer, _ = world.join("b", candidate="b:1")
     world.service.received(host, ToldToLeave(signal=15))  # type: ignore[arg-type]
-    assert not world.service.host_has_left, "all may be told"
+    assert not world.service.succession.host_has_left, "all may be told"
     world.service.received(host, Leaving(reason="told to"))  # type: ignore[arg-type]
-    assert world.service.host_has_left
-    assert world.service.line() == "answers"
+    assert world.service.succession.host_has_left
+    assert world.service.succession.line(world.clock.monotonic_s()) == "answers"
     world.clock.now_s += 3
-    assert world.service.line() == "silent"
+    assert world.service.succession.line(world.clock.monotonic_s()) == "silent"
     world.service.received(peer, Leaving(reason="told to"))  # type: ignore[arg-type]
-    assert world.service.line() == "nobody"
+    assert world.service.succession.line(world.clock.monotonic_s()) == "nobody"
     world.mind.tell(SignalReceived(signal=15))
-    assert not world.service.host_has_left, "the job is being ended from here"
+    assert not world.service.succession.host_has_left, "the job is being ended from here"
 
 
 @pytest.mark.parametrize("snapshot", [b"a manifest", b"", None])

@@ -13,8 +13,9 @@ from robust_run.launcher.core.state import CorePolicy, JobState, MemoryAddress, 
 from robust_run.launcher.core.step import step as core_step
 from robust_run.launcher.model.actions import Order
 from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
-from robust_run.launcher.model.events import Event, NodeJoined
+from robust_run.launcher.model.events import Event
 from robust_run.launcher.model.job import NodeInfo, Placement
+from robust_run.launcher.model.node_events import NodeJoined
 from robust_run.launcher.model.resume_events import (
     LookForCheckpoints,
     NoResumePoint,

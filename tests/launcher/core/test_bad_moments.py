@@ -16,8 +16,9 @@ from stories import (
 )
 
 from robust_run.launcher.model.actions import EndAttempt, Finish, OpenStore, RecordIncident, Say, WakeAt
-from robust_run.launcher.model.events import AttemptEnded, ControllerResumed, Tick
+from robust_run.launcher.model.events import AttemptEnded, Tick
 from robust_run.launcher.model.job import Progress
+from robust_run.launcher.model.node_events import ControllerResumed
 
 # --- a node is lost at a bad moment -----------------------------------------------------------------------------------
 

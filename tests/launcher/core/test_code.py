@@ -19,7 +19,7 @@ from robust_run.launcher.model.code_events import (
     UpdateDue,
     UpdateStaged,
 )
-from robust_run.launcher.model.events import RestartAsked
+from robust_run.launcher.model.node_events import RestartAsked
 
 TREE = "a" * 64
 

@@ -14,7 +14,8 @@ from stories import (
 
 from robust_run.launcher.core.attempts import ARRIVING_S
 from robust_run.launcher.model.actions import Finish, OpenStore, Say, StartAttempt, WakeAt
-from robust_run.launcher.model.events import ControllerResumed, JobStarted, NodeCannotStart, StoreOpened, Tick
+from robust_run.launcher.model.events import StoreOpened, Tick
+from robust_run.launcher.model.node_events import ControllerResumed, JobStarted, NodeCannotStart
 
 
 def test_a_job_waits_until_its_nodes_are_there_and_then_starts_at_once() -> None:

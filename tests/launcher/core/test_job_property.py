@@ -21,7 +21,8 @@ from simulated_job import BUG, PEER, World, plain
 from robust_run.launcher.core.state import CorePolicy
 from robust_run.launcher.core.step import replay
 from robust_run.launcher.model.code_events import CodeCaptured
-from robust_run.launcher.model.events import NodeEvicted, NodeReadmitted, RestartAsked, SignalReceived
+from robust_run.launcher.model.events import SignalReceived
+from robust_run.launcher.model.node_events import NodeEvicted, NodeReadmitted, RestartAsked
 
 EXAMPLES = int(os.environ.get("JOB_PROPERTY_EXAMPLES", "800"))
 

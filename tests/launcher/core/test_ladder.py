@@ -18,17 +18,9 @@ from robust_run.launcher.core.step import replay
 from robust_run.launcher.model.actions import EndAttempt, Finish, OpenStore, RecordIncident, Say, StartAttempt
 from robust_run.launcher.model.check_events import Decided, Diagnose, Diagnosed, ReplayStepped, StandbyChecked
 from robust_run.launcher.model.code_events import CodeCaptured, CodeVersion, StepsSurvived, UpdateStaged
-from robust_run.launcher.model.events import (
-    AttemptEnded,
-    ControllerResumed,
-    Event,
-    NodeReturned,
-    RankExited,
-    SignalReceived,
-    StoreOpened,
-    Tick,
-)
+from robust_run.launcher.model.events import AttemptEnded, Event, RankExited, SignalReceived, StoreOpened, Tick
 from robust_run.launcher.model.job import Progress
+from robust_run.launcher.model.node_events import ControllerResumed, NodeReturned
 from robust_run.launcher.model.resume_events import Damage, LookForCheckpoints, ResumeChosen
 
 FOUR = ("a", "b", "c", "d")

@@ -12,7 +12,8 @@ from stories import (
 )
 
 from robust_run.launcher.model.actions import EndAttempt, Finish, JobEnds, OpenStore, Say, WakeAt
-from robust_run.launcher.model.events import RestartAsked, SignalReceived, Tick
+from robust_run.launcher.model.events import SignalReceived, Tick
+from robust_run.launcher.model.node_events import RestartAsked
 
 # --- a node leaves ----------------------------------------------------------------------------------------------------
 

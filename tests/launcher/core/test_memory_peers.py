@@ -11,7 +11,8 @@ from stories import Story, gathering, start_of
 
 from robust_run.launcher.core.step import replay
 from robust_run.launcher.model.actions import Action, Finish, Say, StandIn
-from robust_run.launcher.model.events import ControllerResumed, SignalReceived
+from robust_run.launcher.model.events import SignalReceived
+from robust_run.launcher.model.node_events import ControllerResumed
 from robust_run.launcher.model.resume_events import (
     LookForCheckpoints,
     MemoryGroups,

@@ -12,7 +12,8 @@ from robust_run.health.types import Finding
 from robust_run.launcher.core.resume.memory import world_of
 from robust_run.launcher.core.step import replay
 from robust_run.launcher.model.actions import OpenStore, Say
-from robust_run.launcher.model.events import AttemptStarted, ControllerResumed
+from robust_run.launcher.model.events import AttemptStarted
+from robust_run.launcher.model.node_events import ControllerResumed
 from robust_run.launcher.model.resume_events import Damage, LookForCheckpoints, PassedOver, ResumeChosen
 
 DAMAGED = Finding(

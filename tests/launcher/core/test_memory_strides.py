@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from stories import Story, gathering
 
 from robust_run.launcher.core.step import replay
-from robust_run.launcher.model.events import ControllerResumed
+from robust_run.launcher.model.node_events import ControllerResumed
 from robust_run.launcher.model.resume_events import MemoryNeeds, MemoryStrides
 
 NODES = ("a", "b", "c")

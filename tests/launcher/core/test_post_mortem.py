@@ -16,17 +16,9 @@ from robust_run.clock import SystemClock
 from robust_run.launcher.controller.controller import Controller
 from robust_run.launcher.core.step import replay
 from robust_run.launcher.model.actions import Inquire, OpenStore, RecordIncident
-from robust_run.launcher.model.events import (
-    AttemptEnded,
-    ControllerResumed,
-    Event,
-    Inquired,
-    NodeReturned,
-    SignalReceived,
-    StoreOpened,
-    Tick,
-)
+from robust_run.launcher.model.events import AttemptEnded, Event, Inquired, SignalReceived, StoreOpened, Tick
 from robust_run.launcher.model.job import Progress, Sights
+from robust_run.launcher.model.node_events import ControllerResumed, NodeReturned
 from robust_run.tracer.types import RankSight, TraceVerdict
 
 ORDER = Inquire(attempt=0, post_mortem=True)

@@ -12,16 +12,9 @@ from stories import BUG, Story, evidence, gathering, incident_of, kinds, start_o
 from robust_run.health.types import Finding
 from robust_run.launcher.core.step import replay
 from robust_run.launcher.model.actions import Action, EndAttempt, Finish, OpenStore, RecordIncident, Say, StartAttempt
-from robust_run.launcher.model.events import (
-    AttemptStarted,
-    ControllerResumed,
-    Event,
-    JobStarted,
-    NodeJoined,
-    RankExited,
-    SignalReceived,
-)
+from robust_run.launcher.model.events import AttemptStarted, Event, RankExited, SignalReceived
 from robust_run.launcher.model.job import NodeInfo
+from robust_run.launcher.model.node_events import ControllerResumed, JobStarted, NodeJoined
 from robust_run.launcher.model.resume_events import (
     CheckpointSaved,
     Damage,

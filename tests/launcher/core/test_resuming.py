@@ -21,17 +21,9 @@ from stories import (
 
 from robust_run.launcher.core.step import replay
 from robust_run.launcher.model.actions import Dismiss, EndAttempt, OpenStore, RecordIncident, Say, StartAttempt, WakeAt
-from robust_run.launcher.model.events import (
-    AttemptEnded,
-    ControllerResumed,
-    JobStarted,
-    NodeJoined,
-    NodeReturned,
-    RankExited,
-    SignalReceived,
-    Tick,
-)
+from robust_run.launcher.model.events import AttemptEnded, RankExited, SignalReceived, Tick
 from robust_run.launcher.model.job import NodeInfo, Progress
+from robust_run.launcher.model.node_events import ControllerResumed, JobStarted, NodeJoined, NodeReturned
 
 # --- orders that did not arrive ---------------------------------------------------------------------------------------
 

@@ -10,7 +10,8 @@ from stories import Story, one_node, several_nodes, told_to_end
 
 from robust_run.launcher.core.step import replay
 from robust_run.launcher.model.actions import Inquire, RecordIncident, StandstillOver
-from robust_run.launcher.model.events import ControllerResumed, HangSuspected, Inquired, SignalReceived, WaitOver
+from robust_run.launcher.model.events import HangSuspected, Inquired, SignalReceived, WaitOver
+from robust_run.launcher.model.node_events import ControllerResumed
 from robust_run.tracer.types import TraceVerdict
 
 STUCK = TraceVerdict(

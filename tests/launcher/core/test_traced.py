@@ -9,7 +9,8 @@ from stories import Story, ending, evidence, one_node, several_nodes, told_to_en
 
 from robust_run.launcher.model.actions import EndAttempt, Inquire, OpenStore, RecordIncident, Say, WakeAt
 from robust_run.launcher.model.code_events import CodeRecord, CodeVersion, Ledger
-from robust_run.launcher.model.events import ControllerResumed, Event, HangSuspected, Inquired, SignalReceived, Tick
+from robust_run.launcher.model.events import Event, HangSuspected, Inquired, SignalReceived, Tick
+from robust_run.launcher.model.node_events import ControllerResumed
 from robust_run.tracer.types import TraceVerdict
 
 BY_SIGTERM = EndAttempt(attempt=0, signal=15, grace_s=3)

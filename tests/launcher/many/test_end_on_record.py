@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from robust_run.launcher.model.actions import Action, Finish, Say
-from robust_run.launcher.model.events import ControllerResumed, Event, Tick
+from robust_run.launcher.model.events import Event, Tick
+from robust_run.launcher.model.node_events import ControllerResumed
 from robust_run.launcher.records.journal import JournalEntry
 from robust_run.launcher.start.many.end_on_record import TAIL_BYTES, EndOnRecord, end_in
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from robust_run.launcher.model.events import (
+from robust_run.launcher.model.events import Event
+from robust_run.launcher.model.job import NodeInfo
+from robust_run.launcher.model.node_events import (
     ControllerResumed,
-    Event,
     NodeEvicted,
     NodeJoined,
     NodeLeft,
@@ -12,7 +13,6 @@ from robust_run.launcher.model.events import (
     NodeReadmitted,
     NodeReturned,
 )
-from robust_run.launcher.model.job import NodeInfo
 from robust_run.launcher.records.journal import JournalEntry
 from robust_run.slurm.rules.deaths import Deaths
 

@@ -7,18 +7,16 @@ from pathlib import Path
 import pytest
 
 from robust_run.launcher.model.actions import Finish
-from robust_run.launcher.model.events import (
-    AttemptEnded,
+from robust_run.launcher.model.events import AttemptEnded, Event, FirstStep
+from robust_run.launcher.model.job import NodeInfo, Progress
+from robust_run.launcher.model.node_events import (
     ControllerResumed,
-    Event,
-    FirstStep,
     JobStarted,
     NodeEvicted,
     NodeJoined,
     NodeLost,
     NodeReturned,
 )
-from robust_run.launcher.model.job import NodeInfo, Progress
 from robust_run.launcher.records.journal import JournalEntry
 from robust_run.slurm.flags import BAD_EXIT, NO_KILL, WAIT, FlagsSeen, missing
 from robust_run.slurm.past import judge

@@ -11,9 +11,10 @@ import msgspec
 import pytest
 
 from robust_run.launcher.model.actions import Action, HostEvicted
-from robust_run.launcher.model.events import Event, NodeEvicted, NodeJoined, NodeLost, NodeReadmitted, NodeReturned
+from robust_run.launcher.model.events import Event
 from robust_run.launcher.model.job import NodeInfo
 from robust_run.launcher.model.job_parts import SlurmUse
+from robust_run.launcher.model.node_events import NodeEvicted, NodeJoined, NodeLost, NodeReadmitted, NodeReturned
 from robust_run.launcher.records.journal import JournalEntry
 from robust_run.slurm.revive import LOOK_S, PATIENCE_S, Reviver
 from robust_run.slurm.scontrol import Answer

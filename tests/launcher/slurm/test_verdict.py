@@ -7,8 +7,9 @@ from pathlib import Path
 from slurm_tasks import task_env
 
 from robust_run.launcher.model.actions import Finish
-from robust_run.launcher.model.events import Event, NodeJoined, NodeLost, NodeReturned
+from robust_run.launcher.model.events import Event
 from robust_run.launcher.model.job import NodeInfo
+from robust_run.launcher.model.node_events import NodeJoined, NodeLost, NodeReturned
 from robust_run.launcher.records.journal import JournalEntry
 from robust_run.slurm.past import Past, judge
 from robust_run.slurm.rules.surroundings import read

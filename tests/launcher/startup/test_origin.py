@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 
-from robust_run.launcher.agent.startup.origin import started_s
+from robust_run.launcher.agent.startup.watching import started_s
 
 
 def test_a_process_was_started_between_before_and_after() -> None:

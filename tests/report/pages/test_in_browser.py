@@ -9,7 +9,7 @@ import pytest
 from page_ground import BEGIN_S, DONE, RUNS, incident, incident_page, job_page, look_at, scene
 
 from robust_run.report.heat import Heat
-from robust_run.report.pages.incident_page import incident_html
+from robust_run.report.pages.incident.page import incident_html
 from robust_run.report.pages.job_page import job_html
 from robust_run.report.pages.runs_page import RunAttempt, RunRow, RunsPage, runs_html
 from robust_run.report.types import Evidence

@@ -14,7 +14,7 @@ from seen_ranks import process, stack
 from robust_run.report.effective import Standstill
 from robust_run.report.pages.advice import BY_KIND, BY_RULE, ROLLED_BACK, START_AGAIN
 from robust_run.report.pages.families import families
-from robust_run.report.pages.incident_page import incident_html
+from robust_run.report.pages.incident.page import incident_html
 from robust_run.report.pages.next_steps import steps_for
 from robust_run.report.pages.rules import KIND_TITLES
 from robust_run.report.pages.states import RankState, states_of

@@ -9,8 +9,8 @@ import pytest
 from page_ground import BEGIN_S, DONE, RUNS, attempt, incident, incident_page
 
 from robust_run.report.effective import Standstill
-from robust_run.report.pages.incident_answers import parted_sentence
-from robust_run.report.pages.incident_page import incident_html
+from robust_run.report.pages.incident.answers import parted_sentence
+from robust_run.report.pages.incident.page import incident_html
 from robust_run.report.pages.next_steps import need_of
 from robust_run.report.pages.types import Drawn
 from robust_run.report.types import Action

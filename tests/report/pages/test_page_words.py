@@ -6,7 +6,7 @@ import pytest
 from page_ground import incident, incident_page
 
 from robust_run.report.pages.advice import BY_KIND
-from robust_run.report.pages.incident_page import incident_html
+from robust_run.report.pages.incident.page import incident_html
 from robust_run.report.pages.next_steps import steps_for
 from robust_run.report.pages.style import CSS
 from robust_run.report.pages.words import clock_time, date_time, lasted, number

@@ -22,6 +22,7 @@ from robust_run.ckpt_io.memory_dir.types import DirNote, FinishWithin, FromDir, 
 from robust_run.decoders import json_decoder
 from robust_run.errors import RobustRunError
 from robust_run.launcher.model.job import JobSpec
+from robust_run.launcher.records.run_directory import RunDirectory
 
 #: A job that was told to end has others waiting: its files are written for so long.
 STOPPED_LIMIT_S = 20.0
@@ -41,6 +42,17 @@ def options_of(spec: JobSpec) -> MemoryDirOptions:
         storage=spec.ckpt_dir or "",
         limit_bytes=spec.ckpt_memory_bytes,
     )
+
+
+def opened_for(spec: JobSpec, env: Mapping[str, str], run: RunDirectory, say: Callable[[str], None]) -> MemoryDir:
+    """Return the folder of a job of one node. Raises RobustRunError; then nothing was started, and nothing is left of the run."""
+    made = MemoryDir(options_of(spec), env, say)
+    try:
+        made.open()
+    except RobustRunError:
+        run.remove_unused()
+        raise
+    return made
 
 
 def take_away(path: str) -> None:

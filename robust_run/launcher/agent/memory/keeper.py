@@ -11,7 +11,6 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Protocol
 
 import msgspec
 
@@ -36,6 +35,7 @@ from robust_run.ckpt_io.memory.protocol import SOCKET
 from robust_run.ckpt_io.seen import MemoryHeld
 from robust_run.errors import RobustRunError
 from robust_run.launcher.agent.memory.attempts import attempt_of, brought
+from robust_run.launcher.agent.workers.store import StartsHelpers
 from robust_run.launcher.model.actions import StartAttempt
 from robust_run.launcher.model.resume_events import MemoryPeers, MemoryStrides
 
@@ -48,14 +48,6 @@ _NOTE_CHARACTERS = 500
 _DECODER: msgspec.msgpack.Decoder[ToAgent] = msgspec.msgpack.Decoder(ToAgent)
 
 Listen = Callable[[socket.socket, Callable[[], None] | None], None]
-
-
-class StartsHelpers(Protocol):
-    """Starts a child process of the agent that dies with it; returns its pid."""
-
-    def __call__(self, argv: tuple[str, ...], env: Mapping[str, str], keep: tuple[int, ...]) -> int:
-        """Start `argv` with the descriptors in `keep` open. Raises RobustRunError, OSError."""
-        ...
 
 
 class MemoryKeeper:

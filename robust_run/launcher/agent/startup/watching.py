@@ -7,10 +7,10 @@ the attempt ends.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from robust_run.launcher.agent.startup.origin import started_s
 from robust_run.launcher.model.job import JobSpec
 from robust_run.launcher.model.start_notes import Starts
 from robust_run.report.startup.types import MOST_RANKS, NodeStart, RankMarks
@@ -28,6 +28,20 @@ if TYPE_CHECKING:
 LOOK_S = 0.25
 #: When it is first told of ranks that still start, and the longest time until that is told again.
 FIRST_TELL_S, RAREST_TELL_S = 10.0, 120.0
+#: Of /proc/PID/stat, counted after the command's name: when the process was started, in ticks since boot.
+_STARTED_FIELD = 19
+
+
+def started_s(pid: int, ticks_per_s: int = 0) -> float | None:
+    """Return when a process was started, as time of the monotonic clock to 10 ms; None if that cannot be known."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read(4096).rpartition(b")")[2].split()
+        since_boot_s = int(fields[_STARTED_FIELD]) / (ticks_per_s or os.sysconf("SC_CLK_TCK"))
+        age_s = time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot_s
+    except (OSError, ValueError, IndexError, AttributeError):
+        return None
+    return time.monotonic() - max(age_s, 0.0)
 
 
 class StartedRank(Protocol):

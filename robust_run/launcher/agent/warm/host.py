@@ -27,6 +27,7 @@ from robust_run.launcher.agent.warm.messages import (
     send,
 )
 from robust_run.launcher.agent.warm.start_up import start_environment
+from robust_run.launcher.agent.workers.store import StartsHelpers
 
 _MAIN = "robust_run.launcher.agent.warm.process:main"
 
@@ -37,14 +38,6 @@ FORK_S = 4.0
 FORK_AMONG_NODES_S = 1.0
 
 State = Literal["none", "importing", "ready", "refused"]
-
-
-class StartsWarm(Protocol):
-    """Starts the warm process, with descriptors kept open; returns its pid."""
-
-    def __call__(self, argv: tuple[str, ...], env: Mapping[str, str], keep: tuple[int, ...]) -> int:
-        """Raises PlatformError."""
-        ...
 
 
 class StandbyWatcher(Protocol):
@@ -73,7 +66,7 @@ class WarmHost:
 
     def __init__(
         self,
-        start: StartsWarm,
+        start: StartsHelpers,
         argv: tuple[str, ...],
         env: Mapping[str, str],
         agent_pid: int,

@@ -7,7 +7,7 @@ spawn     a new interpreter: always possible. First attempts are spawned, unless
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -113,3 +113,14 @@ def doubt(exit_codes: tuple[int | None, ...], was_forked: bool, lived_s: float, 
     if not was_forked or progressed or not crashed or lived_s > 60.0:
         return ""
     return f"the forked attempt before was killed by signal {-(crashed[0] or 0)} without progress"
+
+
+def how_started(daemon_pid: int, choices: Sequence[StartChoice], why: str) -> str:
+    """Return what to say of an attempt that an agent from a per-user warm process started."""
+    spawned = sum(choice.rung == "spawn" for choice in choices)
+    if not spawned:
+        return f"started from the warm process (pid {daemon_pid})"
+    workers_of_all = "all" if spawned == len(choices) else f"{spawned} of {len(choices)}"
+    return (
+        f"the warm process (pid {daemon_pid}) was used, but {workers_of_all} workers were started from nothing: {why}"
+    )

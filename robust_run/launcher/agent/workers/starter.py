@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -16,9 +16,10 @@ from robust_run.launcher.model.job import JobSpec
 
 if TYPE_CHECKING:
     from robust_run.launcher.agent.output.wiring import ChildFds
-    from robust_run.launcher.agent.warm.host import Standby, StandbyWatcher, StartsWarm, WarmHost
+    from robust_run.launcher.agent.warm.host import Standby, StandbyWatcher, WarmHost
     from robust_run.launcher.agent.warm.identity import Identity
     from robust_run.launcher.agent.warm.warm_handoff import WarmHandoff
+    from robust_run.launcher.agent.workers.store import StartsHelpers
 
 #: A warm process that died is replaced at most so many times in a job. One that was let go does not count.
 WARM_REPLACEMENTS = 2
@@ -60,7 +61,7 @@ class Starter:
         spec: JobSpec,
         env: Mapping[str, str],
         setup: workers.ChildSetup,
-        start_helper: StartsWarm,
+        start_helper: StartsHelpers,
         tell: Callable[[NodeEvent], None],
         given: WarmHandoff | None = None,
         python: str | None = None,
@@ -292,14 +293,3 @@ class Starter:
             stdout=plan.output.stdout,
             stderr=plan.output.stderr,
         )
-
-
-def how_started(daemon_pid: int, choices: Sequence[ladder.StartChoice], why: str) -> str:
-    """Return what to say of an attempt that an agent from a per-user warm process started."""
-    spawned = sum(choice.rung == "spawn" for choice in choices)
-    if not spawned:
-        return f"started from the warm process (pid {daemon_pid})"
-    workers_of_all = "all" if spawned == len(choices) else f"{spawned} of {len(choices)}"
-    return (
-        f"the warm process (pid {daemon_pid}) was used, but {workers_of_all} workers were started from nothing: {why}"
-    )

@@ -29,7 +29,8 @@ from robust_run.launcher.model.check_events import (
     Diagnosed,
     StandbyChecked,
 )
-from robust_run.launcher.model.events import Event, NodeJoined, NodeLeft, NodeLost, NodeReturned
+from robust_run.launcher.model.events import Event
+from robust_run.launcher.model.node_events import NodeJoined, NodeLeft, NodeLost, NodeReturned
 
 if TYPE_CHECKING:
     from robust_run.launcher.records.incidents import IncidentBook

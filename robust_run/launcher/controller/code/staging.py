@@ -16,7 +16,8 @@ from robust_run.launcher.model.code_events import (
     UpdateDue,
     UpdateRefused,
 )
-from robust_run.launcher.model.events import Event, NodeJoined, NodeReturned
+from robust_run.launcher.model.events import Event
+from robust_run.launcher.model.node_events import NodeJoined, NodeReturned
 
 if TYPE_CHECKING:
     from robust_run.clock import Clock

@@ -19,9 +19,10 @@ from robust_run.launcher.core.diagnosis.rule_book import book_of
 from robust_run.launcher.core.membership import counts, name_of, placement_of
 from robust_run.launcher.core.state import LADDER, CorePolicy, JobState
 from robust_run.launcher.model.actions import Action, RecordIncident, Say
-from robust_run.launcher.model.events import HangSuspected, NodeEvicted
+from robust_run.launcher.model.events import HangSuspected
 from robust_run.launcher.model.health_events import HealthSeen, RuleEviction, RuleSpoke, Sign
 from robust_run.launcher.model.job import VerdictDraft
+from robust_run.launcher.model.node_events import NodeEvicted
 
 #: Alerts are remembered so long; what was seen within half of it before a failure may have to do with it.
 RECENT_S = 120.0

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from robust_run.clock import seconds_of
 from robust_run.errors import UserError
 from robust_run.json_output import document
 from robust_run.launcher.operator.commands.job_commands import about_a_run, show_lines
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
 #: How long an update waits for a failure, unless told otherwise.
 PATIENCE_S = 24 * 3600.0
-_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 @click.command()
@@ -118,11 +118,7 @@ def parse_when(text: str) -> tuple[bool, float]:
     word = text.strip().lower()
     if word in ("now", "failure", "never"):
         return word == "now", PATIENCE_S if word == "failure" else 0.0
-    number, unit_s = (word[:-1], _UNITS_S[word[-1]]) if word[-1:] in _UNITS_S else (word, 1.0)
-    try:
-        seconds = float(number) * unit_s
-    except ValueError:
-        seconds = -1.0
+    seconds = seconds_of(word)
     if not 0 < seconds <= 366 * 86400:
         raise UserError(f"--when {text!r}: must be failure, now, never, or a time like 30m, 6h, 2d")
     return False, seconds

@@ -16,6 +16,7 @@ from robust_run.launcher.core.resume.resuming import sentence
 from robust_run.launcher.model import actions as a
 from robust_run.launcher.model import code_events as c
 from robust_run.launcher.model import events as e
+from robust_run.launcher.model import node_events as n
 from robust_run.launcher.model.check_events import Decided, Diagnosed, StandbyChecked
 from robust_run.launcher.model.job import Placement
 from robust_run.launcher.model.resume_events import NoResumePoint, ResumeChosen
@@ -68,9 +69,9 @@ class Story:
 
     def _learn(self, entry: JournalEntry) -> None:
         match entry.event, entry.action:
-            case e.NodeJoined(node=info), _:
+            case n.NodeJoined(node=info), _:
                 self._names[info.id] = info.name
-            case e.NodeReturned(node=node, name=str(name)), _ if name:
+            case n.NodeReturned(node=node, name=str(name)), _ if name:
                 self._names[node] = name  # the journal of a controller that took over begins in the middle
             case _, a.StartAttempt() as order if len(order.placements) == order.nodes:
                 self._layout = order.placements
@@ -94,22 +95,22 @@ class Story:
 
     def _node_words(self, subject: e.Event | a.Action) -> tuple[str, str]:  # noqa: C901, PLR0912 - a table
         match subject:
-            case e.NodeJoined(node=info):
+            case n.NodeJoined(node=info):
                 return info.name, f"joined with {plural(info.nproc, 'worker')} ({info.address})"
-            case e.NodeReturned(node=node):
+            case n.NodeReturned(node=node):
                 return self._name(node), "is connected again"
-            case e.NodeLost(node=node, silent_s=silent_s):
+            case n.NodeLost(node=node, silent_s=silent_s):
                 gone = f"lost: silent for {silent_s:.1f} s" if silent_s else "gone with the launcher before"
                 return self._name(node), gone
-            case e.NodeLeft(node=node, reason=reason):
+            case n.NodeLeft(node=node, reason=reason):
                 return self._name(node), f"leaves: {reason}"
-            case e.NodeToldToLeave(node=node, signal=number):
+            case n.NodeToldToLeave(node=node, signal=number):
                 return self._name(node), f"was told to leave, by {signal_name(number)}"
-            case e.NodeCannotStart(name=name, reason=reason):
+            case n.NodeCannotStart(name=name, reason=reason):
                 return name, f"cannot start the job: {reason}"
-            case e.NodeEvicted(name=name, reason=reason, by=by):
+            case n.NodeEvicted(name=name, reason=reason, by=by):
                 return name, f"evicted by {by}: {reason or 'no reason given'}"
-            case e.NodeReadmitted(name=name, by=by):
+            case n.NodeReadmitted(name=name, by=by):
                 return name, f"readmitted by {by}"
             case e.RankExited(rank=rank, exit_code=exit_code):
                 return self._node_of(rank), f"rank {rank} {describe_exit(exit_code)}"
@@ -140,13 +141,13 @@ class Story:
 
     def _job_words(self, subject: e.Event | a.Action) -> tuple[str, str]:
         match subject:
-            case e.JobStarted():
+            case n.JobStarted():
                 return "", "the job starts"
-            case e.ControllerResumed(term=term, host=host):
+            case n.ControllerResumed(term=term, host=host):
                 return host, f"a controller continues the job (term {term})"
             case e.Inquired(verdict=None, reason=reason):
                 return "", f"all ranks were looked at: {reason or 'nothing is wrong'}"
-            case e.RestartAsked(reason=reason, by=by):
+            case n.RestartAsked(reason=reason, by=by):
                 return "", f"restart asked for by {by}: {reason or 'no reason given'}"
             case e.SignalReceived(signal=number, again=again, by=by):
                 return "", f"told to end by {by or signal_name(number)}{', at once' if again else ''}"

@@ -138,7 +138,7 @@ class Pages:
 
     def _incident(self, facts: JobFacts, incidents: Sequence[Incident], number: int, drawn: Drawn, kept: Kept) -> str:
         # What judges a scene is imported here: most jobs end without an incident.
-        from robust_run.report.pages.incident_page import incident_html
+        from robust_run.report.pages.incident.page import incident_html
 
         scene = scene_in(self._folder, number)
         files = files_in(self._folder, next(each for each in incidents if each.id == number))

@@ -12,7 +12,7 @@ from robust_run.launcher.controller.handle_types import JobFacts
 from robust_run.launcher.core.state import CorePolicy, JobState, policy_of
 from robust_run.launcher.core.step import replay
 from robust_run.launcher.model.actions import RecordIncident
-from robust_run.launcher.model.events import ControllerResumed
+from robust_run.launcher.model.node_events import ControllerResumed
 from robust_run.launcher.operator.reading.startup_phases import StartupPhases
 from robust_run.launcher.operator.views.course import Course
 from robust_run.launcher.operator.views.course_reader import CourseReader
@@ -20,7 +20,8 @@ from robust_run.launcher.operator.views.life import JobLife
 from robust_run.launcher.operator.views.live import with_course
 from robust_run.launcher.operator.views.status import job_view, node_views
 from robust_run.launcher.operator.views.status_types import IncidentView, JobView, NodesView
-from robust_run.launcher.records.journal import JournalEntry, JournalHeader, in_force, read
+from robust_run.launcher.records.journal import JournalEntry, JournalHeader, in_force
+from robust_run.launcher.records.journal_reading import read
 from robust_run.launcher.records.outcome import left
 
 

@@ -12,7 +12,8 @@ from robust_run.errors import RobustRunError
 from robust_run.launcher.model.actions import RecordIncident, StandstillOver
 from robust_run.launcher.model.events import FirstStep
 from robust_run.launcher.records.incident_record import incident_of
-from robust_run.launcher.records.journal import JournalEntry, in_force, read
+from robust_run.launcher.records.journal import JournalEntry, in_force
+from robust_run.launcher.records.journal_reading import read
 from robust_run.report.files import incident as incident_file
 from robust_run.report.types import Incident
 

@@ -19,6 +19,7 @@ from robust_run.health.checks.plan import Wish
 from robust_run.health.checks.show import ChecksReport
 from robust_run.health.checks.types import CheckJudgement
 from robust_run.launcher.controller.handle_types import ControllerHandle
+from robust_run.launcher.operator.server.wishes import body_of, json_of
 from robust_run.launcher.operator.views.check_operations import choose
 from robust_run.launcher.operator.views.check_words import CheckBegun, CheckView, CheckWish
 from robust_run.launcher.operator.views.operations import OperationRefusedError
@@ -82,7 +83,7 @@ class CheckRoutes:
             given_up=drive.given_up,
             report=_report(drive),
         )
-        return web.Response(body=msgspec.json.encode(view), content_type="application/json")
+        return json_of(view)
 
 
 def _report(drive: CheckSession) -> ChecksReport | None:
@@ -93,12 +94,8 @@ def _report(drive: CheckSession) -> ChecksReport | None:
 
 
 async def _wish(request: web.Request) -> CheckWish:
-    if request.content_type != "application/json":
-        raise OperationRefusedError(415, "send this as application/json")
+    data = await body_of(request, "application/json", "this", LARGEST_WISH_BYTES, BODY_S)
     try:
-        data = await asyncio.wait_for(request.content.read(LARGEST_WISH_BYTES + 1), BODY_S)
         return json_decoder(CheckWish).decode(data or b"{}")
-    except asyncio.TimeoutError:
-        raise OperationRefusedError(408, f"the body did not arrive within {BODY_S:g} s") from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise OperationRefusedError(400, f"the body is not a request for checks: {error}") from None

@@ -12,19 +12,18 @@ What is sent in pieces is kept only where its digest is one that the tree names;
 
 from __future__ import annotations
 
-import asyncio
 from collections import OrderedDict
-from typing import TypeVar
 
 import msgspec
 from aiohttp import web
 
 from robust_run.clock import Clock
-from robust_run.decoders import json_decoder, msgpack_decoder
+from robust_run.decoders import msgpack_decoder
 from robust_run.errors import RobustRunError
 from robust_run.launcher.control.code_transfer import Receiver, parts_of
 from robust_run.launcher.controller.code.staging import store_folder
 from robust_run.launcher.controller.handle_types import ControllerHandle
+from robust_run.launcher.operator.server.wishes import Wish, body_of, json_of, wish_of
 from robust_run.launcher.operator.views import code_operations
 from robust_run.launcher.operator.views.code_words import (
     LARGEST_PARTS_BYTES,
@@ -37,8 +36,6 @@ from robust_run.launcher.operator.views.operations import Granted, OperationRefu
 from robust_run.launcher.records.code.names import is_digest
 from robust_run.launcher.records.code.tree_store import TreeStore
 from robust_run.launcher.records.code.types import TreeParts
-
-_Wish = TypeVar("_Wish", bound=msgspec.Struct)
 
 #: Updates that may be on their way at the same time.
 MOST_UNDER_WAY = 8
@@ -74,7 +71,7 @@ class CodeRoutes:
             cwd=facts.cwd,
             host=facts.host,
         )
-        return _json(view)
+        return json_of(view)
 
     async def _give(self, request: web.Request) -> web.Response:
         tree = request.match_info["tree"]
@@ -84,7 +81,7 @@ class CodeRoutes:
         return web.Response(body=msgspec.msgpack.encode(parts), content_type="application/msgpack")
 
     async def _take(self, request: web.Request) -> web.Response:
-        data = await _body(request, "application/msgpack", LARGEST_PARTS_BYTES)
+        data = await body_of(request, "application/msgpack", "this", LARGEST_PARTS_BYTES, BODY_S)
         try:
             parts = msgpack_decoder(TreeParts).decode(data)
             if not is_digest(parts.tree):
@@ -99,7 +96,7 @@ class CodeRoutes:
             raise OperationRefusedError(400, f"the body is not a part of a version: {error}") from None
         except RobustRunError as error:
             raise OperationRefusedError(409, str(error)) from None
-        return _json(code_operations.refused(RefusedWish(reason="")).answer)
+        return json_of(code_operations.refused(RefusedWish(reason="")).answer)
 
     async def _update(self, request: web.Request) -> web.Response:
         wish = await _wish(request, UpdateWish)
@@ -118,35 +115,8 @@ class CodeRoutes:
     def _do(self, granted: Granted) -> web.Response:
         if granted.event is not None:
             self._controller.tell(granted.event)
-        return _json(granted.answer)
+        return json_of(granted.answer)
 
 
-async def _wish(request: web.Request, kind: type[_Wish]) -> _Wish:
-    data = await _body(request, "application/json", LARGEST_WISH_BYTES)
-    try:
-        return json_decoder(kind).decode(data or b"{}")
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise OperationRefusedError(400, f"the body is not a request for this action: {error}") from None
-
-
-async def _body(request: web.Request, content_type: str, most_bytes: int) -> bytes:
-    """Return a body that may be larger than those of other wishes."""
-    if request.content_type != content_type:
-        raise OperationRefusedError(415, f"send this as {content_type}")
-    try:
-        return await asyncio.wait_for(_read(request, most_bytes), BODY_S)
-    except asyncio.TimeoutError:
-        raise OperationRefusedError(408, f"the body did not arrive within {BODY_S:g} s") from None
-
-
-async def _read(request: web.Request, most_bytes: int) -> bytes:
-    data = bytearray()
-    async for chunk in request.content.iter_any():
-        data += chunk
-        if len(data) > most_bytes:
-            raise OperationRefusedError(413, f"the body is larger than {most_bytes} bytes")
-    return bytes(data)
-
-
-def _json(view: msgspec.Struct) -> web.Response:
-    return web.Response(body=msgspec.json.encode(view), content_type="application/json")
+async def _wish(request: web.Request, kind: type[Wish]) -> Wish:
+    return await wish_of(request, kind, "this", LARGEST_WISH_BYTES, BODY_S)

@@ -34,7 +34,7 @@ from robust_run.launcher.operator.server.incident_cache import IncidentCache
 from robust_run.launcher.operator.views.accepting import accepts
 from robust_run.launcher.operator.views.operations import OperationRefusedError
 from robust_run.launcher.operator.views.page_data import incident_page, job_page
-from robust_run.report.pages.incident_page import incident_html
+from robust_run.report.pages.incident.page import incident_html
 from robust_run.report.pages.job_page import job_html
 from robust_run.report.pages.types import Drawn
 from robust_run.report.types import Incident

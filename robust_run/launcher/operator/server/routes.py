@@ -30,7 +30,6 @@ import msgspec
 from aiohttp import web
 
 from robust_run.clock import Clock
-from robust_run.decoders import json_decoder
 from robust_run.launcher.controller.handle_types import ControllerHandle
 from robust_run.launcher.operator.server.access import AccessTokens, may_read
 from robust_run.launcher.operator.server.check_routes import CheckRoutes
@@ -38,6 +37,7 @@ from robust_run.launcher.operator.server.code_routes import CodeRoutes
 from robust_run.launcher.operator.server.journal_pages import MOST_LINES, JournalPages
 from robust_run.launcher.operator.server.live_routes import LiveRoutes
 from robust_run.launcher.operator.server.page_routes import PageRoutes
+from robust_run.launcher.operator.server.wishes import json_of, wish_of
 from robust_run.launcher.operator.views import operations, show
 from robust_run.launcher.operator.views import status as views
 from robust_run.launcher.operator.views.operations import Granted, OperationRefusedError, OperatorWish, number_in
@@ -172,10 +172,10 @@ class Api:
     # --- reading ---
 
     async def _status(self, _: web.Request) -> web.Response:
-        return _json(await self._live.job())
+        return json_of(await self._live.job())
 
     async def _nodes(self, _: web.Request) -> web.Response:
-        return _json(self._node_views())
+        return json_of(self._node_views())
 
     async def _page(self, _: web.Request) -> web.Response:
         lines = [*show.status_lines(await self._live.job()), "", *show.node_lines(self._node_views(), SHOWN_NODES)]
@@ -194,7 +194,7 @@ class Api:
         while True:
             page = self._pages.page(after, limit)
             if page.events or self._closing.is_set() or self._clock.monotonic_s() >= give_up_s:
-                return _json(page)
+                return json_of(page)
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._closing.wait(), LOOK_EVERY_S)
             await self._count_lines()
@@ -211,7 +211,7 @@ class Api:
             if not self._controller.observe(lambda scene: None if seen.done() else seen.set_result(scene), samples):
                 raise operations.no_rank_runs(self._controller.state())
             try:
-                return _json(await asyncio.wait_for(seen, SCENE_S))
+                return json_of(await asyncio.wait_for(seen, SCENE_S))
             except asyncio.TimeoutError:
                 raise OperationRefusedError(504, f"the nodes did not answer within {SCENE_S:g} s") from None
 
@@ -219,7 +219,7 @@ class Api:
         await _wish(request)
         if not self._controller.keep_traces():
             raise operations.no_rank_runs(self._controller.state())
-        return _json(ActionView(done="the rings of all ranks are copied to the run directory"))
+        return json_of(ActionView(done="the rings of all ranks are copied to the run directory"))
 
     async def _count_lines(self) -> None:
         async with self._counting:
@@ -251,26 +251,11 @@ class Api:
     def _do(self, granted: Granted) -> web.Response:
         if granted.event is not None:
             self._controller.tell(granted.event)
-        return _json(granted.answer)
+        return json_of(granted.answer)
 
 
 async def _wish(request: web.Request) -> OperatorWish:
-    if request.content_type != "application/json":
-        raise OperationRefusedError(415, "send the action as application/json")
-    try:
-        body = await asyncio.wait_for(request.read(), BODY_S)
-    except asyncio.TimeoutError:
-        raise OperationRefusedError(408, f"the body did not arrive within {BODY_S:g} s") from None
-    except web.HTTPRequestEntityTooLarge:
-        raise OperationRefusedError(413, f"the body is larger than {LARGEST_BODY_BYTES} bytes") from None
-    try:
-        return json_decoder(OperatorWish).decode(body or b"{}")
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise OperationRefusedError(400, f"the body is not a request for this action: {error}") from None
-
-
-def _json(view: msgspec.Struct) -> web.Response:
-    return web.Response(body=msgspec.json.encode(view), content_type="application/json")
+    return await wish_of(request, OperatorWish, "the action", LARGEST_BODY_BYTES, BODY_S)
 
 
 def _error(status: int, message: str) -> web.Response:

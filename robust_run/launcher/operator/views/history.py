@@ -9,6 +9,7 @@ import msgspec
 
 from robust_run.launcher.model import actions as a
 from robust_run.launcher.model import events as e
+from robust_run.launcher.model import node_events as n
 from robust_run.launcher.model.check_events import Diagnosed
 from robust_run.launcher.model.code_events import NotFinite
 from robust_run.launcher.records.folds.attempts import AttemptCourse
@@ -102,9 +103,9 @@ class AttemptHistory:
 
     def _event(self, entry: JournalEntry, event: e.Event) -> None:
         match event:
-            case e.NodeJoined(node=info):
+            case n.NodeJoined(node=info):
                 self._names[info.id] = info.name
-            case e.NodeReturned(node=node, name=name) if name:
+            case n.NodeReturned(node=node, name=name) if name:
                 self._names[node] = name
             case e.AttemptStarted(attempt=attempt) if attempt in self._attempts:
                 resumes = (event.resumes_s, event.resumes_step)
@@ -113,7 +114,7 @@ class AttemptHistory:
                 self._attempts[attempt].course.step(min(at_s + entry.at - entry.mono, entry.at))
             case e.AttemptEnded(attempt=attempt) if attempt in self._attempts:
                 self._attempts[attempt].course.end_on_node(event.progress.steps, entry.at)
-            case e.NodeLost() | e.NodeEvicted():
+            case n.NodeLost() | n.NodeEvicted():
                 self._blame(entry)
                 self._evicted_s = entry.at
             case Diagnosed(attempt=attempt) if attempt in self._attempts:

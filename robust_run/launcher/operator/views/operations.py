@@ -8,7 +8,8 @@ import msgspec
 
 from robust_run.launcher.controller.handle_types import JobFacts
 from robust_run.launcher.core.state import CorePolicy, JobState
-from robust_run.launcher.model.events import Event, NodeEvicted, NodeReadmitted, RestartAsked, SignalReceived
+from robust_run.launcher.model.events import Event, SignalReceived
+from robust_run.launcher.model.node_events import NodeEvicted, NodeReadmitted, RestartAsked
 from robust_run.launcher.operator.views.show import plural
 from robust_run.launcher.operator.views.status_types import ActionView
 

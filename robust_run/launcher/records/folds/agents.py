@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from robust_run.launcher.model.events import (
+from robust_run.launcher.model.events import Event
+from robust_run.launcher.model.node_events import (
     ControllerResumed,
-    Event,
     JobStarted,
     NodeJoined,
     NodeLeft,

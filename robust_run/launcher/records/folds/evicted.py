@@ -6,8 +6,8 @@ import msgspec
 
 from robust_run.launcher.model.actions import HostEvicted
 from robust_run.launcher.model.check_events import Decided
-from robust_run.launcher.model.events import NodeEvicted, NodeReadmitted
 from robust_run.launcher.model.health_events import RuleSpoke
+from robust_run.launcher.model.node_events import NodeEvicted, NodeReadmitted
 from robust_run.launcher.records.journal import JournalEntry
 
 MARKS = (b'"event"', b'"host_evicted"')

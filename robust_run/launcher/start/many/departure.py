@@ -2,8 +2,9 @@
 
 With `--on-sigterm node` SIGTERM is about this node alone: it says at once that it was told, trains on for a moment, in which
 others may be told too (see `core.leaving_together`), and leaves. Where it hosts the controller, that resigns then, and one of the
-candidates leads (`controller.handing_over`). That is a choice of the user's, since nothing here can tell a drain from a person
-who types `kill` at the first launcher, and that person wants the job to end. Ctrl-C and `robust stop` end it anyhow.
+candidates leads (`controller.leadership.handing_over`). That is a choice of the user's, since nothing here can tell a drain
+from a person who types `kill` at the first launcher, and that person wants the job to end. Ctrl-C and `robust stop` end it
+anyhow.
 
 A controller that died may not have heard or kept what it was told, so each new one is told again.
 """

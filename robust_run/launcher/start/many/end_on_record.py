@@ -13,7 +13,7 @@ import msgspec
 
 from robust_run.decoders import json_decoder
 from robust_run.launcher.model.actions import Finish
-from robust_run.launcher.model.events import ControllerResumed, JobStarted
+from robust_run.launcher.model.node_events import ControllerResumed, JobStarted
 from robust_run.launcher.records.journal import JournalEntry
 
 TAIL_BYTES = 256 << 10
@@ -38,6 +38,14 @@ def end_in(tail: bytes) -> Finish | None:
         elif isinstance(entry.event, (ControllerResumed, JobStarted)):
             finish = None
     return finish
+
+
+def last_word(finish: Finish) -> str:
+    """Return how the job ended, for the nodes that do not host the controller."""
+    if finish.outcome == "done":
+        return "the job is done"
+    what = "the job failed" if finish.outcome == "failed" else "the job ended"
+    return f"{what}: {'; '.join(filter(None, (finish.sentence, finish.reason)))}"
 
 
 class EndOnRecord:

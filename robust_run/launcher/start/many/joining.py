@@ -9,10 +9,9 @@ from collections.abc import Callable
 
 import msgspec
 
-from robust_run import tls
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError, UserError
-from robust_run.launcher.control.client import Connection, dial
+from robust_run.launcher.control.client import Connection
 from robust_run.launcher.control.errors import JoinRefusal, NotController, WrongToken
 from robust_run.launcher.control.greeting import digest
 from robust_run.launcher.control.meeting import Guest, Host, SystemNetwork, meet, own_address
@@ -20,12 +19,12 @@ from robust_run.launcher.control.messages import Hello, Welcome
 from robust_run.launcher.control.sockets import spoken
 from robust_run.launcher.controller.leadership.leaders import not_here, refuse_if_led
 from robust_run.launcher.model.job import JobSpec, ManyNodes, NodeInfo
-from robust_run.launcher.model.lease_times import LeaseTimes
 from robust_run.launcher.model.world import as_text
 from robust_run.launcher.records.run_directory import RunDirectory
 from robust_run.launcher.start.many.controller_supervisor import ControllerSupervisor, bind, config_of
+from robust_run.launcher.start.many.dialing import Dialing, guest_at, own_name
 from robust_run.launcher.start.many.fence import Lease
-from robust_run.launcher.start.many.finding import DIAL_S, ONLY_DIAL_S, RETRY_S
+from robust_run.launcher.start.many.finding import RETRY_S
 from robust_run.launcher.start.many.founding import Founding
 from robust_run.launcher.start.many.lookout import LOOK_S, Lookout
 from robust_run.version import __version__
@@ -75,7 +74,6 @@ class Joining:
         self._guard = guard
         self._resumed = resumed
         self._clock = clock
-        self._lease = lease
         self._supervisor = supervisor
         self._node_id = node_id
         self._say = say
@@ -91,9 +89,7 @@ class Joining:
         self._goes_on = ""
         """Run that was there before, and whose controller this node has started."""
         self._lookout = None if resumed is not None else Lookout(spec, many, marks, socket.gethostname(), clock, say)
-        self._context = (
-            tls.client_context(many.tls_cert, many.tls_key, many.tls_ca) if many.tls_cert or many.tls_ca else None
-        )
+        self._dialing = Dialing(many, token, clock, lease)
 
     @property
     def is_host(self) -> bool:
@@ -270,24 +266,6 @@ class Joining:
             now_s=self._clock.monotonic_s(),
         )
 
-    async def ask_setup(self, guest: Guest) -> bytes | None:
-        """Ask a controller which snapshot the job has, without joining; None: there is no controller yet. Raises Refusal."""
-        hello = msgspec.structs.replace(self.hello(), asks_setup=True)
-        for address in guest.addresses:
-            try:
-                connection = await dial(
-                    address, guest.port, self._token.encode(), hello, ssl_context=self._context, timeout_s=ONLY_DIAL_S
-                )
-            except JoinRefusal as refusal:
-                if refusal.final:
-                    raise
-            except (OSError, TimeoutError):
-                continue
-            else:
-                connection.close()
-                return connection.welcome.setup
-        return None
-
     def check_setup(self, welcome: Welcome) -> None:
         """Raise PlatformError if the job has another environment than this node restored before there was a controller."""
         if self._spec.setup is not None and welcome.setup_digest not in ("", digest(self.setup)):
@@ -310,38 +288,9 @@ class Joining:
 
     async def dial(self, where: str, hello: Hello) -> Connection:
         """See `link.Dialer`."""
-        if where:
-            host, _, port = where.rpartition(":")
-            return await self._dial_one(host.strip("[]"), int(port), hello)
-        error: Exception = ConnectionRefusedError(f"{self._many.host} has no address yet")
-        if not self._place.addresses and not isinstance(self._place, Host):
-            raise OSError(f"{self._many.host} cannot be resolved")
-        for address in self._place.addresses:
-            try:
-                return await self._dial_one(address, self._place.port, hello)
-            except (OSError, TimeoutError) as failure:
-                if isinstance(error, ConnectionRefusedError):  # proves nothing as long as another address is silent
-                    error = failure
-        raise error
+        place = guest_at(where) if where else self._place
+        return await self._dialing.dial(place, hello)
 
-    async def _dial_one(self, host: str, port: int, hello: Hello) -> Connection:
-        sent_at_s = self._clock.monotonic_s()
-        patience_s = DIAL_S if self._many.controller_standby else ONLY_DIAL_S
-        connection = await dial(
-            host, port, self._token.encode(), hello, ssl_context=self._context, timeout_s=patience_s
-        )
-        self._lease.times = LeaseTimes(connection.welcome.lease_s)
-        self._lease.renew(sent_at_s)
-        return connection
-
-
-def own_name(spec: JobSpec) -> str:
-    """Return what this node is called: as Slurm or --node-name calls it, else its host name."""
-    given = spec.many.node_name if spec.many is not None else ""
-    return spec.slurm.node_name if spec.slurm is not None else given or socket.gethostname()
-
-
-def guest_at(where: str) -> Guest:
-    """Return HOST:PORT as a place to dial."""
-    host, _, port = where.rpartition(":")
-    return Guest(addresses=(host.strip("[]"),), port=int(port))
+    async def ask_setup(self, guest: Guest) -> bytes | None:
+        """Ask a controller which snapshot the job has, without joining; None: there is no controller yet. Raises Refusal."""
+        return await self._dialing.ask_setup(guest, self.hello())

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -24,7 +23,6 @@ from robust_run.launcher.control.messages import (
     EventReport,
     FromAgent,
     FromController,
-    Heartbeat,
     HeartbeatReply,
     Hello,
     JoinRefused,
@@ -36,14 +34,14 @@ from robust_run.launcher.model.actions import EndAttempt, Finish, JobEnds, Order
 from robust_run.launcher.model.events import AttemptEnded, NodeEvent, SignalReceived
 from robust_run.launcher.model.job import JobSpec, ManyNodes
 from robust_run.launcher.model.lease_times import LeaseTimes
+from robust_run.launcher.model.start_notes import Seen
 from robust_run.launcher.start.many.departure import SIGKILL, Departure
+from robust_run.launcher.start.many.end_on_record import last_word
 from robust_run.launcher.start.many.fence import Lease
 from robust_run.launcher.start.many.finding import Dialer, Finder
+from robust_run.launcher.start.many.heartbeats import Heartbeats
 from robust_run.launcher.start.many.lease_watch import LeaseWatch
 from robust_run.launcher.start.many.wire_trim import brief
-
-if TYPE_CHECKING:
-    from robust_run.launcher.model.start_notes import Seen
 
 #: Reports that are kept for the next connection; what an attempt came to is in the agent's history too.
 MOST_UNSENT = 1000
@@ -96,13 +94,16 @@ class RemoteLink:
         self._watch.looks_elsewhere = many.controller_standby > 0
         self._term = 0
         self._connection: Connection | None = None
-        self._closed: asyncio.Event | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = asyncio.Event()
         self._life: asyncio.Task[None] | None = None
-        self._beat: asyncio.TimerHandle | None = None
-        self._number = 0
+        self._heartbeats = Heartbeats(agent, lease, self._watch, clock)
         self._departure = Departure(
-            agent, spec, self._send, say, leads=lambda: self.is_led_from_here, can_follow=self._can_follow
+            agent,
+            spec,
+            self._send,
+            say,
+            leads=lambda: self.is_led_from_here,
+            can_follow=lambda: any(each != own_controller() for each in self._finder.candidates),
         )
         self._unsent: deque[NodeEvent] = deque(maxlen=MOST_UNSENT)
         """What was reported while there was no connection."""
@@ -154,18 +155,12 @@ class RemoteLink:
 
     def fetch_code(self, tree: str) -> bool:
         """Ask the controller for a version; without a connection the order that needs it is heard again anyway."""
-        if self._connection is None:
-            return False
-        self._connection.send(CodeWanted(tree=tree))
-        return True
+        self._send(CodeWanted(tree=tree))
+        return self._connection is not None
 
     def told_to_end(self, number: int, *, again: bool) -> None:
         """End the job if the controller is on this node; else this node leaves it (see `departure`)."""
         self._departure.told_to_end(number, again=again)
-
-    def _can_follow(self) -> bool:
-        """Whether another node is in line to lead."""
-        return any(each != self._own_controller() for each in self._finder.candidates)
 
     def guard_lost(self) -> None:
         """End everything here: nobody is left who would."""
@@ -180,7 +175,6 @@ class RemoteLink:
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begin with the connection that `take` was given."""
-        self._loop = loop
         self._departure.loop = loop
         self._life = loop.create_task(self._live())
         self._watch.start(loop)
@@ -196,8 +190,7 @@ class RemoteLink:
         """Hang up, once what was sent is on its way."""
         if self._life is not None:
             self._life.cancel()
-        if self._beat is not None:
-            self._beat.cancel()
+        self._heartbeats.stop()
         if self._connection is not None:
             self._connection.close("this node is done")
 
@@ -216,22 +209,21 @@ class RemoteLink:
         except RobustRunError as error:
             self._give_up(error)
         except Exception as error:
-            assert self._loop is not None
-            self._loop.call_exception_handler({"message": "the connection to the controller broke", "exception": error})
+            what = "the connection to the controller broke"
+            asyncio.get_running_loop().call_exception_handler({"message": what, "exception": error})
 
     async def _serve(self, connection: Connection) -> None:
         """Follow the controller until the connection ends."""
         self._where = connection.where
         self._closed = asyncio.Event()
         self._welcomed(connection.welcome)
-        self._heartbeat()
+        self._heartbeats.start(connection)
         if self._unsent:  # some may have happened since the Hello was written; to say one twice changes nothing
             connection.send(EventReport(events=tuple(map(brief, self._unsent))))
             self._unsent.clear()
         connection.listen(self._on_message, self._on_closed)
         await self._closed.wait()
-        if self._beat is not None:
-            self._beat.cancel()
+        self._heartbeats.stop()
         self._connection = None
         self._agent.forget_asked()
         self._lease.forget()
@@ -239,32 +231,14 @@ class RemoteLink:
     def _welcomed(self, welcome: Welcome) -> None:
         self._term = max(self._term, welcome.term)
         self._lease.times = LeaseTimes(welcome.lease_s)
-        self._heartbeat_s = welcome.heartbeat_s
         self._finder.found(self._where)
         self._set_candidates(welcome.candidates)
         self._departure.say_again()
 
     def _on_closed(self, why: str) -> None:
-        if self._closed is not None:
-            self._closed.set()
+        self._closed.set()
         if self._agent.exit_code is None and not self._departure.has_begun:
             self._say(f"the connection to the controller ended: {why}")
-
-    def _heartbeat(self) -> None:
-        assert self._loop is not None and self._connection is not None
-        self._number += 1
-        now_s = self._clock.monotonic_s()
-        self._lease.sent(self._number, now_s)
-        beat = Heartbeat(
-            number=self._number, now_s=now_s, usage=self._agent.usage(), late_s=round(self._watch.late_s(now_s), 3)
-        )
-        self._connection.send(beat)
-        self._beat = self._loop.call_later(self._heartbeat_s, self._heartbeat)
-
-    def _heartbeat_now(self) -> None:
-        if self._connection is not None and self._beat is not None:
-            self._beat.cancel()
-            self._heartbeat()
 
     def _on_message(self, message: FromController) -> None:
         if self._lease.is_over(self._clock.monotonic_s()):
@@ -283,8 +257,6 @@ class RemoteLink:
                 self._set_candidates(message.candidates)
             case JoinRefused():
                 self._give_up(PlatformError(message.reason))
-            case _:
-                pass
 
     def _obey(self, order: Order) -> None:
         """Have an order carried out.
@@ -294,15 +266,15 @@ class RemoteLink:
         """
         self.is_over = self.is_over or isinstance(order, Finish)
         if isinstance(order, Finish) and not self.is_led_from_here:
-            self._say(_last_word(order))
+            self._say(last_word(order))
         if isinstance(order, JobEnds):
             self._departure.job_ends()
         if isinstance(order, StartAttempt):
             self._lease.guard(running=True)
-            self._heartbeat_now()
+            self._heartbeats.now()
         self._agent.obey(order)
         if isinstance(order, StartAttempt):
-            self._heartbeat_now()
+            self._heartbeats.now()
         if isinstance(order, EndAttempt) and not self._agent.is_running:
             self._lease.guard(running=False)
 
@@ -310,8 +282,6 @@ class RemoteLink:
         if candidates != self._finder.candidates:
             self._finder.candidates = candidates
             self._on_candidates(candidates)
-
-    # --- words
 
     def _greeting(self, now_s: float) -> Hello:
         return msgspec.structs.replace(
@@ -327,11 +297,3 @@ class RemoteLink:
         if self._agent.is_running:
             self._agent.end_for(SIGKILL, 0.0, 0.0)
         self._agent.leave(error.exit_code)
-
-
-def _last_word(finish: Finish) -> str:
-    """Return how the job ended, for the nodes that do not host the controller."""
-    if finish.outcome == "done":
-        return "the job is done"
-    what = "the job failed" if finish.outcome == "failed" else "the job ended"
-    return f"{what}: {'; '.join(filter(None, (finish.sentence, finish.reason)))}"

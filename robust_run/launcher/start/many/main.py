@@ -13,37 +13,34 @@ import msgspec
 
 from robust_run import tls
 from robust_run.clock import Clock, SystemClock
-from robust_run.errors import PlatformError, RobustRunError
+from robust_run.errors import RobustRunError
 from robust_run.launcher.agent.agent import Agent
 from robust_run.launcher.agent.loop import live
 from robust_run.launcher.agent.node import Node
 from robust_run.launcher.agent.workers.process_tree import become_subreaper
 from robust_run.launcher.control.client import Connection
-from robust_run.launcher.controller.leadership.leaders import where_led
-from robust_run.launcher.controller.leadership.types import JobFinished
 from robust_run.launcher.model.job import JobSpec, ManyNodes
-from robust_run.launcher.model.lease_times import longest_hold_s
 from robust_run.launcher.records import evictions
 from robust_run.launcher.records.memory_folders import remove_dead_memory, remove_memory_folders
 from robust_run.launcher.records.run_directory import RunDirectory
 from robust_run.launcher.records.token import fetch_key, job_name, job_secret, job_token, keeper_key, read_token
 from robust_run.launcher.start.console import Console
-from robust_run.launcher.start.guard import hold_signals, run_guarded
+from robust_run.launcher.start.guard import held_signals, run_guarded
 from robust_run.launcher.start.many import presence
 from robust_run.launcher.start.many.alone import ControllerAlone
 from robust_run.launcher.start.many.controller_supervisor import ControllerSupervisor, config_of
-from robust_run.launcher.start.many.end_on_record import EndOnRecord
+from robust_run.launcher.start.many.dialing import own_name
 from robust_run.launcher.start.many.fence import Cell, Lease
 from robust_run.launcher.start.many.interruption import Stopped, unless_stopped
-from robust_run.launcher.start.many.joining import Joining, Resumed, own_name
+from robust_run.launcher.start.many.joining import Joining, Resumed
 from robust_run.launcher.start.many.link import RemoteLink
 from robust_run.launcher.start.many.own_mark import OwnMark, folder_of_marks
+from robust_run.launcher.start.many.standing_by import StandingBy
 from robust_run.launcher.start.priority import raise_priority
 
 if TYPE_CHECKING:
     from robust_run.launcher.agent.places.place import OpenedPlace
     from robust_run.launcher.agent.signals import Scheduler
-    from robust_run.launcher.start.many.setup_news import NewsOfJob
 
 
 def launch_many(
@@ -60,27 +57,21 @@ def launch_many(
         tls.client_context(many.tls_cert, many.tls_key, many.tls_ca)  # mistakes are said before anything is started
     cell = Cell()
     guard = os.getpid()
-    mask = hold_signals(spec.end_signals)
-    remove_dead_memory()
+    with held_signals(spec.end_signals) as mask:
+        remove_dead_memory()
 
-    def agent(lifeline: int) -> int:
-        if resumed is not None and resumed.agent:
-            config = config_of(spec, token, RunDirectory.resume(resumed.run_path), resumed.agent, guard, resume=True)
-            return ControllerAlone(spec, many, env, mask, lifeline, config).run()
-        return _NodeOfMany(spec, many, env, token, cell, guard, mask, lifeline, resumed, scheduler).run()
+        def agent(lifeline: int) -> int:
+            if resumed is not None and resumed.agent:
+                config = config_of(
+                    spec, token, RunDirectory.resume(resumed.run_path), resumed.agent, guard, resume=True
+                )
+                return ControllerAlone(spec, many, env, mask, lifeline, config).run()
+            return _NodeOfMany(spec, many, env, token, cell, guard, mask, lifeline, resumed, scheduler).run()
 
-    try:
         try:
-            return run_guarded(
-                agent,
-                spec.end_signals,
-                mask,
-                fence=cell,
-            )
+            return run_guarded(agent, spec.end_signals, mask, fence=cell)
         finally:
             remove_memory_folders(guard)
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def _token(many: ManyNodes, env: Mapping[str, str], resumed: Resumed | None) -> str:
@@ -129,8 +120,6 @@ class _NodeOfMany:
         self._mark = presence.show(self._node_id)
         self._name = own_name(spec)
         marks = folder_of_marks(spec, env, socket.gethostname())
-        self._leaderless: object = None
-        """Looks for a sign of life of who led, while nobody does; None: somebody does."""
         self._own_mark = OwnMark(spec, marks, self._node_id, self._console.say)
         self._joining = Joining(
             spec=spec,
@@ -169,40 +158,13 @@ class _NodeOfMany:
 
     def _open_place(self) -> OpenedPlace:
         """Make the workers' place before this node joins: one that cannot does not take part in the job. Raises PlatformError."""
-        news = self._news() if self._spec.setup is not None else None
-        if self._spec.image is None:
-            return self._open_setup(news)
-        from robust_run.launcher.agent.places.image_start import open_image
-
-        opened = open_image(
-            self._spec,
-            self._env,
-            self._clock,
-            self._spec.log_dir,  # the run directory will be in it
-            self._console.say,
-            self._lifeline,
-            token=self._token,
-            news=news,
-        )
-        if opened.place is not None:
-            self._joining.block_port = opened.place.block_port
-            self._joining.setup = opened.place.snapshot
-        return opened
-
-    def _open_setup(self, news: NewsOfJob | None) -> OpenedPlace:
-        from robust_run.launcher.agent.places.setup_start import open_setup
-
-        assert news is not None
-        opened = open_setup(self._spec, self._env, self._clock, self._console.say, self._lifeline, news)
-        assert opened.place is not None
-        self._joining.setup = opened.place.snapshot
-        return opened
-
-    def _news(self) -> NewsOfJob:
-        from robust_run.launcher.start.many.setup_news import NewsOfJob
+        from robust_run.launcher.start.many.opening import open_place
 
         run_path = self._resumed.run_path if self._resumed is not None else ""
-        return NewsOfJob(self._spec, self._many, self._joining, self._clock, run_path)
+        joining, console = self._joining, self._console
+        return open_place(
+            self._spec, self._env, self._clock, joining, console.say, self._lifeline, self._token, run_path
+        )
 
     def _share_fetched(self) -> None:
         """Listen where other nodes get units of the checkpoint, if one is to be fetched ahead: else each fetches all of it."""
@@ -260,7 +222,19 @@ class _NodeOfMany:
         self._lasting_pids = node.lasting_pids
         node.workplace.ready_s = self._ready_s
         agent = Agent(node, self._node_id)
-        end = EndOnRecord(run_directory.journal)
+        standing_by = StandingBy(
+            spec=spec,
+            many=self._many,
+            run_directory=run_directory,
+            joining=self._joining,
+            supervisor=self._supervisor,
+            mark=self._own_mark,
+            token=self._token,
+            node_id=self._node_id,
+            guard=self._guard,
+            clock=self._clock,
+            say=self._console.say,
+        )
         link = RemoteLink(
             agent=agent,
             spec=spec,
@@ -270,14 +244,14 @@ class _NodeOfMany:
             lease=self._lease,
             clock=self._clock,
             say=self._console.say,
-            on_candidates=lambda candidates: self._candidates_changed(candidates, spec, run_directory, link),
+            on_candidates=lambda candidates: standing_by.candidates_changed(candidates, link.where),
             own_controller=lambda: self._supervisor.address,
             on_silence=self._on_silence,
-            ask=lambda: self._where_led(spec, run_directory, end, link),
+            ask=lambda: standing_by.where_led(link),
         )
         agent.serve(link)
         link.take(connection)
-        self._remember(welcome.run_id, connection.where, welcome.candidates)
+        standing_by.remember(connection.where, welcome.candidates)
         link.know_run(run_directory.shown(run_directory.path))
         self._greet(spec, run_directory)
         exit_code = await live(agent, node, link, self._lifeline, self._scheduler)
@@ -290,51 +264,6 @@ class _NodeOfMany:
             raise link.failure
         return exit_code
 
-    async def _where_led(self, spec: JobSpec, run_directory: RunDirectory, end: EndOnRecord, link: RemoteLink) -> str:
-        """Return HOST:PORT of a leader; empty: the controller cannot move, or none is known. Raises JobFinished."""
-        if self._many.controller_standby:
-            where = await where_led(spec, self._many, run_directory.path, self._clock)
-            if where:
-                self._leaderless = None
-            elif not link.is_leaving and not self._supervisor.is_running:
-                await self._offer_to_lead(spec, run_directory, link)
-            return where
-        finish = end.look()
-        if finish is not None:
-            raise JobFinished(f"its journal says so: {finish.outcome}", finish.exit_code)
-        return ""
-
-    async def _offer_to_lead(self, spec: JobSpec, run_directory: RunDirectory, link: RemoteLink) -> None:
-        """Stand for election where nobody leads, and nobody was in line as far as this node was told (see `leaderless`)."""
-        from robust_run.launcher.records.shared_folders import on_shared_file_system
-        from robust_run.launcher.start.many.founding import majority_of
-        from robust_run.launcher.start.many.leaderless import LeaderlessWatch, watch_of
-
-        many = self._many
-        if self._leaderless is None:
-            self._leaderless = watch_of(spec, many, run_directory.path, self._node_id, self._clock)
-        assert isinstance(self._leaderless, LeaderlessWatch)
-        if not await self._leaderless.look(is_in_line=bool(link.candidates)):
-            return
-        is_shared = bool(many.coordinator) or await asyncio.to_thread(on_shared_file_system, run_directory.path)
-        needs = 0 if is_shared else majority_of(many.fewest, many.most)
-        if self._lead_next(spec, run_directory, needs=needs, hold_s=longest_hold_s(many)):
-            self._console.say(
-                "nobody leads this job any more, and no node was in line to: this node stands for election"
-            )
-
-    def _remember(self, run_id: str, where: str, candidates: tuple[str, ...]) -> None:
-        """Note on this node's disk what it is to know after a power loss, where it may found a run then."""
-        if self._many.controller_standby or self._joining.is_host:
-            addresses = tuple(dict.fromkeys((where, *candidates)))
-            self._own_mark.note(run_id, addresses, self._joining.forget_earlier)
-
-    def _candidates_changed(
-        self, candidates: tuple[str, ...], spec: JobSpec, run_directory: RunDirectory, link: RemoteLink
-    ) -> None:
-        self._remember(spec.run_id, link.where, candidates)
-        self._stand_by(candidates, spec, run_directory)
-
     def _on_silence(self, where: str, silent_s: float) -> None:
         """Replace this node's controller if it does not answer, before the leases of all agents end. Called at each look."""
         self._cell.spare(self._lasting_pids())
@@ -346,35 +275,6 @@ class _NodeOfMany:
         if self._resumed is not None:
             return RunDirectory.join(os.path.dirname(os.path.abspath(self._resumed.run_path)), run_id, self._guard)
         return RunDirectory.join(self._spec.log_dir, run_id, self._guard)
-
-    def _stand_by(self, candidates: tuple[str, ...], spec: JobSpec, run_directory: RunDirectory) -> None:
-        """Be ready to take the controller over once this node is in line."""
-        address = self._joining.hello().node.candidate
-        if address and address in candidates:
-            self._lead_next(spec, run_directory)
-
-    def _lead_next(self, spec: JobSpec, run_directory: RunDirectory, *, needs: int = 0, hold_s: float = 0.0) -> bool:
-        """Have a controller wait here to be elected; return whether one does that from now on.
-
-        `needs`, `hold_s`: of the first attempt, if that has not begun as far as is on record.
-        """
-        address = self._joining.hello().node.candidate
-        if not address or self._supervisor.is_running or self._joining.candidate is None:
-            return False
-        if not self._many.coordinator and not os.path.isdir(os.path.join(run_directory.path, "leader")):
-            self._console.say(
-                f"this node cannot take the controller over: {run_directory.path} is not what the controller's node has there; "
-                "share the folder (--log-dir), or give --coordinator"
-            )
-            return False
-        config = config_of(spec, self._token, run_directory, self._node_id, self._guard, resume=True)
-        config = msgspec.structs.replace(config, address=address, setup=self._joining.setup, needs=needs, hold_s=hold_s)
-        try:
-            self._supervisor.start(config, self._joining.candidate)
-        except PlatformError as error:
-            self._console.say(f"this node cannot take the controller over: {error}")
-            return False
-        return True
 
     def _greet(self, spec: JobSpec, run_directory: RunDirectory) -> None:
         ranks = f"{spec.nproc} workers" if spec.nproc > 1 else "1 worker"

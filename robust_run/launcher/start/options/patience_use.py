@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from robust_run.clock import seconds_of
 from robust_run.errors import UserError
 
 
@@ -12,12 +13,7 @@ def parse_patience_s(text: str, hang_after_s: float) -> float | None:
     word = text.strip().lower()
     if word == "auto":
         return None
-    units_s = {"s": 1.0, "m": 60.0, "h": 3600.0}
-    number, unit_s = (word[:-1], units_s[word[-1]]) if word[-1:] in units_s else (word, 1.0)
-    try:
-        seconds = float(number) * unit_s
-    except ValueError:
-        seconds = -1.0
+    seconds = seconds_of(word, "smh")
     if not (0 < seconds < math.inf):
         raise UserError(f"--hang-patience {text!r} is no time; write 90s, 5m, 2h or auto")
     if seconds < hang_after_s:

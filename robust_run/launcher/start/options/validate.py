@@ -24,8 +24,7 @@ from robust_run.launcher.start.options.rendezvous import (
     parse_http_port,
     resolve_rendezvous,
 )
-from robust_run.launcher.start.options.run_place import resolve_log_dir, resolve_run_id
-from robust_run.launcher.start.options.streams import resolve_streams
+from robust_run.launcher.start.options.run_output import resolve_log_dir, resolve_run_id, resolve_streams
 
 if TYPE_CHECKING:
     from robust_run.launcher.start.options.health_use import HealthUse

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as some
 
-from robust_run.launcher.controller.alone import AloneWatch
+from robust_run.launcher.controller.leadership.alone import AloneWatch
 
 LOOK_S, PATIENCE_S = 0.1, 6.5
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import msgspec
 
-from robust_run.report.pages import incident_parts as parts
 from robust_run.report.pages.families import GroupFamily, families
 from robust_run.report.pages.frame import document
 from robust_run.report.pages.grid import MOST_CELLS, grid
-from robust_run.report.pages.incident_answers import LARGE, answers, parted_sentence
+from robust_run.report.pages.incident import parts
+from robust_run.report.pages.incident.answers import LARGE, answers, parted_sentence
 from robust_run.report.pages.markup import breakable, join, section, text
 from robust_run.report.pages.rules import KIND_WORDS
 from robust_run.report.pages.stack_tree import stack_trees

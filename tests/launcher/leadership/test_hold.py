@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import msgspec
 from virtual import Host, Network, run_virtual
 
+from robust_run.launcher.controller.leadership.hold import SAVE_EVERY_S, ElectedHold, LeadershipHold
 from robust_run.launcher.controller.leadership.tenure import Leadership
 from robust_run.launcher.controller.leadership.types import (
     Candidate,
@@ -17,7 +18,6 @@ from robust_run.launcher.controller.leadership.types import (
     RunStanding,
     SavedState,
 )
-from robust_run.launcher.controller.leadership_hold import SAVE_EVERY_S, ElectedHold, LeadershipHold
 from robust_run.launcher.core.state import Eviction, JobState
 from robust_run.launcher.model.actions import EndAttempt, OpenStore, Order
 from robust_run.launcher.model.lease_times import LEADER_TTL_S as TTL_S

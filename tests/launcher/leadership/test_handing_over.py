@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from robust_run.launcher.controller.handing_over import RECORD_S, Handing, Line, handing_of
+from robust_run.launcher.controller.leadership.handing_over import RECORD_S, Handing, Line, handing_of
 
 
 @pytest.mark.parametrize(

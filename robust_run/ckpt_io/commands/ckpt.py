@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from robust_run.ckpt_io.commands_copying import COMMANDS as COPYING
-from robust_run.ckpt_io.commands_mount import COMMANDS as MOUNTING
-from robust_run.ckpt_io.commands_shared import also_option, as_json_option, check_followed, lines, say
+from robust_run.ckpt_io.commands.copying import COMMANDS as COPYING
+from robust_run.ckpt_io.commands.mounting import COMMANDS as MOUNTING
+from robust_run.ckpt_io.commands.shared import also_option, as_json_option, check_followed, lines, say
+from robust_run.clock import seconds_of
 from robust_run.json_output import print_document
 
 if TYPE_CHECKING:
@@ -191,12 +192,7 @@ def _fault(fault: Any) -> dict[str, Any]:
 
 
 def _seconds(text: str) -> float:
-    units = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-    number, unit_s = (text[:-1], units[text[-1]]) if text[-1:] in units else (text, 1.0)
-    try:
-        seconds = float(number) * unit_s
-    except ValueError:
-        seconds = -1.0
+    seconds = seconds_of(text)
     if not 0 <= seconds < 1e9:
         raise click.BadParameter(f"--grace {text!r} is no time; write 90s, 30m, 8h or 2d")
     return seconds

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from robust_run.ckpt_io.commands_shared import also_option, as_json_option, lines, say
+from robust_run.ckpt_io.commands.shared import also_option, as_json_option, lines, say
 from robust_run.json_output import print_document
 
 if TYPE_CHECKING:

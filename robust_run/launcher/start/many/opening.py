@@ -1,21 +1,27 @@
-"""What a node of several learns of the job's snapshot before it joins: from the controller, or from the run it resumes."""
+"""The workers' place on one node of several, made before it joins: what came of it is part of how it introduces itself."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Callable, Mapping
 
 from robust_run.clock import Clock
+from robust_run.launcher.agent.places.place import OpenedPlace
 from robust_run.launcher.agent.places.snapshot_news import read_snapshot
 from robust_run.launcher.control.meeting import Guest, SystemNetwork, in_order, is_loopback
 from robust_run.launcher.model.job import JobSpec, ManyNodes
 from robust_run.launcher.records.run_directory import RunDirectory
-from robust_run.launcher.start.many.joining import Joining, guest_at
+from robust_run.launcher.start.many.dialing import guest_at
+from robust_run.launcher.start.many.joining import Joining
 from robust_run.launcher.start.many.lookout import Lookout
 
 
 class NewsOfJob:
-    """See `snapshot_news.News`. For a thread without an event loop."""
+    """What this node learns of the job's snapshot before it joins: from the controller, or from the run it resumes.
+
+    See `snapshot_news.News`. For a thread without an event loop.
+    """
 
     def __init__(self, spec: JobSpec, many: ManyNodes, joining: Joining, clock: Clock, run_path: str) -> None:
         """`run_path`: the run directory of a job that is resumed here; empty: it is not."""
@@ -56,3 +62,37 @@ class NewsOfJob:
         founding = await lookout.look()
         await lookout.close()
         return guest_at(founding.where) if founding.act == "join" else None
+
+
+def open_place(
+    spec: JobSpec,
+    env: Mapping[str, str],
+    clock: Clock,
+    joining: Joining,
+    say: Callable[[str], None],
+    lifeline: int,
+    token: str,
+    run_path: str,
+) -> OpenedPlace:
+    """Mount the job's image, restore its set-up, and note in `joining` what other nodes are told of it. Raises PlatformError.
+
+    `run_path`: of the run that is continued; empty: it is a new one.
+    """
+    assert spec.many is not None
+    news = NewsOfJob(spec, spec.many, joining, clock, run_path) if spec.setup is not None else None
+    if spec.image is not None:
+        from robust_run.launcher.agent.places.image_start import open_image
+
+        folder = spec.log_dir  # the run directory will be in it
+        opened = open_image(spec, env, clock, folder, say, lifeline, token=token, news=news)
+        if opened.place is not None:
+            joining.block_port = opened.place.block_port
+    else:
+        from robust_run.launcher.agent.places.setup_start import open_setup
+
+        assert news is not None
+        opened = open_setup(spec, env, clock, say, lifeline, news)
+        assert opened.place is not None
+    if opened.place is not None:
+        joining.setup = opened.place.snapshot
+    return opened

@@ -1,0 +1,1 @@
+"""`robust ckpt`: list, verify, prune, repair, mount, copy."""
