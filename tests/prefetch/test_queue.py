@@ -15,12 +15,12 @@ MIB = 1 << 20
 
 
 class Setting:
-    """A queue over a hundred blocks, with a clock and sources that are set by hand."""
+    """A queue over a hundred blocks or more, with a clock and sources that are set by hand."""
 
-    def __init__(self, sources: int = 1, limits: FetchLimits | None = None) -> None:
+    def __init__(self, sources: int = 1, limits: FetchLimits | None = None, blocks: int = 100) -> None:
         self.limits = limits or FetchLimits(width=4, demand_width=2, run_bytes=4 * MIB, first_small=0)
         self.health = Health(tuple(f"source {number}" for number in range(sources)), self.limits)
-        self.present = bytearray(100)
+        self.present = bytearray(blocks)
         self.offers: dict[int, float | None] = {}
         self.now_s = 100.0
         self.queue = FetchQueue(
@@ -267,7 +267,7 @@ def test_background_keeps_to_its_rate() -> None:
 
 
 def test_the_background_stands_back_while_a_program_reads_what_nobody_foresaw() -> None:
-    at = Setting()
+    at = Setting(blocks=1000)
     at.queue.background(4, None, at.now_s)
     at.queue.demand(99, at.now_s)
     at.come(at.next())
@@ -277,6 +277,14 @@ def test_the_background_stands_back_while_a_program_reads_what_nobody_foresaw() 
     assert at.queue.wake_s <= at.now_s + 1, "it is looked at again soon"
     at.now_s += 1
     assert [at.next().priority for _ in range(2)] == [Priority.BACKGROUND] * 2
+
+
+def test_a_small_rest_is_not_held_back() -> None:
+    at = Setting()
+    at.queue.background(4, None, at.now_s)
+    at.queue.demand(99, at.now_s)
+    at.come(at.next())
+    assert [at.next().priority for _ in range(4)] == [Priority.BACKGROUND] * 4
 
 
 def test_background_ends_when_the_image_is_there() -> None:

@@ -26,9 +26,9 @@ _BUSY_S, _LONGEST_BUSY_S = 0.02, 2.0
 _PREFETCH_TRIES = 8
 _IDLE_S = 0.5
 _NEVER_S = float("inf")
-#: For so long after a read waited for a block, the rest of the image comes with so few requests at once: a program that starts
-#: reads what nobody foresaw, and would share link and CPU with what it may never read.
-_BESIDE_S, _BESIDE_WIDTH = 0.5, 2
+#: For so long after a read waited for a block, the rest of the image comes with so few requests at once, if it is more than so
+#: much: a program that starts reads what nobody foresaw, and would share link and CPU with what it may never read.
+_BESIDE_S, _BESIDE_WIDTH, _BESIDE_BYTES = 0.5, 2, 512 << 20
 _STORE_AGAIN = (
     ": it is damaged there, was replaced, or is not what its block map was made of;"
     " store both again, or start the job anew"
@@ -211,7 +211,7 @@ class FetchQueue:
         if self._flights.active(Priority.BACKGROUND) >= self._background_width:
             return None
         alone_s = self._demanded_s + _BESIDE_S
-        if alone_s > now_s and self._flights.active(Priority.BACKGROUND) >= _BESIDE_WIDTH:
+        if alone_s > now_s and self._flights.active(Priority.BACKGROUND) >= _BESIDE_WIDTH and self._is_much_left():
             self._wake_s = min(self._wake_s, alone_s)
             return None
         if self._free_from_s > now_s:
@@ -235,6 +235,9 @@ class FetchQueue:
                 return FetchJob(start, count, Priority.BACKGROUND, source, now_s)
             self._cursor = start + 1 if not pieces else pieces[0][0] + pieces[0][1]
         return None
+
+    def _is_much_left(self) -> bool:
+        return self._present.count(0) * self._block_bytes > _BESIDE_BYTES
 
     @property
     def _most_now(self) -> int:
