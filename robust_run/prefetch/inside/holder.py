@@ -135,6 +135,7 @@ def _mount(plan: InsidePlan, holding: Holding, troubles: Troubles) -> None:
             on_lost=troubles.reads_failed,
             on_note=troubles.noted,
         )
+        holding.block_server.leave_device_to_keeper()
         troubles.serving(holding.block_server)
         image, offset_bytes = holding.block_server.image_path, 0
     target = os.path.abspath(IMAGE)

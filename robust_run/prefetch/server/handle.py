@@ -15,6 +15,7 @@ import secrets
 import socket
 from collections.abc import Callable, Sequence
 
+from robust_run.mounts import syscalls
 from robust_run.prefetch import blockmap
 from robust_run.prefetch.errors import CacheRefused, ServerFailed
 from robust_run.prefetch.rules.types import BlockMap, BlockRun, Status, Touch
@@ -128,6 +129,19 @@ class ServerHandle:
     def restarts(self) -> int:
         """How often a server that died was replaced."""
         return self._keeper.restarts
+
+    def leave_device_to_keeper(self) -> None:
+        """Let no descriptor of the device be this thread's: for one that reads what the kernel has mounted on the file.
+
+        Such a read cannot be interrupted, and holds up the end of its process as long as a server may still come: as long
+        as somebody has the device open. Were that the reader, it would wait for itself when all are killed at once. From now
+        on this thread has a table of descriptors of its own. Raises OSError.
+        """
+        syscalls.unshare(syscalls.OWN_FILES)
+        config = self._config
+        for descriptor in (config.device, config.shared, config.peer_socket, config.control):
+            if descriptor >= 0:
+                os.close(descriptor)
 
     def status(self, limit_s: float = 10.0) -> Status:
         """Ask it how it is. Raises `ControlFailed`, and `ServerFailed` where it was given up."""
