@@ -1,0 +1,53 @@
+"""What is answered to readers of a job's own mount: as any mount of checkpoints that is only read, of a folder that may not exist."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, MutableMapping
+
+from robust_run.ckpt_io.ahead.taking import VARIABLE
+from robust_run.ckpt_io.mount.operations import ReadOnlyOperations, inner
+from robust_run.ckpt_io.views.cache import UnitCache
+from robust_run.ckpt_io.views.tree import ViewTree
+from robust_run.store.errors import NotFound
+
+#: What makes a reader leave notes of damage in its rank's folder (`ckpt_io.notes`), and where what is fetched ahead is.
+TOLD = ("ROBUST_RESUME", "ROBUST_RUN_DIR", "TORCHELASTIC_RESTART_COUNT", "RANK", VARIABLE)
+
+
+class HeldOperations(ReadOnlyOperations):
+    """A folder of checkpoints, for the ranks of a job."""
+
+    def __init__(
+        self,
+        tree: ViewTree,
+        cache: UnitCache,
+        on_ready: Callable[[], None],
+        timeout_s: float,
+        *,
+        tell: Callable[[str], None],
+        env: MutableMapping[str, str] = os.environ,
+    ) -> None:
+        """`tell` is given the reason of each error that a reader gets. `env`: by which checkpoints are opened."""
+        super().__init__(tree, cache, on_ready, timeout_s)
+        self._tell, self._env = tell, env
+
+    def names(self, path: str) -> list[str]:
+        """Return the names in a folder. Where nothing was ever saved there is no folder, and to the job it is an empty one."""
+        try:
+            return super().names(path)
+        except NotFound:
+            if inner(path):
+                raise
+            return []
+
+    def tell(self, message: str) -> None:
+        """Say why a reader was given an error: to people, by way of the agent."""
+        self._tell(message.lstrip("/"))
+
+    def read_for(self, told: Mapping[str, str]) -> None:
+        """Read in the name of a rank from now on: what it would take of memory, and where it would note damage."""
+        for name in TOLD:
+            self._env.pop(name, None)
+        self._env.update({name: told[name] for name in TOLD if told.get(name)})
+        self.tree.shelf.reopen_all()
