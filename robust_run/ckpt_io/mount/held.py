@@ -10,6 +10,7 @@ is fetched ahead from where ranks would find it, and leaves the same notes of da
 from __future__ import annotations
 
 import os
+import select
 import signal
 import socket
 import sys
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 _BOOT = "import sys; del sys.path[0]; from robust_run.ckpt_io.mount.held import main; main(*sys.argv[1:])"
 #: Requests are short; a thread that wants the interpreter does not wait the usual 5 ms for it.
 _SWITCH_S = 0.0005
-_LINE_BYTES = 1 << 20
+_MOST_BYTES = 1 << 16
 
 
 def command(fuse: int, options: HeldOptions) -> tuple[str, ...]:
@@ -48,7 +49,8 @@ def main(fuse: str, text: str) -> None:
 class _Server:
     def __init__(self, agent: socket.socket, options: HeldOptions) -> None:
         self._agent, self._options = agent, options
-        self._lock = threading.Lock()
+        self._saying, self._hearing = threading.Lock(), threading.Lock()
+        self._came = b""
 
     def run(self, fuse: int) -> None:
         """Never returns: what libfuse leaves undone at the end is of no interest any more."""
@@ -73,7 +75,12 @@ class _Server:
         options = self._options
         tree = tree_of(options.url, refresh_s=options.refresh_s)
         operations = HeldOperations(
-            tree, UnitCache(options.cache_bytes), lambda: self._say(HeldServing()), options.refresh_s, tell=self._trouble
+            tree,
+            UnitCache(options.cache_bytes),
+            lambda: self._say(HeldServing()),
+            options.refresh_s,
+            tell=lambda sentence: self._say(HeldTrouble(sentence=sentence)),
+            look=self._look,
         )
         threading.Thread(target=self._hear, args=(operations,), name="agent", daemon=True).start()
         # It is mounted: libfuse only serves it. All files are shown as root's of the workers' user namespace, who is our user.
@@ -82,16 +89,27 @@ class _Server:
         )
 
     def _hear(self, operations: HeldOperations) -> None:
-        with self._agent.makefile("rb") as lines:
-            while line := lines.readline(_LINE_BYTES):
-                operations.read_for(msgspec.json.decode(line, type=AttemptTold).env)
-        os._exit(0)
+        while True:
+            select.select([self._agent], [], [])
+            self._look(operations)
 
-    def _trouble(self, sentence: str) -> None:
-        self._say(HeldTrouble(sentence=sentence))
+    def _look(self, operations: HeldOperations) -> None:
+        """Take in what the agent has said by now."""
+        with self._hearing:
+            try:
+                content = self._agent.recv(_MOST_BYTES, socket.MSG_DONTWAIT)
+            except (BlockingIOError, InterruptedError):
+                return
+            except OSError:
+                content = b""
+            if not content:
+                os._exit(0)
+            *lines, self._came = (self._came + content).split(b"\n")
+            for line in lines:
+                operations.read_for(msgspec.json.decode(line, type=AttemptTold).env)
 
     def _say(self, message: HeldServing | HeldTrouble) -> None:
-        with self._lock:
+        with self._saying:
             try:
                 self._agent.sendall(msgspec.json.encode(message) + b"\n")
             except OSError:  # the agent is gone

@@ -5,6 +5,10 @@ from __future__ import annotations
 import msgspec
 
 
+#: Variables of the rank in whose name it is read: for the reader's notes of damage (`ckpt_io.notes`), and what is fetched ahead.
+TOLD = ("ROBUST_RESUME", "ROBUST_RUN_DIR", "TORCHELASTIC_RESTART_COUNT", "RANK", "ROBUST_CKPT_FETCHED")
+
+
 class PlacingOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where to mount."""
 
@@ -33,13 +37,13 @@ class HeldOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     refresh_s: float = 1.0
 
 
-class HeldServing(msgspec.Struct, frozen=True, kw_only=True):
+class HeldServing(msgspec.Struct, frozen=True, kw_only=True, tag="serving"):
     """The server says once that it serves, or why it cannot."""
 
     failed: str = ""
 
 
-class HeldTrouble(msgspec.Struct, frozen=True, kw_only=True):
+class HeldTrouble(msgspec.Struct, frozen=True, kw_only=True, tag="trouble"):
     """A reader was given an error; the reason, as a sentence."""
 
     sentence: str

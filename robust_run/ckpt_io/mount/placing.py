@@ -8,6 +8,7 @@ are, however they ended, and nobody has to unmount it. Who serves it is outside,
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import sys
@@ -22,12 +23,40 @@ from robust_run.mounts.errors import MountRefused
 from robust_run.mounts.table import mounts
 
 _BOOT = "import sys; del sys.path[0]; from robust_run.ckpt_io.mount.placing import main; main(sys.argv[1])"
+_TRY = "import sys; del sys.path[0]; from robust_run.ckpt_io.mount.placing import attempt; attempt()"
 _DEVICE = "/dev/fuse"
 
 
 def command(order: PlacingOrder) -> tuple[str, ...]:
     """Return what starts the process. No file of the folder it is started in can take the place of a module."""
     return (sys.executable, "-c", _BOOT, msgspec.json.encode(order).decode())
+
+
+def trial() -> tuple[str, ...]:
+    """Return what starts a process that tries, without mounting anything: exit code 0, or 1 and the reason on stderr."""
+    return (sys.executable, "-c", _TRY)
+
+
+def attempt() -> None:
+    """Try."""
+    try:
+        _enter_new()
+        os.close(_open_fuse())
+        import mfusepy  # noqa: F401
+    except ImportError as error:
+        sys.exit(f"FUSE cannot be used: {error}; install fuse3 (libfuse3) and the package mfusepy")
+    except (MountRefused, OSError) as error:
+        sys.exit(why(error))
+
+
+def why(error: Exception) -> str:
+    """Return the reason, as a sentence."""
+    if isinstance(error, OSError) and error.filename == _DEVICE:
+        advice = f"in a container: --device {_DEVICE}" if error.errno == errno.ENOENT else "ask for read and write access to it"
+        return f"{_DEVICE}: {os.strerror(error.errno or 0)}: FUSE is not available ({advice})"
+    if isinstance(error, OSError):
+        return f"{error.filename or 'the mount'}: {os.strerror(error.errno or 0)}"
+    return str(error)
 
 
 def main(text: str) -> None:
@@ -37,10 +66,8 @@ def main(text: str) -> None:
     try:
         descriptors, device = place(order)
         placed = Placed(device=device)
-    except MountRefused as error:
-        descriptors, placed = [], Placed(failed=str(error))
-    except OSError as error:
-        descriptors, placed = [], Placed(failed=f"{error.filename or order.point}: {os.strerror(error.errno or 0)}")
+    except (MountRefused, OSError) as error:
+        descriptors, placed = [], Placed(failed=why(error))
     with suppress(OSError):  # the starter is gone
         socket.send_fds(channel, [msgspec.json.encode(placed)], descriptors)
     os._exit(0)  # in an image there may be no more of Python's own files

@@ -228,7 +228,8 @@ class Agent:
         path = self.parts.checkpoints.path_of(order.resume) if order.resume is not None else ""
         memory = self._memory
         folder = memory.folder_for(order) if memory is not None else ""
-        place = place_of(order, path, folder, self._fetch_ahead(order, path))
+        mount = self._node.workplace.mount
+        place = place_of(order, path, folder, self._fetch_ahead(order, path), mount.folder if mount is not None else "")
         self.attempt = Attempt(place, self._node, self.node_id, self.report, self._deliver)
         self.attempt.start()
         if memory is not None:

@@ -107,6 +107,7 @@ class Node:
         """Whether it was said in this job that ranks used up --restart-grace."""
         self.looking = Harmless("looking at what ranks do", self.say)
         self.starter = Starter(spec, env, setup, self.helpers.start, tell, given, self.workplace.warm_python)
+        self.workplace.show_checkpoints(env, clock, run_directory, self.say)
         self.workplace.enter_through(self.starter, self.helpers.start)
         self.store = StoreHost(self.helpers.start, own_python(), env, self._on_store_lost)
         self._nccl = self._nccl_arming()
@@ -225,7 +226,8 @@ class Node:
         """
         self.store.retire(place.attempt)
         self.starter.is_behind = bool(self._to_preload())
-        if self.workplace.begin(place.group_rank, f"{place.address}:{place.port}", self.run_directory):
+        told = self._environment(place, 0) if self.workplace.mount is not None else {}
+        if self.workplace.begin(place.group_rank, f"{place.address}:{place.port}", self.run_directory, told):
             self.forget_warm()
         self.nccl_news = self._nccl.begin() if self._nccl is not None else ""
         plans: list[StartPlan] = []

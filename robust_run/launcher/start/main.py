@@ -145,7 +145,11 @@ def run_agent(
             from robust_run.launcher.start.place_opening import open_place
 
             opened = open_place(spec, env, clock, run_directory, console, lifeline)
-        job = _Job(spec, env, clock, run_directory, console, mask, given, opened, memory_dir, resumed=resumed)
+        try:
+            job = _Job(spec, env, clock, run_directory, console, mask, given, opened, memory_dir, resumed=resumed)
+        except PlatformError:  # what its workers need is not to be had
+            run_directory.remove_unused()
+            raise
         job.begin()
         job.greet()
         job.run(lifeline, scheduler)
