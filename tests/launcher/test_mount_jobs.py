@@ -111,7 +111,9 @@ def test_a_server_that_is_killed_costs_one_attempt_and_is_named(tmp_path: Path) 
             server_pid, (rank_pid,) = process_of(job, b"mount.held"), job.pids()
             os.kill(server_pid, signal.SIGSTOP)
             (tmp_path / "go").touch()
-            wait_for(lambda: "request_wait" in Path(f"/proc/{rank_pid}/wchan").read_text(), "the rank to wait for a file")
+            wait_for(
+                lambda: "request_wait" in Path(f"/proc/{rank_pid}/wchan").read_text(), "the rank to wait for a file"
+            )
             os.kill(server_pid, signal.SIGKILL)
             assert job.finish() == 0, job.err
         assert f"attempt 1 read {len(CONTENT['x'])}" in job.out

@@ -39,7 +39,12 @@ def command(fuse: int, options: HeldOptions) -> tuple[str, ...]:
 
 def main(fuse: str, text: str) -> None:
     """Serve until the agent hangs up."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):  # workers may still read: the agent ends us
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+        signal.SIGHUP,
+        signal.SIGQUIT,
+    ):  # workers may still read: the agent ends us
         signal.signal(number, signal.SIG_IGN)
     sys.setswitchinterval(_SWITCH_S)
     options = msgspec.json.decode(text, type=HeldOptions)
@@ -85,7 +90,13 @@ class _Server:
         threading.Thread(target=self._hear, args=(operations,), name="agent", daemon=True).start()
         # It is mounted: libfuse only serves it. All files are shown as root's of the workers' user namespace, who is our user.
         DirectFuse(
-            operations, f"/dev/fd/{fuse}", foreground=True, fsname=source_name(options.url), subtype="rrck", uid=0, gid=0
+            operations,
+            f"/dev/fd/{fuse}",
+            foreground=True,
+            fsname=source_name(options.url),
+            subtype="rrck",
+            uid=0,
+            gid=0,
         )
 
     def _hear(self, operations: HeldOperations) -> None:

@@ -1,4 +1,4 @@
-"""What is answered to readers of a job's own mount: as any mount of checkpoints that is only read, of a folder that may not exist."""
+"""What is answered to readers of a job's own mount: as of any mount that is only read, and the folder may not exist yet."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from robust_run.ckpt_io.mount.operations import ReadOnlyOperations, inner
 from robust_run.ckpt_io.views.cache import UnitCache
 from robust_run.ckpt_io.views.tree import ViewTree
 from robust_run.store.errors import NotFound
+
 
 class HeldOperations(ReadOnlyOperations):
     """A folder of checkpoints, for the ranks of a job."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-
 #: Variables of the rank in whose name it is read: for the reader's notes of damage (`ckpt_io.notes`), and what is fetched ahead.
 TOLD = ("ROBUST_RESUME", "ROBUST_RUN_DIR", "TORCHELASTIC_RESTART_COUNT", "RANK", "ROBUST_CKPT_FETCHED")
 

@@ -52,7 +52,11 @@ def attempt() -> None:
 def why(error: Exception) -> str:
     """Return the reason, as a sentence."""
     if isinstance(error, OSError) and error.filename == _DEVICE:
-        advice = f"in a container: --device {_DEVICE}" if error.errno == errno.ENOENT else "ask for read and write access to it"
+        advice = (
+            f"in a container: --device {_DEVICE}"
+            if error.errno == errno.ENOENT
+            else "ask for read and write access to it"
+        )
         return f"{_DEVICE}: {os.strerror(error.errno or 0)}: FUSE is not available ({advice})"
     if isinstance(error, OSError):
         return f"{error.filename or 'the mount'}: {os.strerror(error.errno or 0)}"

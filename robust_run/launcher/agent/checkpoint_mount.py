@@ -78,7 +78,8 @@ class CheckpointMount:
         theirs: Callable[[], Sequence[int]],
         log: str = os.devnull,
     ) -> None:
-        """`folder`: where it is seen. `log`: file for what libraries of the server have to say. `theirs` returns descriptors of the namespaces in which workers are; empty: in ours.
+        """`folder`: where it is seen. `theirs` returns descriptors of the namespaces in which workers are; empty: in ours. `log`:
+        file for what libraries of the server have to say.
 
         Raises PlatformError: there can be none on this node.
         """
@@ -104,7 +105,7 @@ class CheckpointMount:
         return tuple(argv) if not self._own else tuple(entering(self._own, argv, os.getcwd()))
 
     def begin(self, told: Mapping[str, str]) -> None:
-        """An attempt is about to start. `told`: the variables of its first rank here. Raises PlatformError: it is not to be had."""
+        """An attempt is about to start. `told`: variables of its first rank here. Raises PlatformError: it is not to be had."""
         self._told = AttemptTold(env={name: told[name] for name in TOLD if told.get(name)})
         if self._anew is not None:
             self._anew.join(ANEW_S)
@@ -240,7 +241,9 @@ class CheckpointMount:
             channel.settimeout(max(0.0, until_s - time.monotonic()))
             line = channel.recv(_LARGEST_BYTES).partition(b"\n")[0]
             channel.settimeout(None)
-            said = msgspec.json.decode(line, type=HeldServing) if line else HeldServing(failed="it ended without a word")
+            said = (
+                msgspec.json.decode(line, type=HeldServing) if line else HeldServing(failed="it ended without a word")
+            )
         except OSError:
             said = HeldServing(failed=f"it did not serve within {LIMIT_S:g} s")
         if said.failed:
@@ -254,7 +257,7 @@ class CheckpointMount:
         try:
             process = subprocess.Popen(
                 argv,
-                stdin=theirs,
+                stdin=theirs.fileno(),
                 stdout=log,
                 stderr=log,
                 cwd="/",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from robust_run.clock import Clock, SystemClock
-from robust_run.errors import RobustRunError, UserError
+from robust_run.errors import PlatformError, RobustRunError, UserError
 from robust_run.launcher.agent.agent import Agent
 from robust_run.launcher.agent.node import Node
 from robust_run.launcher.agent.workers.process_tree import become_subreaper

@@ -127,12 +127,13 @@ def worker_environment(
     return env
 
 
+_OF_CHECKPOINTS = ("ROBUST_CKPT_MEMORY", "ROBUST_CKPT_MEMORY_DIR", "ROBUST_CKPT_FETCHED", "ROBUST_CKPT_MOUNTED")
 _RESUME = ("ROBUST_RESUME", "ROBUST_RESUME_STEP", "ROBUST_RESUME_OWN")
 
 
 def _tell_of_checkpoints(env: dict[str, str], base: Mapping[str, str], spec: JobSpec, place: RankPlace) -> None:
     """Set where a worker starts from, and where it saves."""
-    for name in ("ROBUST_CKPT_MEMORY", "ROBUST_CKPT_MEMORY_DIR", "ROBUST_CKPT_FETCHED", "ROBUST_CKPT_MOUNTED"):  # another job's
+    for name in _OF_CHECKPOINTS:  # another job's
         env.pop(name, None)
     if base.get("ROBUST_JOB", spec.run_id) != spec.run_id:  # started by a worker of another job, which was told its own
         for name in ("ROBUST_CKPT_DIR", "ROBUST_CKPT_EVERY", "ROBUST_CKPT_KEEP", *_RESUME):
@@ -140,6 +141,7 @@ def _tell_of_checkpoints(env: dict[str, str], base: Mapping[str, str], spec: Job
     if spec.ckpt_memory is not None:
         env["ROBUST_CKPT_MEMORY"] = place.memory_folder or "off"
     told = {
+        "ROBUST_CKPT_MOUNTED": place.mounted,
         "ROBUST_CKPT_MEMORY_DIR": spec.ckpt_memory_dir,
         "ROBUST_CKPT_DIR": spec.ckpt_dir,
         "ROBUST_CKPT_EVERY": spec.ckpt_every,
@@ -152,16 +154,18 @@ def _tell_of_checkpoints(env: dict[str, str], base: Mapping[str, str], spec: Job
     if spec.ckpt_dir is not None or spec.ckpt_memory or place.resume is not None:
         for name in _RESUME:  # another job's
             env.pop(name, None)
-    if place.mounted:
-        env["ROBUST_CKPT_MOUNTED"] = place.mounted
     if place.resume is not None and place.resume_path:
-        env["ROBUST_RESUME"] = _seen_at(place, spec)
-        if place.fetched:
-            env["ROBUST_CKPT_FETCHED"] = place.fetched
-        if place.resume.step is not None:
-            env["ROBUST_RESUME_STEP"] = str(place.resume.step)
-        if place.resume.is_own:
-            env["ROBUST_RESUME_OWN"] = "1"
+        _tell_of_resume(env, spec, place, place.resume)
+
+
+def _tell_of_resume(env: dict[str, str], spec: JobSpec, place: RankPlace, point: ResumePoint) -> None:
+    env["ROBUST_RESUME"] = _seen_at(place, spec)
+    if place.fetched:
+        env["ROBUST_CKPT_FETCHED"] = place.fetched
+    if point.step is not None:
+        env["ROBUST_RESUME_STEP"] = str(point.step)
+    if point.is_own:
+        env["ROBUST_RESUME_OWN"] = "1"
 
 
 def _seen_at(place: RankPlace, spec: JobSpec) -> str:

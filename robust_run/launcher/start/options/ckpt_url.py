@@ -50,6 +50,6 @@ def with_mount(spec: JobSpec) -> JobSpec:
         raise UserError("--ckpt-mount: shows the checkpoints of --ckpt-dir URL as files; give --ckpt-dir")
     if "://" not in spec.ckpt_dir:
         raise UserError(
-            f"--ckpt-mount: is for a --ckpt-dir that is a URL; checkpoints in {spec.ckpt_dir} are shown as files by robust ckpt mount"
+            f"--ckpt-mount: is for a --ckpt-dir that is a URL; robust ckpt mount shows checkpoints in {spec.ckpt_dir} as files"
         )
     return msgspec.structs.replace(spec, ckpt_mount=True)
