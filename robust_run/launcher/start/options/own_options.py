@@ -124,8 +124,8 @@ OWN_OPTIONS: tuple[OptionDescription, ...] = (
         CHECKPOINTS,
         "ckpt-mount",
         "",
-        "Show the checkpoints of --ckpt-dir URL to SCRIPT as plain files, to be read: ROBUST_RESUME is a path then, in the folder of "
-        "ROBUST_CKPT_MOUNTED.",
+        "Show the checkpoints of --ckpt-dir URL to SCRIPT as plain files, to be read: ROBUST_RESUME is a path then, in the "
+        "folder of ROBUST_CKPT_MOUNTED.",
     ),
     describe(
         CHECKPOINTS,
