@@ -63,6 +63,20 @@ def _let_others_go_first() -> None:
         group.write(str(_NICE))
 
 
+def _of_newest(order: FetchOrder) -> FetchOrder:
+    """Return the order for the newest checkpoint of a folder that is whole. Where there is none the process ends: a job then begins
+    anew, or its attempt says what is wrong.
+    """
+    from robust_run.ckpt_io.newest_far import look_far
+    from robust_run.store import paths
+
+    look = look_far(order.url)
+    newest = next((each for each in look.seen if each.fault == "" and each.uuid), None)
+    if newest is None:
+        os._exit(0)
+    return msgspec.structs.replace(order, url=paths.child(order.url, newest.name), uuid=newest.uuid)
+
+
 class _Fetching:
     """All that is done for one order."""
 
@@ -99,7 +113,7 @@ class _Fetching:
         from robust_run.ckpt_io.targets import Targets
         from robust_run.store.opening import open_store
 
-        order = self._order
+        order = self._order if not self._order.is_folder else _of_newest(self._order)
         if order.hands_out >= 0:
             hand_out(socket.socket(fileno=order.hands_out), memory)
         where = address.parse(order.url)
@@ -107,6 +121,7 @@ class _Fetching:
         found = find_manifest(where, primary, open_store)
         if order.uuid and found.manifest.uuid != order.uuid:
             raise Replaced(order.url)
+        self._tell(uuid=found.manifest.uuid)
         layouts = manifests.layouts(found.manifest)
         table = UnitTable(layouts)
         area = Area(memory, table, found.header)

@@ -240,7 +240,7 @@ class Agent:
     def _fetch_ahead(self, order: StartAttempt, path: str) -> str:
         """Have what an attempt starts from fetched while its workers import; return where they find it."""
         is_far = "://" in path and self._node.spec.ckpt_ahead
-        if not is_far and (self._parts is None or not self._parts.fetches_ahead):
+        if not is_far and self._node.early is None and (self._parts is None or not self._parts.fetches_ahead):
             return ""
         return self.parts.ahead.begin(order.resume, path, order.fetchers)
 

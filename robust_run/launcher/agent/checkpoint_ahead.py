@@ -1,6 +1,7 @@
 """What an attempt starts from, fetched ahead: the agent has a process bring it from its URL while workers import.
 
-It begins with the order to start, just before the workers, and is over with the first step on this node: then all ranks have
+It begins with the order to start, just before the workers; where their image or set-up is brought first, beside that, with the
+newest checkpoint there is (`begin_early`): in a job of one node, as nodes that share must know each other. It is over with the first step on this node: then all ranks have
 loaded, and the memory is theirs. One that was begun for another checkpoint is ended at once; one for the same goes on, also over
 a restart. It is a hint: whatever fails here, ranks read from the store. Imported where a job starts from a URL.
 """
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 Listen = Callable[[socket.socket, "Callable[[], None] | None"], None]
 _MOST_READ_BYTES = 1 << 16
+#: What is fetched, where the process has not found the newest yet: it would take as long as to begin anew.
+_UNKNOWN = "?"
 #: The job's secret, and what is said to workers.
 _NOT_ITS_BUSINESS = frozenset(("ROBUST_TOKEN", "ROBUST_NOTIFY", "ROBUST_CKPT_MEMORY", "ROBUST_RESUME"))
 
@@ -86,10 +89,16 @@ class CheckpointAhead:
         if self._socket is not None:
             listen(self._socket, self._read)
 
+    def begin_early(self, folder: str) -> None:
+        """Begin the newest checkpoint of a folder, a URL: before an attempt is told what it starts from."""
+        limit_bytes, rate_bytes_s = self._limit_bytes, self._rate_bytes_s
+        order = FetchOrder(url=folder, uuid="", is_folder=True, limit_bytes=limit_bytes, rate_bytes_s=rate_bytes_s)
+        self._open(order, -1)
+
     def begin(self, point: ResumePoint | None, url: str, nodes: tuple[str, ...] = ()) -> str:
         """Begin what an attempt starts from; return where its workers find it, empty: nowhere. `nodes`: who share, HOST:PORT."""
         self._read()
-        step = next_step(self._uuid if self._socket is not None else "", point, url)
+        step = next_step((self._uuid or _UNKNOWN) if self._socket is not None else "", point, url)
         if step in ("end", "begin"):
             self.end()
         if step == "begin" and point is not None:
@@ -188,6 +197,7 @@ class CheckpointAhead:
 
     def _take(self, news: FetchNews) -> None:
         self.news = news
+        self._uuid = self._uuid or news.uuid
         if news.trouble and not self._has_said:
             self._has_said = True
             text = news.trouble[:500]

@@ -35,6 +35,8 @@ from robust_run.tracer.files.steps import create as create_steps
 from robust_run.tracer.files.steps import read as read_steps
 
 if TYPE_CHECKING:
+    from robust_run.launcher.agent.checkpoint_ahead import CheckpointAhead
+    from robust_run.launcher.agent.checkpoint_early import EarlyCheckpoint
     from robust_run.launcher.agent.checkpoint_sharing import CheckpointSharing
     from robust_run.launcher.agent.code_versions.node_code import NodeCode
     from robust_run.launcher.agent.memory.keeper import MemoryKeeper
@@ -68,9 +70,10 @@ class Node:
         address: str = "127.0.0.1",
         opened: OpenedPlace | None = None,
         memory_key: bytes = b"",
+        early: EarlyCheckpoint | None = None,
     ) -> None:
         """`opened`: the place of the workers, where the job has one. `memory_key`: what keepers of the job prove to each other;
-        empty: nothing is copied between nodes.
+        empty: nothing is copied between nodes. `early`: what is being fetched of a checkpoint already.
         """
         self.workplace = Workplace(spec, opened)
         spec = self.spec = self.workplace.spec
@@ -84,8 +87,11 @@ class Node:
         self._tell = tell
         self.env = env
         setup = workers.ChildSetup(mask)
-        self.helpers = workers.Helpers(setup, run_directory.store_log, clock.monotonic_s)
+        helpers = workers.Helpers(setup, run_directory.store_log, clock.monotonic_s) if early is None else early.helpers
+        self.helpers = helpers
         """What serves attempts: the warm process, the store, what reads sensors."""
+        self.early: CheckpointAhead | None = early.ahead if early is not None else None
+        """What was begun to be fetched of a checkpoint before there was an attempt; None: nothing was."""
         self._listener: Listener | None = None
         # The torch of a place may be another one than ours, and then the two may not understand each other.
         self._hosts_store = self.workplace.has_our_torch and torch_is_installed()

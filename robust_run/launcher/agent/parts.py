@@ -107,7 +107,7 @@ class AgentParts:
 
             node = self._node
             spec = node.spec
-            self._ahead = CheckpointAhead(
+            self._ahead = node.early or CheckpointAhead(
                 node.helpers.start,
                 node.env,
                 node.say,
