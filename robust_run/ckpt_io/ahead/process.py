@@ -64,8 +64,8 @@ def _let_others_go_first() -> None:
 
 
 def _of_newest(order: FetchOrder) -> FetchOrder:
-    """Return the order for the newest checkpoint of a folder that is whole. Where there is none the process ends: a job then begins
-    anew, or its attempt says what is wrong.
+    """Return the order for the newest whole checkpoint of a folder. Where there is none the process ends: the job begins anew, or
+    its attempt says what is wrong.
     """
     from robust_run.ckpt_io.newest_far import look_far
     from robust_run.store import paths

@@ -1,9 +1,9 @@
 """What an attempt starts from, fetched ahead: the agent has a process bring it from its URL while workers import.
 
 It begins with the order to start, just before the workers; where their image or set-up is brought first, beside that, with the
-newest checkpoint there is (`begin_early`): in a job of one node, as nodes that share must know each other. It is over with the first step on this node: then all ranks have
-loaded, and the memory is theirs. One that was begun for another checkpoint is ended at once; one for the same goes on, also over
-a restart. It is a hint: whatever fails here, ranks read from the store. Imported where a job starts from a URL.
+newest checkpoint there is (`checkpoint_early`). It is over with the first step on this node: then all ranks have loaded, and the
+memory is theirs. One that was begun for another checkpoint is ended at once; one for the same goes on, also over a restart. It is
+a hint: whatever fails here, ranks read from the store. Imported where a job starts from a URL.
 """
 
 from __future__ import annotations

@@ -35,7 +35,6 @@ from robust_run.tracer.files.steps import create as create_steps
 from robust_run.tracer.files.steps import read as read_steps
 
 if TYPE_CHECKING:
-    from robust_run.launcher.agent.checkpoint_ahead import CheckpointAhead
     from robust_run.launcher.agent.checkpoint_early import EarlyCheckpoint
     from robust_run.launcher.agent.checkpoint_sharing import CheckpointSharing
     from robust_run.launcher.agent.code_versions.node_code import NodeCode
@@ -87,11 +86,10 @@ class Node:
         self._tell = tell
         self.env = env
         setup = workers.ChildSetup(mask)
-        helpers = workers.Helpers(setup, run_directory.store_log, clock.monotonic_s) if early is None else early.helpers
-        self.helpers = helpers
-        """What serves attempts: the warm process, the store, what reads sensors."""
-        self.early: CheckpointAhead | None = early.ahead if early is not None else None
-        """What was begun to be fetched of a checkpoint before there was an attempt; None: nothing was."""
+        alone = workers.Helpers(setup, run_directory.store_log, clock.monotonic_s), None
+        self.helpers, self.early = alone if early is None else early
+        """What serves attempts: the warm process, the store, what reads sensors. What was begun to be fetched of a checkpoint before
+        there was an attempt; None: nothing was."""
         self._listener: Listener | None = None
         # The torch of a place may be another one than ours, and then the two may not understand each other.
         self._hosts_store = self.workplace.has_our_torch and torch_is_installed()
@@ -119,8 +117,8 @@ class Node:
         self._nccl = self._nccl_arming()
         self.sharing: CheckpointSharing | None = None
         """How nodes share what they fetch of a checkpoint; None: they do not."""
-        self.fetches: Callable[[], tuple[Fetch, ...]] = tuple
-        """What is fetched beside the start of ranks, as far as it has come."""
+        self.fetches_of_checkpoint: Callable[[], tuple[Fetch, ...]] = tuple
+        """What is fetched of it beside the start of ranks, as far as it has come."""
         self.nccl_news = ""
         """Whether NCCL is traced in the newest attempt, and why not, if that is not what was said of the one before."""
         self.daemon_pid = given.daemon_pid if given is not None else 0
