@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 Listen = Callable[[socket.socket, "Callable[[], None] | None"], None]
 _MOST_READ_BYTES = 1 << 16
-#: What is fetched, where the process has not found the newest yet: it would take as long as to begin anew.
-_UNKNOWN = "?"
 #: The job's secret, and what is said to workers.
 _NOT_ITS_BUSINESS = frozenset(("ROBUST_TOKEN", "ROBUST_NOTIFY", "ROBUST_CKPT_MEMORY", "ROBUST_RESUME"))
 
@@ -42,18 +40,22 @@ class StartsHelpers(Protocol):
         ...
 
 
-Step = Literal["begin", "go_on", "end", "nothing"]
+Step = Literal["begin", "tell", "go_on", "end", "nothing"]
+#: What is being fetched, as long as the process has not found the newest yet.
+LOOKING = "looking"
 
 
 def next_step(running: str, point: ResumePoint | None, url: str, *, is_wanted: bool = True) -> Step:
     """Return what to do when an attempt begins. Pure.
 
-    `running`: the uuid of what is being fetched, or was and is still held; empty: nothing. `url`: where the attempt starts.
-    A step in memory, a checkpoint of this machine's own folder and the beginning have nothing to be fetched.
+    `running`: the uuid of what is being fetched, or was and is still held; LOOKING: it is told; empty: nothing. `url`: where the
+    attempt starts. A step in memory, a checkpoint of this machine's own folder and the beginning have nothing to be fetched.
     """
     is_far = point is not None and point.source == "storage" and bool(point.uuid) and "://" in url
     if point is None or not is_far or not is_wanted:
         return "end" if running else "nothing"
+    if running == LOOKING:
+        return "tell"
     return "go_on" if running == point.uuid else "begin"
 
 
@@ -98,7 +100,10 @@ class CheckpointAhead:
     def begin(self, point: ResumePoint | None, url: str, nodes: tuple[str, ...] = ()) -> str:
         """Begin what an attempt starts from; return where its workers find it, empty: nowhere. `nodes`: who share, HOST:PORT."""
         self._read()
-        step = next_step((self._uuid or _UNKNOWN) if self._socket is not None else "", point, url)
+        step = next_step(self._running, point, url)
+        if step == "tell" and point is not None:
+            self._uuid = point.uuid
+            self._send(FetchOrder(url=url, uuid=point.uuid))
         if step in ("end", "begin"):
             self.end()
         if step == "begin" and point is not None:
@@ -110,6 +115,10 @@ class CheckpointAhead:
                 order = msgspec.structs.replace(order, peers=nodes, own=nodes.index(sharing.own), key=sharing.key)
                 self._open(order, sharing.listening.fileno())
         return self._place if self._socket is not None else ""
+
+    @property
+    def _running(self) -> str:
+        return (self._uuid or LOOKING) if self._socket is not None else ""
 
     def fetches(self) -> tuple[Fetch, ...]:
         """Return what was fetched, for the account of a start."""

@@ -88,8 +88,8 @@ class Node:
         setup = workers.ChildSetup(mask)
         alone = workers.Helpers(setup, run_directory.store_log, clock.monotonic_s), None
         self.helpers, self.early = alone if early is None else early
-        """What serves attempts: the warm process, the store, what reads sensors. What was begun to be fetched of a checkpoint before
-        there was an attempt; None: nothing was."""
+        """What serves attempts: the warm process, the store, what reads sensors. What is fetched of a checkpoint before there is
+        an attempt; None: nothing is."""
         self._listener: Listener | None = None
         # The torch of a place may be another one than ours, and then the two may not understand each other.
         self._hosts_store = self.workplace.has_our_torch and torch_is_installed()
