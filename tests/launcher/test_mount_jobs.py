@@ -174,3 +174,17 @@ def test_each_node_has_its_own(tmp_path: Path) -> None:
             assert_nothing_is_mounted(other)
         assert 1.0 <= server.sent_bytes / TOTAL < 1.1
     assert (one.out + other.out).count(f"attempt 0 read {len(CONTENT['x'])}") == 2
+
+
+@pytest.mark.parametrize("nodes", ["1", "2"])
+def test_where_nothing_can_be_mounted_the_job_does_not_begin(tmp_path: Path, nodes: str) -> None:
+    if shutil.which("setpriv") is None:
+        pytest.skip("setpriv is not installed")
+    forbid = 'echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --bounding-set=-sys_admin --inh-caps=-sys_admin "$@"'
+    words = of_url("http://127.0.0.1:9", "--nnodes", nodes, "--rdzv-endpoint", f"127.0.0.1:{unused_port()}")
+    code, job = run(
+        tmp_path, *words, script(tmp_path, "print('begun')"), prefix=("unshare", "-Ur", "sh", "-c", forbid, "-")
+    )
+    assert code == 1
+    assert "--ckpt-mount: " in job.err and "/proc/sys/user/max_user_namespaces is 0" in job.err
+    assert "begun" not in job.out and not (job.run_dir / "journal.jsonl").exists()

@@ -95,7 +95,10 @@ class CheckpointMount:
         self._device = ""
         self._why_not = ""
         self._is_stopping = False
-        os.makedirs(folder, mode=0o700, exist_ok=True)
+        try:
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise PlatformError(f"--ckpt-mount: {folder}: {error.strerror}") from error
         self._server = self._made()
 
     # --- what workers get
