@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from counting_server import counting_server
-from jobs import Job, kill, run, running, script, unused_port, wait_for
+from fake_torch import write_fake_torch
+from jobs import PATIENT, Job, kill, run, running, script, unused_port, wait_for
 from made_checkpoints import make_checkpoint
 
 from robust_run.ckpt_io.mount.mounts import ours
@@ -121,6 +122,21 @@ def test_a_server_that_is_killed_costs_one_attempt_and_is_named(tmp_path: Path) 
         assert f"mount of the checkpoints: {why}" in job.err
         assert f"rank 0 exited with code 1: the mount of the checkpoints failed: {why}" in job.err
         assert_nothing_is_mounted(job)
+
+
+def test_a_warm_process_lives_where_the_files_are(tmp_path: Path) -> None:
+    make_checkpoint([tmp_path / "ckpt" / "step-7"], CONTENT, step=7)
+    write_fake_torch(tmp_path)
+    text = SLOWLY + "sys.exit(0 if attempt == '1' else 3)"
+    with counting_server(tmp_path) as server:
+        words = ("--ckpt-dir", f"{server.url}/ckpt", "--ckpt-mount", "--preload", "decimal", script(tmp_path, text))
+        with running(tmp_path, *words, prefix=PATIENT) as job:
+            wait_for(lambda: job.events("standby_ready") or job.process.poll() is not None, "a standby worker")
+            (tmp_path / "go").touch()
+            assert job.finish() == 0, job.err
+        assert_nothing_is_mounted(job)
+    assert "promoted" in job.err
+    assert f"attempt 1 read {len(CONTENT['x'])}" in job.out
 
 
 @pytest.mark.parametrize("who", ["agent", "launcher", "both"])

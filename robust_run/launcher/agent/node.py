@@ -35,6 +35,7 @@ from robust_run.tracer.files.steps import create as create_steps
 from robust_run.tracer.files.steps import read as read_steps
 
 if TYPE_CHECKING:
+    from robust_run.launcher.agent.checkpoint_ahead import CheckpointAhead
     from robust_run.launcher.agent.checkpoint_early import EarlyCheckpoint
     from robust_run.launcher.agent.checkpoint_sharing import CheckpointSharing
     from robust_run.launcher.agent.code_versions.node_code import NodeCode
@@ -86,8 +87,7 @@ class Node:
         self._tell = tell
         self.env = env
         setup = workers.ChildSetup(mask)
-        alone = workers.Helpers(setup, run_directory.store_log, clock.monotonic_s), None
-        self.helpers, self.early = alone if early is None else early
+        self.helpers, self.early = early or _begun_now(setup, run_directory, clock)
         """What serves attempts: the warm process, the store, what reads sensors. What is fetched of a checkpoint before there is
         an attempt; None: nothing is."""
         self._listener: Listener | None = None
@@ -402,3 +402,10 @@ class Node:
 def _ask_again(spec: JobSpec) -> str | None:
     """Return that workers of the next attempt are to list what they import; None: nothing is imported ahead of workers."""
     return "" if spec.preload else None
+
+
+def _begun_now(
+    setup: workers.ChildSetup, run_directory: RunDirectory, clock: Clock
+) -> tuple[workers.Helpers, CheckpointAhead | None]:
+    """Return what serves attempts where nothing was begun before."""
+    return workers.Helpers(setup, run_directory.store_log, clock.monotonic_s), None
