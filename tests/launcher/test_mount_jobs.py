@@ -14,6 +14,9 @@ from jobs import PATIENT, Job, kill, run, running, script, unused_port, wait_for
 from made_checkpoints import make_checkpoint
 
 from robust_run.ckpt_io.mount.mounts import ours
+from robust_run.clock import SystemClock
+from robust_run.launcher.agent.checkpoint_mount import CheckpointMount
+from robust_run.launcher.records.memory_folders import FILES, remove_tree
 from tests.launcher.image_ground import needs_images
 
 MIB = 1 << 20
@@ -204,3 +207,31 @@ def test_where_nothing_can_be_mounted_the_job_does_not_begin(tmp_path: Path, nod
     assert code == 1
     assert "--ckpt-mount: " in job.err and "/proc/sys/user/max_user_namespaces is 0" in job.err
     assert "begun" not in job.out and not (job.run_dir / "journal.jsonl").exists()
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_without_namespaces_it_is_mounted_in_the_open_and_goes_with_the_run_s_folder(
+    tmp_path: Path, is_stopped: bool
+) -> None:
+    """As under AppArmor's ban of user namespaces. If the agent was killed, the guard or the next launcher removes that folder."""
+    if shutil.which("fusermount3") is None:
+        pytest.skip("fusermount3 is not installed (fuse3)")
+    make_checkpoint([tmp_path / "ckpt" / "step-7"], CONTENT, step=7)
+    folder = tmp_path / "memory" / FILES
+    mount = CheckpointMount(
+        f"file://{tmp_path}/ckpt", str(folder), os.environ, SystemClock(), print, tuple, ways=("open",)
+    )
+    try:
+        assert [each.point for each in ours() if str(tmp_path) in each.point] == [str(folder)]
+        assert mount.enter(("program",)) == ("program",)
+        assert (folder / "step-7" / "sub" / "y").read_bytes() == CONTENT["sub/y"]
+        if is_stopped:
+            mount.stop()
+        else:
+            kill(*mount.pids())
+            wait_for(lambda: not mount.pids(), "the server to end")
+            remove_tree(str(tmp_path / "memory"))
+            assert not folder.exists()
+        assert not [each for each in ours() if str(tmp_path) in each.point]
+    finally:
+        mount.stop()

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 #: Variables of the rank in whose name it is read: for the reader's notes of damage (`ckpt_io.notes`), and what is fetched ahead.
 TOLD = ("ROBUST_RESUME", "ROBUST_RUN_DIR", "TORCHELASTIC_RESTART_COUNT", "RANK", "ROBUST_CKPT_FETCHED")
+
+
+Way = Literal["root", "user", "open"]
+"""In a mount namespace; in one within a user namespace; for all processes of this user, by fusermount3."""
+WAYS: tuple[Way, ...] = ("root", "user", "open")
 
 
 class PlacingOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -17,6 +24,8 @@ class PlacingOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """What the mount says it shows."""
     namespaces: tuple[str, ...] = ()
     """Files of the mount namespace that workers run in and, if there is one, of its user namespace; empty: make new ones."""
+    ways: tuple[Way, ...] = WAYS
+    """Of making new ones, the best first."""
 
 
 class Placed(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,27 +4,35 @@
 
 It hands out descriptors and ends: nothing but they and the programs in the namespaces keep the mount. So it is gone when those
 are, however they ended, and nobody has to unmount it. Who serves it is outside, where the network and our Python are.
+
+Where neither root nor a user namespace may mount, fusermount3 does, which is set-uid: then all processes of this user see it,
+and the launcher unmounts it at the end (`launcher.records.memory_folders`).
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import shutil
 import socket
+import subprocess
 import sys
+import tempfile
 from contextlib import suppress
 
 import msgspec
 
-from robust_run.ckpt_io.mount.held_types import Placed, PlacingOrder
+from robust_run.ckpt_io.mount.held_types import WAYS, Placed, PlacingOrder, Way
 from robust_run.ckpt_io.mount.mounts import KIND
-from robust_run.mounts import namespace, syscalls
+from robust_run.mounts import facts, namespace, syscalls
 from robust_run.mounts.errors import MountRefused
+from robust_run.mounts.ladder import POSSIBLE
 from robust_run.mounts.table import mounts
 
 _BOOT = "import sys; del sys.path[0]; from robust_run.ckpt_io.mount.placing import main; main(sys.argv[1])"
 _TRY = "import sys; del sys.path[0]; from robust_run.ckpt_io.mount.placing import attempt; attempt()"
 _DEVICE = "/dev/fuse"
+_TOOL, _LIMIT_S = "fusermount3", 30.0
 
 
 def command(order: PlacingOrder) -> tuple[str, ...]:
@@ -40,8 +48,11 @@ def trial() -> tuple[str, ...]:
 def attempt() -> None:
     """Try."""
     try:
-        _enter_new()
-        os.close(_open_fuse())
+        with tempfile.TemporaryDirectory() as point:
+            if (way := _way(point)) == "open":
+                os.close(_in_the_open(PlacingOrder(point=point, source="rrck")))
+                _unmount(point)
+        os.close(_open_fuse() if way != "open" else os.dup(0))
         import mfusepy  # noqa: F401
     except ImportError as error:
         sys.exit(f"FUSE cannot be used: {error}; install fuse3 (libfuse3) and the package mfusepy")
@@ -86,15 +97,22 @@ def place(order: PlacingOrder) -> tuple[list[int], str]:
         fuse, made = _enter_theirs(order.namespaces), []
         with suppress(OSError):  # one whose server has ended
             syscalls.detach(order.point)
+    elif (way := _way(order.point, order.ways)) == "open":
+        return [_in_the_open(order)], _device(order.point)
     else:
-        made = _enter_new()
+        namespace.enter(as_user=way == "user")
+        kinds = ("mnt", "user") if way == "user" else ("mnt",)
+        made = [os.open(f"/proc/self/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in kinds]
         fuse = _open_fuse()
     # The kernel checks modes; all users, as the folder is seen by this job alone. We are root of every user namespace there is.
     options = f"fd={fuse},rootmode=40000,user_id=0,group_id=0,allow_other,default_permissions"
     flags = syscalls.READ_ONLY | syscalls.NO_SETUID | syscalls.NO_DEVICES
     syscalls.mount(KIND, order.point, source=order.source, flags=flags, options=options)
-    device = next((each.device for each in reversed(mounts()) if each.point == order.point), "")
-    return [fuse, *made], device
+    return [fuse, *made], _device(order.point)
+
+
+def _device(point: str) -> str:
+    return next((each.device for each in reversed(mounts()) if each.point == point), "")
 
 
 def _enter_theirs(files: tuple[str, ...]) -> int:
@@ -107,17 +125,46 @@ def _enter_theirs(files: tuple[str, ...]) -> int:
     return fuse
 
 
-def _enter_new() -> list[int]:
-    as_user = os.geteuid() != 0
-    if not as_user:
-        try:
-            namespace.enter(as_user=False)
-        except MountRefused:  # root of a container may lack the right, and have it in a user namespace
-            as_user = True
-    if as_user:
-        namespace.enter(as_user=True)
-    kinds = ("mnt", "user") if as_user else ("mnt",)
-    return [os.open(f"/proc/self/ns/{kind}", os.O_RDONLY | os.O_CLOEXEC) for kind in kinds]
+def _way(point: str, ways: tuple[Way, ...] = WAYS) -> Way:
+    """Return how it can be mounted, found by trying in a child: one that failed can do nothing else. Raises MountRefused."""
+    reasons = []
+    for way, as_user in (("root", False), ("user", True)):
+        if way in ways and (
+            way == "user" or os.geteuid() == 0
+        ):  # root of a container may lack the right, and have it in a user namespace
+            found = facts.tried(point, as_user=as_user).get("namespace", "it could not be tried")
+            if found == POSSIBLE:
+                return "user" if as_user else "root"
+            reasons.append(found)
+    if shutil.which(_TOOL) is None:
+        raise MountRefused(f"{'; '.join(reasons)}; and there is no {_TOOL} (package fuse3)")
+    return "open"
+
+
+def _in_the_open(order: PlacingOrder) -> int:
+    """Have fusermount3 mount it; return the descriptor of FUSE that it hands out. Raises MountRefused, OSError."""
+    _unmount(order.point)  # one whose server has ended
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        options = f"ro,nosuid,nodev,fsname={order.source},subtype={KIND.partition('.')[2]},default_permissions"
+        done = subprocess.run(
+            [_TOOL, "-o", options, "--", order.point],
+            pass_fds=[theirs.fileno()],
+            env={**os.environ, "_FUSE_COMMFD": str(theirs.fileno())},
+            capture_output=True,
+            timeout=_LIMIT_S,
+            check=False,
+        )
+        if done.returncode:
+            words = done.stderr.decode(errors="replace").strip().splitlines()
+            refused = facts.tried(order.point, as_user=True).get("namespace", "")
+            raise MountRefused(f"{refused}; {words[-1][:200] if words else f'{_TOOL} ended with {done.returncode}'}")
+        _, descriptors, _, _ = socket.recv_fds(ours, 1, 1, socket.MSG_CMSG_CLOEXEC)
+        return descriptors[0]
+
+
+def _unmount(point: str) -> None:
+    subprocess.run([_TOOL, "-u", "-z", "--", point], capture_output=True, timeout=_LIMIT_S, check=False)
 
 
 def _open_fuse() -> int:

@@ -4,7 +4,8 @@
       └───── held ─────► answers the kernel, outside                    ends when the agent does
 
 The mount is in the namespaces of the workers' image or set-up, or in one of its own that they enter. Nothing else sees it, so
-it is gone with the last of them, also where all of ours was killed. A server that dies is said, is the reason of ranks whose
+it is gone with the last of them, also where all of ours was killed. (Where there can be none, it is unmounted with the run's
+folder in memory: by the guard, or by the next launcher.) A server that dies is said, is the reason of ranks whose
 reading failed of it, and is replaced at once. Imported where a job has one.
 """
 
@@ -24,12 +25,14 @@ import msgspec
 from robust_run.ckpt_io.mount import held, placing
 from robust_run.ckpt_io.mount.held_types import (
     TOLD,
+    WAYS,
     AttemptTold,
     HeldOptions,
     HeldServing,
     HeldTrouble,
     Placed,
     PlacingOrder,
+    Way,
 )
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError, RobustRunError
@@ -46,7 +49,6 @@ ANEW_S = 30.0
 _END_S = 5.0
 READ_AHEAD_BYTES = 4 << 20
 _LARGEST_BYTES = 1 << 16
-FOLDER = "checkpoints"
 #: The job's secret, and what is said to workers.
 _NOT_ITS_BUSINESS = frozenset(("ROBUST_TOKEN", "ROBUST_NOTIFY", "ROBUST_CKPT_MEMORY", "ROBUST_CKPT_MOUNTED", *TOLD))
 
@@ -77,6 +79,7 @@ class CheckpointMount:
         say: Callable[[str], None],
         theirs: Callable[[], Sequence[int]],
         log: str = os.devnull,
+        ways: tuple[Way, ...] = WAYS,
     ) -> None:
         """`folder`: where it is seen. `theirs` returns descriptors of the namespaces in which workers are; empty: in ours. `log`:
         file for what libraries of the server have to say.
@@ -85,7 +88,7 @@ class CheckpointMount:
         """
         self.url, self.folder = url, folder
         self._env = {name: value for name, value in env.items() if name not in _NOT_ITS_BUSINESS}
-        self._theirs, self._log = theirs, log
+        self._theirs, self._log, self._ways = theirs, log, ways
         self._say = ThreadMessages(say)
         self._troubles = PlaceTroubles("mount of the checkpoints", clock)
         self._own: tuple[int, ...] = ()
@@ -197,6 +200,10 @@ class CheckpointMount:
         self._hear()
         self._say.flush()
         _end(self._server)
+        if not self._server.namespaces:  # fusermount3 made it, in the open
+            from robust_run.launcher.records.memory_folders import unmount_files
+
+            unmount_files(self.folder)
         for descriptor in self._own:
             os.close(descriptor)
         self._own = ()
@@ -225,7 +232,7 @@ class CheckpointMount:
 
     def _placed(self, namespaces: tuple[int, ...], until_s: float) -> tuple[Placed, list[int]]:
         files = tuple(f"/proc/{os.getpid()}/fd/{each}" for each in namespaces)
-        order = PlacingOrder(point=self.folder, source=source_of(self.url), namespaces=files)
+        order = PlacingOrder(point=self.folder, source=source_of(self.url), namespaces=files, ways=self._ways)
         process, channel = self._start(placing.command(order))
         try:
             channel.settimeout(max(0.0, until_s - time.monotonic()))

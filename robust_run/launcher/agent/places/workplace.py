@@ -54,9 +54,10 @@ class Workplace:
     ) -> None:
         """Mount them where workers will run, if that was asked for. Raises PlatformError."""
         if self.spec.ckpt_mount and self.spec.ckpt_dir is not None:
-            from robust_run.launcher.agent.checkpoint_mount import FOLDER, CheckpointMount
+            from robust_run.launcher.agent.checkpoint_mount import CheckpointMount
+            from robust_run.launcher.records.memory_folders import FILES
 
-            folder = f"{run_directory.memory}/{FOLDER}"
+            folder = f"{run_directory.memory}/{FILES}"
             self.mount = CheckpointMount(
                 self.spec.ckpt_dir, folder, env, clock, say, self._namespaces, run_directory.store_log
             )
