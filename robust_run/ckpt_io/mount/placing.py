@@ -129,9 +129,8 @@ def _way(point: str, ways: tuple[Way, ...] = WAYS) -> Way:
     """Return how it can be mounted, found by trying in a child: one that failed can do nothing else. Raises MountRefused."""
     reasons = []
     for way, as_user in (("root", False), ("user", True)):
-        if way in ways and (
-            way == "user" or os.geteuid() == 0
-        ):  # root of a container may lack the right, and have it in a user namespace
+        # Root of a container may lack the right, and have it in a user namespace.
+        if way in ways and (as_user or os.geteuid() == 0):
             found = facts.tried(point, as_user=as_user).get("namespace", "it could not be tried")
             if found == POSSIBLE:
                 return "user" if as_user else "root"
