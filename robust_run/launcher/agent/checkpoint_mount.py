@@ -17,6 +17,7 @@ import socket
 import subprocess
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
@@ -47,6 +48,8 @@ LIMIT_S = 60.0
 #: How long an attempt waits for one that is made anew.
 ANEW_S = 30.0
 _END_S = 5.0
+#: Of the processes that were started last, so many may still run.
+_MOST_STARTED = 8
 READ_AHEAD_BYTES = 4 << 20
 _LARGEST_BYTES = 1 << 16
 #: The job's secret, and what is said to workers.
@@ -91,6 +94,7 @@ class CheckpointMount:
         self._theirs, self._log, self._ways = theirs, log, ways
         self._say = ThreadMessages(say)
         self._troubles = PlaceTroubles("mount of the checkpoints", clock)
+        self._started: deque[subprocess.Popen[bytes]] = deque(maxlen=_MOST_STARTED)
         self._own: tuple[int, ...] = ()
         """Descriptors of namespaces that were made for it."""
         self._anew: threading.Thread | None = None
@@ -134,8 +138,8 @@ class CheckpointMount:
     # --- while they run
 
     def pids(self) -> list[int]:
-        """Return what is not of an attempt."""
-        return [] if self._server.has_ended else [self._server.process.pid]
+        """Return what is not of an attempt: also what is just being started, by the thread that makes it anew."""
+        return [each.pid for each in tuple(self._started) if each.poll() is None]
 
     def look(self) -> None:
         """Call now and then."""
@@ -281,6 +285,7 @@ class CheckpointMount:
         finally:
             os.close(log)
             theirs.close()
+        self._started.append(process)
         return process, ours
 
 
