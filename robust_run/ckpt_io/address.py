@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import os.path
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote
 
@@ -47,8 +48,24 @@ class Address:
         return (self.url, *(join(root, self.name) for root in self.also))
 
 
-def parse(text: str, also: tuple[str, ...] = ()) -> Address:
-    """Read an address as typed; `also` comes after the targets that it names itself.
+def unmounted(path: str, env: Mapping[str, str]) -> str:
+    """Return the URL of what a worker is shown as files (`robust-run --ckpt-mount`); of another path: itself.
+
+    What is read with this library is read from where it lies: there are no manifests among the files.
+    """
+    folder, top = env.get("ROBUST_CKPT_MOUNTED", ""), env.get("ROBUST_CKPT_DIR", "")
+    if not folder or "://" in path or "://" not in top:
+        return path
+    below = os.path.relpath(os.path.abspath(path), folder)
+    if below == os.pardir or below.startswith(f"{os.pardir}/"):
+        return path
+    for name in below.split("/") if below != os.curdir else ():
+        top = join(top, name)
+    return top
+
+
+def parse(text: str, also: tuple[str, ...] = (), env: Mapping[str, str] = os.environ) -> Address:
+    """Read an address as typed; `also` comes after the targets that it names itself. `env`: see `unmounted`.
 
     Raises:
         UserError: It has no name, unknown query fields, two targets in one folder, or is longer than 4096 bytes.
@@ -59,7 +76,7 @@ def parse(text: str, also: tuple[str, ...] = ()) -> Address:
     if text.startswith(_PREFIX):
         spelt, _, query = text.removeprefix(_PREFIX).partition("?")
         url, roots = unquote(spelt), (*_also(query, text), *also)
-    address = Address(normal(url), tuple(normal(root) for root in roots))
+    address = Address(normal(unmounted(url, env)), tuple(normal(root) for root in roots))
     if len(set(address.folders)) != len(address.folders):
         raise UserError(f"address {text}: two targets are the same folder; give each target a root of its own")
     return address

@@ -21,8 +21,8 @@ _LARGEST_ANSWER_BYTES = 64 << 10
 
 def gather(folder: str, env: Mapping[str, str]) -> KernelFacts:
     """Try what is possible. `folder`: an existing one to mount on, in the child's namespace. For a process with one thread."""
-    as_root = _tried(folder, as_user=False)
-    as_user = {} if as_root.get("namespace") == POSSIBLE else _tried(folder, as_user=True)
+    as_root = tried(folder, as_user=False)
+    as_user = {} if as_root.get("namespace") == POSSIBLE else tried(folder, as_user=True)
     better = as_root if as_root.get("namespace") == POSSIBLE else as_user
     unknown = "it could not be tried"
     return KernelFacts(
@@ -46,8 +46,8 @@ def _fuse() -> str:
     return POSSIBLE
 
 
-def _tried(folder: str, *, as_user: bool) -> dict[str, str]:
-    """Let a child try, and return its reasons by name; {} where it could not tell."""
+def tried(folder: str, *, as_user: bool) -> dict[str, str]:
+    """Let a child try, and return its reasons by name; {} where it could not tell. `namespace`: has one, and may mount."""
     reading, writing = os.pipe2(os.O_CLOEXEC)
     child = os.fork()
     if not child:

@@ -28,6 +28,11 @@ def unshare(flags: int) -> None:
     _check(_libc.unshare(flags), "namespaces")
 
 
+def enter(descriptor: int, kind: int) -> None:
+    """Go into a namespace. `kind`: `NEW_MOUNTS` (this thread's), `NEW_USER` (a process with one thread)."""
+    _check(_libc.setns(descriptor, kind), "namespace")
+
+
 def mount(kind: str, folder: str, *, source: str = "none", flags: int = 0, options: str = "") -> None:
     """Mount a file system of a kind."""
     words = os.fsencode(options) if options else None

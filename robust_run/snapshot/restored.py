@@ -66,6 +66,11 @@ class RestoredEnvironment:
         """
         return self._place.command(argv, working_directory) if self._place is not None else list(argv)
 
+    @property
+    def namespaces(self) -> tuple[int, ...]:
+        """Descriptors of the namespaces that programs run in; empty: in ours."""
+        return self._place.namespaces if self._place is not None else ()
+
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
         """Return the variables that a program is started with. Where it is at the same path, they stay as they are."""
         if self._on_path is not None and self.manifest is not None:

@@ -19,10 +19,11 @@ from robust_run.store.turns import Fetching, Urgency
 
 VARIABLE = "ROBUST_TURNS"
 #: Rows, by what is fetched: there is one of each on a node.
-IMAGE, SET_UP, CHECKPOINT = "image", "set-up", "checkpoint"
-_NAMES = (IMAGE, SET_UP, CHECKPOINT)
-_ROW = struct.Struct("<BBBxxxxxQQd")
-"""Urgency + 1 (0: nothing was said yet), whether it is waited for, whether it is over, bytes that came and of how many, when."""
+IMAGE, SET_UP, CHECKPOINT, CODE = "image", "set-up", "checkpoint", "code"
+_NAMES = (IMAGE, SET_UP, CHECKPOINT, CODE)
+_ROW = struct.Struct("<BBBxxxxxQQQddd")
+"""Urgency + 1 (0: nothing was said yet), whether it is waited for, whether it is over, bytes that are here, of how many, and that
+came since it began; when that was said, when it began, when the last of them came."""
 _ROW_BYTES, _TABLE_BYTES = 64, 4096
 _EVERY_S = 0.1
 
@@ -56,6 +57,8 @@ class TurnTable:
     def __init__(self, place: str, clock: Callable[[], float] = time.monotonic) -> None:
         """Raises OSError, ValueError: there is none."""
         self._clock = clock
+        self._spans: dict[str, tuple[float, float, int]] = {}
+        """Of what is said here: when it began, when something came last, and how much had come by then."""
         descriptor = os.open(place, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             self._map = mmap.mmap(descriptor, _TABLE_BYTES)
@@ -71,9 +74,15 @@ class TurnTable:
         *,
         is_waited_for: bool = False,
         is_over: bool = False,
+        here_before_bytes: int = 0,
     ) -> None:
-        """Say what is fetched here; again at least every second."""
-        row = _ROW.pack(urgency + 1, is_waited_for, is_over, done_bytes, total_bytes, self._clock())
+        """Say what is fetched here; again at least every second. `here_before_bytes`: of `done_bytes`, what need not come."""
+        now_s, came_bytes = self._clock(), max(0, done_bytes - here_before_bytes)
+        began_s, moved_s, had_bytes = self._spans.get(name, (now_s, now_s, 0))
+        moved_s = now_s if came_bytes > had_bytes else moved_s
+        self._spans[name] = began_s, moved_s, came_bytes
+        said = (urgency + 1, is_waited_for, is_over, done_bytes, total_bytes, came_bytes, now_s, began_s, moved_s)
+        row = _ROW.pack(*said)
         at = _NAMES.index(name) * _ROW_BYTES
         self._map[at : at + _ROW.size] = row
 
@@ -81,7 +90,7 @@ class TurnTable:
         """Return what all of them have said last."""
         found = []
         for number, name in enumerate(_NAMES):
-            urgency, waited, over, done, total, seen_s = _ROW.unpack_from(self._map, number * _ROW_BYTES)
+            urgency, waited, over, done, total, came, *times_s = _ROW.unpack_from(self._map, number * _ROW_BYTES)
             if 0 < urgency <= len(Urgency):
                 found.append(
                     Fetching(
@@ -91,7 +100,10 @@ class TurnTable:
                         is_over=bool(over),
                         done_bytes=done,
                         total_bytes=total,
-                        seen_s=seen_s,
+                        came_bytes=came,
+                        seen_s=times_s[0],
+                        began_s=times_s[1],
+                        moved_s=times_s[2],
                     )
                 )
         return found

@@ -33,7 +33,7 @@ class Fetching(msgspec.Struct, frozen=True, kw_only=True):
     """What one process fetches, as it says itself."""
 
     name: str
-    """What people call it: image, set-up, checkpoint."""
+    """What people call it: image, set-up, checkpoint, code."""
     urgency: Urgency
     is_waited_for: bool = False
     """A reader waits now."""
@@ -41,8 +41,13 @@ class Fetching(msgspec.Struct, frozen=True, kw_only=True):
     total_bytes: int = 0
     """0: not known yet."""
     is_over: bool = False
+    came_bytes: int = 0
+    """Of these, what came since it began: the rest was here before."""
     seen_s: float = 0.0
     """When it said so: of the node's monotonic clock."""
+    began_s: float = 0.0
+    moved_s: float = 0.0
+    """When the last of what came did."""
 
     @property
     def rank(self) -> int:

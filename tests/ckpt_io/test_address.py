@@ -85,3 +85,20 @@ def test_paths_and_file_urls_are_of_one_origin_and_hosts_are_not() -> None:
     assert origin("/a") == origin("file:///b")
     assert origin("hdfs://NN:1/a") == origin("hdfs://nn:1/b") != origin("hdfs://nn:2/b")
     assert origin("https://me:secret@h/a") == origin("https://h/a")
+
+
+@pytest.mark.parametrize(
+    ("path", "url"),
+    [
+        ("/m/step-7", "hdfs://nn/run/step-7"),
+        ("/m/old/step 7", "hdfs://nn/run/old/step 7"),
+        ("/m", "hdfs://nn/run"),
+        ("/mm/step-7", "/mm/step-7"),
+        ("/m/../step-7", "/step-7"),
+        ("hdfs://nn/m/step-7", "hdfs://nn/m/step-7"),
+    ],
+)
+def test_what_a_job_is_shown_as_files_is_read_from_where_it_lies(path: str, url: str) -> None:
+    env = {"ROBUST_CKPT_MOUNTED": "/m", "ROBUST_CKPT_DIR": "hdfs://nn/run"}
+    assert parse(path, env=env).url == url
+    assert parse("/m/step-7", env={"ROBUST_CKPT_DIR": "hdfs://nn/run"}).url == "/m/step-7"

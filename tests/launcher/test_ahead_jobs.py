@@ -12,7 +12,7 @@ from jobs import Job, run, running, script, unused_port, wait_for
 from made_checkpoints import make_checkpoint
 
 from robust_run.ckpt_io.ahead.taking import VARIABLE
-from robust_run.launcher.agent.checkpoint_ahead import next_step
+from robust_run.launcher.agent.checkpoint_ahead import LOOKING, next_step
 from robust_run.launcher.model.resume_events import ResumePoint
 
 MIB = 1 << 20
@@ -120,6 +120,8 @@ URL = "hdfs://nn/run/step-7"
         ("", AT_URL, URL, "begin"),
         ("a", AT_URL, URL, "go_on"),
         ("b", AT_URL, URL, "begin"),
+        (LOOKING, AT_URL, URL, "tell"),
+        (LOOKING, ResumePoint(), "", "end"),
         ("", AT_URL, "/ckpt/step-7", "nothing"),
         ("a", AT_URL, "/ckpt/step-7", "end"),
         ("a", ResumePoint(source="memory", uuid="m", step=9, name="memory-0-9"), "rrck+memory://0/9", "end"),

@@ -594,7 +594,9 @@ def test_the_cache_is_a_folder_that_only_we_can_write(origin: ModelOrigin, tmp_p
     assert ("--image-cache" in job.err) is not as_wanted
 
 
-def test_what_is_fetched_of_a_checkpoint_is_found_in_the_image(origin: ModelOrigin, tmp_path: Path) -> None:
+def test_what_is_fetched_of_a_checkpoint_is_found_in_the_image_and_so_are_its_files(
+    origin: ModelOrigin, tmp_path: Path
+) -> None:
     made = make_checkpoint([tmp_path / "ckpt" / "step-7"], {"x": bytes(4 << 20)}, step=7)
     program = """
 import os, socket
@@ -605,10 +607,20 @@ _, (memory,), _, _ = socket.recv_fds(asking, 1, 1)
 head = b""
 while b"rrck" not in head:
     head = os.pread(memory, 128, 0)
-print(os.environ["ROBUST_RESUME"], os.path.exists("/opt/filler"), head.startswith(b"rrahead1"), flush=True)
+print(os.path.exists("/opt/filler"), head.startswith(b"rrahead1"), flush=True)
+top = os.environ["ROBUST_RESUME"]
+print(top == os.environ["ROBUST_CKPT_MOUNTED"] + "/step-7", os.listdir(top), os.stat(f"{top}/x").st_size)
+print(open(f"{top}/x", "rb").read() == bytes(4 << 20), flush=True)
 """
     with counting_server(tmp_path) as server:
-        words = (*of_image(origin, tmp_path), "--ckpt-dir", f"{server.url}/ckpt", script(tmp_path, program))
+        words = (
+            *of_image(origin, tmp_path),
+            "--ckpt-dir",
+            f"{server.url}/ckpt",
+            "--ckpt-mount",
+            script(tmp_path, program),
+        )
         code, job = run(tmp_path, *words)
-    assert (code, job.out) == (0, f"{server.url}/ckpt/step-7 True True\n"), job.err
+        assert server.sent_bytes < 1.1 * (4 << 20)
+    assert (code, job.out) == (0, f"True True\nTrue ['x'] {4 << 20}\nTrue\n"), job.err
     assert made.step == 7

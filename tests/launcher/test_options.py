@@ -108,6 +108,7 @@ def test_our_own_options_read_variables_of_ours() -> None:
         "trace-nccl": "ROBUST_TRACE_NCCL",
         "ckpt-dir": "ROBUST_CKPT_DIR",
         "ckpt-ahead": "ROBUST_CKPT_AHEAD",
+        "ckpt-mount": "ROBUST_CKPT_MOUNT",
         "ckpt-memory": None,  # ROBUST_CKPT_MEMORY is where workers find the keeper
         "ckpt-memory-dir": None,  # the variable is what workers are told
         "ckpt-every": "ROBUST_CKPT_EVERY",

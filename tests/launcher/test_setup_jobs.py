@@ -14,7 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from counting_server import counting_server
 from jobs import PATIENT, Job, kill, script, wait_for
+from made_checkpoints import make_checkpoint
 
 from robust_run.launcher.records.memory_folders import remove_dead_memory
 from tests.launcher.setup_ground import LOOK, Ground, ground_at, needs_setups, report_of
@@ -58,6 +60,33 @@ def test_the_first_run_installs_and_the_second_mounts(ground: Ground) -> None:
     report = report_of(second[1])
     assert [(each["name"], each["version"]) for each in report["packages"]] == [("tiny", "1.0")]
     assert report["key"] in keys(ground)
+
+
+FILES = """
+import os, sys, tiny
+from robust_run.ckpt_io.reading import open_checkpoint
+top = os.environ["ROBUST_RESUME"]
+print(tiny.VALUE, sys.argv[1:], os.listdir(top), len(open(f"{top}/x", "rb").read()), flush=True)
+"""
+
+
+def test_what_the_job_starts_from_comes_while_the_commands_run_and_its_files_are_where_workers_are(
+    ground: Ground,
+) -> None:
+    size = 4 << 20
+    make_checkpoint([ground.folder / "ckpt" / "step-7"], {"x": os.urandom(size)}, step=7)
+    (ground.folder / "setup.sh").write_text(f"while [ ! -e go ]; do sleep 0.02; done\n{ground.command}\n")
+    env = {"ROBUST_SETUP_FILE": "setup.sh", "ROBUST_SETUP_STORE": str(ground.store), "ROBUST_IMAGE_CACHE": "cache"}
+    with counting_server(ground.folder) as server:
+        words = ("--ckpt-dir", f"{server.url}/ckpt", "--ckpt-mount", script(ground.folder, FILES))
+        with ground.running(*words, **env) as job:
+            wait_for(lambda: server.sent_bytes >= size or job.process.poll() is not None, "the checkpoint")
+            assert not job.events("attempt_started")
+            (ground.folder / "go").touch()
+            assert job.finish() == 0, job.err
+            job.assert_nothing_left()
+        assert job.out == f"1 [] ['x'] {size}\n"
+        assert size <= server.sent_bytes < 1.1 * size, "the attempt goes on with what was begun"
 
 
 def test_a_restart_does_not_install(ground: Ground) -> None:

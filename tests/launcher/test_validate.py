@@ -327,3 +327,10 @@ def test_how_much_is_fetched_ahead(machine: Machine, given: str, used: tuple[boo
 @pytest.mark.parametrize("given", ["much", "64G,", "off,1G", "1,1", "64G,fast", "64G,1G,1G"])
 def test_nonsense_for_what_is_fetched_ahead_is_refused(machine: Machine, given: str) -> None:
     assert "--ckpt-ahead" in refusal(machine, "--ckpt-ahead", given)
+
+
+def test_a_mount_is_of_a_url(machine: Machine) -> None:
+    assert not job(machine, "--ckpt-dir", "hdfs://nn/run").ckpt_mount
+    assert job(machine, "--ckpt-dir", "hdfs://nn/run", "--ckpt-mount").ckpt_mount
+    assert "give --ckpt-dir" in refusal(machine, "--ckpt-mount")
+    assert "is for a --ckpt-dir that is a URL" in refusal(machine, "--ckpt-dir", "here", "--ckpt-mount")

@@ -110,6 +110,16 @@ def test_what_one_says_the_others_see(tmp_path: Path) -> None:
     assert one.allowed(IMAGE, 32) == 32, "nobody has said anything for long"
 
 
+def test_the_table_keeps_from_when_to_when_something_came() -> None:
+    at_s = [5.0]
+    one = TurnTable(turn_table.begin({}), clock=lambda: at_s[0])
+    for now_s, done in ((6.0, 100), (7.0, 130), (8.0, 150), (9.0, 150)):
+        at_s[0] = now_s
+        one.say(turn_table.CODE, Urgency.SET_UP, done, 200, here_before_bytes=100)
+    (row,) = [each for each in one.all() if each.name == turn_table.CODE]
+    assert (row.began_s, row.moved_s, row.seen_s, row.came_bytes, row.done_bytes) == (6.0, 8.0, 9.0, 50, 150)
+
+
 @pytest.mark.parametrize("place", ["", "/nowhere", "/dev/null", "/proc/self/fd/99999"])
 def test_without_a_table_everybody_goes_on_alone(place: str) -> None:
     assert turn_table.opened(place) is None

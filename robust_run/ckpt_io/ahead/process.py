@@ -51,7 +51,10 @@ def main(control: int, memory: int, listening: int = -1) -> None:
     fetching = _Fetching(agent, order)
     threading.Thread(target=fetching.run, args=(memory, listening), daemon=True).start()
     while line := lines.readline(_LINE_BYTES):
-        fetching.go_at(msgspec.json.decode(line, type=FetchPace).rate_bytes_s)
+        try:
+            fetching.is_told(msgspec.json.decode(line, type=FetchOrder))
+        except msgspec.ValidationError:
+            fetching.go_at(msgspec.json.decode(line, type=FetchPace).rate_bytes_s)
     os._exit(0)
 
 
@@ -67,6 +70,18 @@ def _most_threads() -> int:
     return min(_MOST_THREADS, max(_LEAST_THREADS, len(os.sched_getaffinity(0))))
 
 
+def _newest(order: FetchOrder) -> FetchOrder | None:
+    """Return the order for the newest whole checkpoint of a folder; None: there is none."""
+    from robust_run.ckpt_io.newest_far import look_far
+    from robust_run.store import paths
+
+    look = look_far(order.url)
+    newest = next((each for each in look.seen if each.fault == "" and each.uuid), None)
+    if newest is None:
+        return None
+    return msgspec.structs.replace(order, url=paths.child(order.url, newest.name), uuid=newest.uuid)
+
+
 class _Fetching:
     """All that is done for one order."""
 
@@ -74,6 +89,29 @@ class _Fetching:
         self._agent, self._order = agent, order
         self._pace = rules.Pace(order.rate_bytes_s)
         self._news = FetchNews(began_s=time.monotonic())
+        self._deciding = threading.Lock()
+        self._told: FetchOrder | None = None
+        self._uuid = "" if order.is_folder else order.uuid
+        """Of what it was decided to fetch."""
+
+    def is_told(self, order: FetchOrder) -> None:
+        """The attempt starts from this. If it was decided otherwise, all of this was in vain: readers use the store."""
+        with self._deciding:
+            self._told = order
+            if self._uuid not in ("", order.uuid):
+                os._exit(0)
+
+    def _decided(self, newest: FetchOrder | None) -> FetchOrder:
+        """Return what is fetched: what was told meanwhile, else the newest. Where there is neither the process ends: the job
+        begins anew, or its attempt says what is wrong.
+        """
+        with self._deciding:
+            if self._told is not None:
+                newest = msgspec.structs.replace(self._order, url=self._told.url, uuid=self._told.uuid, is_folder=False)
+            if newest is None:
+                os._exit(0)
+            self._uuid = newest.uuid
+            return newest
 
     def go_at(self, rate_bytes_s: float | None) -> None:
         """Go on at another pace; what people limited stays the limit."""
@@ -104,7 +142,7 @@ class _Fetching:
         from robust_run.ckpt_io.targets import Targets
         from robust_run.store.opening import open_store
 
-        order = self._order
+        order = self._order if not self._order.is_folder else self._decided(_newest(self._order))
         if order.hands_out >= 0:
             hand_out(socket.socket(fileno=order.hands_out), memory)
         where = address.parse(order.url)
@@ -112,6 +150,7 @@ class _Fetching:
         found = find_manifest(where, primary, open_store)
         if order.uuid and found.manifest.uuid != order.uuid:
             raise Replaced(order.url)
+        self._tell(uuid=found.manifest.uuid)
         layouts = manifests.layouts(found.manifest)
         table = UnitTable(layouts)
         area = Area(memory, table, found.header)

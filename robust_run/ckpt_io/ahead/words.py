@@ -12,6 +12,8 @@ class FetchOrder(msgspec.Struct, frozen=True, kw_only=True):
     """Of the checkpoint."""
     uuid: str
     """Of its manifest; empty: whichever it is."""
+    is_folder: bool = False
+    """`url` is a folder of checkpoints: fetch the newest that is whole, which a job will most likely start from."""
     limit_bytes: int | None = None
     """So much memory may be taken; None: half of what is free."""
     rate_bytes_s: float | None = None
@@ -38,6 +40,8 @@ class FetchPace(msgspec.Struct, frozen=True, kw_only=True):
 class FetchNews(msgspec.Struct, frozen=True, kw_only=True):
     """How far it has come: told once a second while that changes."""
 
+    uuid: str = ""
+    """Of what is fetched; empty: it is not known yet."""
     total_bytes: int = 0
     planned_bytes: int = 0
     """Of these so much is fetched, as there is room for it."""

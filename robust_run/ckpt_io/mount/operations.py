@@ -188,6 +188,10 @@ class ReadOnlyOperations(mfusepy.Operations):  # type: ignore[misc,unused-ignore
         with self._lock:
             return self._handles.pop(fh, None)
 
+    def tell(self, message: str) -> None:
+        """Say why a reader was given an error."""
+        log(message)
+
     @contextmanager
     def said(self, path: str) -> Iterator[None]:
         """Turn our errors into error numbers, and say in the log what they mean."""
@@ -197,7 +201,7 @@ class ReadOnlyOperations(mfusepy.Operations):  # type: ignore[misc,unused-ignore
             number = error_number(error)
             if number != errno.ENOENT and not isinstance(error, FailedBefore) and str(error) != self._last_said:
                 self._last_said = str(error)
-                log(f"{path}: {error}")
+                self.tell(f"{path}: {error}")
             raise OSError(number, os.strerror(number)) from error
 
 

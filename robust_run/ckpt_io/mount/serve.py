@@ -64,29 +64,38 @@ def _serve(options: MountOptions) -> None:
             raise  # else: libfuse's way to say that a signal ended it
 
 
-def make_operations(options: MountOptions, on_ready: Any) -> Any:
-    """Return what answers the kernel."""
+def tree_of(url: str, also: tuple[str, ...] = (), refresh_s: float = 1.0) -> Any:
+    """Return the tree of checkpoints below a URL. `also`: further targets. Raises UserError, StoreError."""
     from robust_run.ckpt_io.address import join, normal, split
-    from robust_run.ckpt_io.mount.operations import ReadOnlyOperations
-    from robust_run.ckpt_io.mount.saving_file import Saving
-    from robust_run.ckpt_io.mount.writable import WritableOperations
     from robust_run.ckpt_io.reading import Checkpoint, open_checkpoint
-    from robust_run.ckpt_io.views.cache import UnitCache
     from robust_run.ckpt_io.views.shelf import Shelf
     from robust_run.ckpt_io.views.tree import ViewTree
-    from robust_run.store.opening import local_path, open_store
-    from robust_run.store.paths import scheme_of
+    from robust_run.store.opening import open_store
 
-    top = normal(options.url)
+    top = normal(url)
 
     def opened(url: str) -> Checkpoint:
         """The further targets of what lies below the top lie below theirs."""
         below = split(url)[0].removeprefix(top).strip("/") if url != top else ""
-        return open_checkpoint(url, also=tuple(join(root, below) if below else root for root in options.also))
+        return open_checkpoint(url, also=tuple(join(root, below) if below else root for root in also))
 
+    return ViewTree(top, Shelf(opened, open_store, time.monotonic, refresh_s), open_store)
+
+
+def make_operations(options: MountOptions, on_ready: Any) -> Any:
+    """Return what answers the kernel."""
+    from robust_run.ckpt_io.address import normal
+    from robust_run.ckpt_io.mount.operations import ReadOnlyOperations
+    from robust_run.ckpt_io.mount.saving_file import Saving
+    from robust_run.ckpt_io.mount.writable import WritableOperations
+    from robust_run.ckpt_io.views.cache import UnitCache
+    from robust_run.store.opening import local_path
+    from robust_run.store.paths import scheme_of
+
+    top = normal(options.url)
     if options.writable and scheme_of(top) in ("", "file"):
         os.makedirs(local_path(top), exist_ok=True)
-    tree = ViewTree(top, Shelf(opened, open_store, time.monotonic, options.refresh_s), open_store)
+    tree = tree_of(top, options.also, options.refresh_s)
     tree.list("")  # a mount of nothing would only be an empty folder
     cache = UnitCache(options.cache_bytes)
     timeout_s = options.refresh_s if not options.writable else 0.0

@@ -112,6 +112,13 @@ class Shelf:
             if self._opened.get(opened.url) is opened:
                 self._forget(opened.url)
 
+    def reopen_all(self) -> None:
+        """Open everything anew for the next who asks; who reads goes on with what it has."""
+        with self._lock:
+            self._absent.clear()
+            for url in list(self._opened):
+                self._forget(url)
+
     def use(self, opened: OpenCheckpoint) -> None:
         """Keep it open until `give_back`."""
         with self._lock:

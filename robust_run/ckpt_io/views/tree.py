@@ -69,6 +69,24 @@ class ViewTree:
                     found[entry.name] = node
         return found
 
+    def top(self) -> dict[str, TreeNode]:
+        """Return the checkpoints and folders that the top holds, also of a web server, which lists no files. Raises as `list`."""
+        from robust_run.store.http import HttpStore
+
+        if not isinstance(self._store, HttpStore) or self.shelf.at(self.url) is not None:
+            return self.list("")
+        found = {name: self._seen(name) for name in self._store.folders()}
+        return {name: node for name, node in found.items() if node is not None}
+
+    def _seen(self, name: str) -> TreeNode | None:
+        """Return a folder of a web server, if it is a checkpoint: what else it may hold cannot be listed."""
+        try:
+            return self._within(opened, "", name) if (opened := self.shelf.at(self.url_of(name))) is not None else None
+        except NotFound:
+            return None
+        except (CheckpointError, StoreError):
+            return TreeNode(0.0)  # shown, so that it can be found out why it cannot be opened
+
     def close(self) -> None:
         """Close what is open."""
         self.shelf.close()

@@ -232,7 +232,8 @@ class Agent:
         path = self.parts.checkpoints.path_of(order.resume) if order.resume is not None else ""
         memory = self._memory
         folder = memory.folder_for(order) if memory is not None else ""
-        place = place_of(order, path, folder, self._fetch_ahead(order, path))
+        mount = self._node.workplace.mount
+        place = place_of(order, path, folder, self._fetch_ahead(order, path), mount.folder if mount is not None else "")
         self.attempt = Attempt(place, self._node, self.node_id, self.report, self._deliver)
         self.attempt.start()
         if memory is not None:
@@ -243,7 +244,7 @@ class Agent:
     def _fetch_ahead(self, order: StartAttempt, path: str) -> str:
         """Have what an attempt starts from fetched while its workers import; return where they find it."""
         is_far = "://" in path and self._node.spec.ckpt_ahead
-        if not is_far and (self._parts is None or not self._parts.fetches_ahead):
+        if not is_far and self._node.early is None and (self._parts is None or not self._parts.fetches_ahead):
             return ""
         from robust_run.launcher.agent.checkpoint_ahead import readers_of
 

@@ -1,8 +1,9 @@
 """What an attempt starts from, fetched ahead: the agent has a process bring it from its URL while workers import.
 
-It begins with the order to start, just before the workers, and is over with the first step on this node: then all ranks have
-loaded, and the memory is theirs. One that was begun for another checkpoint is ended at once; one for the same goes on, also over
-a restart. It is a hint: whatever fails here, ranks read from the store. Imported where a job starts from a URL.
+It begins with the order to start, just before the workers; where their image or set-up is brought first, beside that, with the
+newest checkpoint there is (`checkpoint_early`). It is over with the first step on this node: then all ranks have loaded, and the
+memory is theirs. One that was begun for another checkpoint is ended at once; one for the same goes on, also over a restart. It is
+a hint: whatever fails here, ranks read from the store. Imported where a job starts from a URL.
 """
 
 from __future__ import annotations
@@ -60,18 +61,22 @@ def readers_of(order: StartAttempt) -> Readers:
     return Readers((mine.first_rank, mine.nproc), order.world_size, order.fetchers, order.fetcher_ranks)
 
 
-Step = Literal["begin", "go_on", "end", "nothing"]
+Step = Literal["begin", "tell", "go_on", "end", "nothing"]
+#: What is being fetched, as long as the process has not found the newest yet.
+LOOKING = "looking"
 
 
 def next_step(running: str, point: ResumePoint | None, url: str, *, is_wanted: bool = True) -> Step:
     """Return what to do when an attempt begins. Pure.
 
-    `running`: the uuid of what is being fetched, or was and is still held; empty: nothing. `url`: where the attempt starts.
-    A step in memory, a checkpoint of this machine's own folder and the beginning have nothing to be fetched.
+    `running`: the uuid of what is being fetched, or was and is still held; LOOKING: it is told; empty: nothing. `url`: where the
+    attempt starts. A step in memory, a checkpoint of this machine's own folder and the beginning have nothing to be fetched.
     """
     is_far = point is not None and point.source == "storage" and bool(point.uuid) and "://" in url
     if point is None or not is_far or not is_wanted:
         return "end" if running else "nothing"
+    if running == LOOKING:
+        return "tell"
     return "go_on" if running == point.uuid else "begin"
 
 
@@ -107,10 +112,19 @@ class CheckpointAhead:
         if self._socket is not None:
             listen(self._socket, self._read)
 
+    def begin_early(self, folder: str) -> None:
+        """Begin the newest checkpoint of a folder, a URL: before an attempt is told what it starts from."""
+        limit_bytes, rate_bytes_s = self._limit_bytes, self._rate_bytes_s
+        order = FetchOrder(url=folder, uuid="", is_folder=True, limit_bytes=limit_bytes, rate_bytes_s=rate_bytes_s)
+        self._open(order, -1)
+
     def begin(self, point: ResumePoint | None, url: str, readers: Readers = NOBODY) -> str:
         """Begin what an attempt starts from; return where its workers find it, empty: nowhere."""
         self._read()
-        step = next_step(self._uuid if self._socket is not None else "", point, url)
+        step = next_step(self._running, point, url)
+        if step == "tell" and point is not None:
+            self._uuid = point.uuid
+            self._send(FetchOrder(url=url, uuid=point.uuid))
         if step in ("end", "begin"):
             self.end()
         if step == "begin" and point is not None:
@@ -124,6 +138,10 @@ class CheckpointAhead:
                 order = msgspec.structs.replace(order, peers=nodes, ranks=readers.ranks, own=own, key=sharing.key)
                 self._open(order, sharing.listening.fileno())
         return self._place if self._socket is not None else ""
+
+    @property
+    def _running(self) -> str:
+        return (self._uuid or LOOKING) if self._socket is not None else ""
 
     def fetches(self) -> tuple[Fetch, ...]:
         """Return what was fetched, for the account of a start."""
@@ -211,6 +229,7 @@ class CheckpointAhead:
 
     def _take(self, news: FetchNews) -> None:
         self.news = news
+        self._uuid = self._uuid or news.uuid
         if news.trouble and not self._has_said:
             self._has_said = True
             text = news.trouble[:500]

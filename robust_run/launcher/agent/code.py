@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from robust_run.launcher.agent.attempt import Attempt
     from robust_run.launcher.agent.node import Node
     from robust_run.launcher.records.code.types import TreeParts
+    from robust_run.store.turn_table import TurnTable
 
 #: How long a version may take to come from the controller.
 FETCH_S = 60.0
@@ -38,6 +40,8 @@ class AgentCode:
         self._makes_steps = False
         """Whether any attempt has made one on all ranks here, or the trusted version is known to."""
         self._lacks = -1
+        self._came_bytes = 0
+        self._table: TurnTable | None = None
 
     def is_ready(self, order: StartAttempt) -> bool:
         """Whether the version of an attempt is in place. If not, it was asked for, or `CodeLacking` was reported."""
@@ -74,7 +78,21 @@ class AgentCode:
         if not self._fetch(tree):
             return False
         self._asked[tree] = now_s
+        self._take_turn()
         return True
+
+    def _take_turn(self) -> None:
+        """Have what else this node fetches let the code go first: nothing starts before it."""
+        module = sys.modules.get("robust_run.store.turn_table")
+        if module is None or not module.is_begun():
+            return  # nothing else is fetched
+        from robust_run.store.turns import Urgency
+
+        self._table = self._table or module.opened(module.begin({}))
+        if self._table is not None:
+            is_over = not self._asked
+            waits = self._awaited is not None and not is_over
+            self._table.say(module.CODE, Urgency.SET_UP, self._came_bytes, 0, is_waited_for=waits, is_over=is_over)
 
     def forget_asked(self) -> None:
         """The connection was lost, and with it what was asked for."""
@@ -95,6 +113,8 @@ class AgentCode:
             return False
         if is_complete:
             self._asked.pop(parts.tree, None)
+        self._came_bytes += len(parts.manifest) + sum(map(len, parts.objects))
+        self._take_turn()
         return is_complete
 
     def _lacking(self, order: StartAttempt, message: str) -> None:
@@ -106,6 +126,8 @@ class AgentCode:
     def look(self, attempt: Attempt | None) -> None:
         """Report once an attempt that its ranks have survived their first steps, or that one is no numbers any more."""
         now_s = self._node.clock.monotonic_s()
+        if self._asked:
+            self._take_turn()
         order = self._awaited
         if order is not None and order.code is not None and now_s - self._asked.get(order.code.tree, now_s) > FETCH_S:
             self._awaited = None

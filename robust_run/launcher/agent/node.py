@@ -36,6 +36,8 @@ from robust_run.tracer.files.steps import create as create_steps
 from robust_run.tracer.files.steps import read as read_steps
 
 if TYPE_CHECKING:
+    from robust_run.launcher.agent.checkpoint_ahead import CheckpointAhead
+    from robust_run.launcher.agent.checkpoint_early import EarlyCheckpoint
     from robust_run.launcher.agent.checkpoint_sharing import CheckpointSharing
     from robust_run.launcher.agent.code_versions.node_code import NodeCode
     from robust_run.launcher.agent.memory.keeper import MemoryKeeper
@@ -69,9 +71,10 @@ class Node:
         address: str = "127.0.0.1",
         opened: OpenedPlace | None = None,
         memory_key: bytes = b"",
+        early: EarlyCheckpoint | None = None,
     ) -> None:
         """`opened`: the place of the workers, where the job has one. `memory_key`: what keepers of the job prove to each other;
-        empty: nothing is copied between nodes.
+        empty: nothing is copied between nodes. `early`: what is being fetched of a checkpoint already.
         """
         self.workplace = Workplace(spec, opened)
         spec = self.spec = self.workplace.spec
@@ -85,8 +88,9 @@ class Node:
         self._tell = tell
         self.env = env
         setup = workers.ChildSetup(mask)
-        self.helpers = workers.Helpers(setup, run_directory.store_log, clock.monotonic_s)
-        """What serves attempts: the warm process, the store, what reads sensors."""
+        self.helpers, self.early = early or _begun_now(setup, run_directory, clock)
+        """What serves attempts: the warm process, the store, what reads sensors. What is fetched of a checkpoint before there is
+        an attempt; None: nothing is."""
         self._listener: Listener | None = None
         # The torch of a place may be another one than ours, and then the two may not understand each other.
         self._hosts_store = self.workplace.has_our_torch and torch_is_installed()
@@ -108,13 +112,14 @@ class Node:
         """Whether it was said in this job that ranks used up --restart-grace."""
         self.looking = Harmless("looking at what ranks do", self.say)
         self.starter = Starter(spec, env, setup, self.helpers.start, tell, given, self.workplace.warm_python)
+        self.workplace.show_checkpoints(env, clock, run_directory, self.say)
         self.workplace.enter_through(self.starter, self.helpers.start)
         self.store = StoreHost(self.helpers.start, own_python(), env, self._on_store_lost)
         self._nccl = self._nccl_arming()
         self.sharing: CheckpointSharing | None = None
         """How nodes share what they fetch of a checkpoint; None: they do not."""
-        self.fetches: Callable[[], tuple[Fetch, ...]] = tuple
-        """What is fetched beside the start of ranks, as far as it has come."""
+        self.fetches_of_checkpoint: Callable[[], tuple[Fetch, ...]] = tuple
+        """What is fetched of it beside the start of ranks, as far as it has come."""
         self.nccl_news = ""
         """Whether NCCL is traced in the newest attempt, and why not, if that is not what was said of the one before."""
         self.daemon_pid = given.daemon_pid if given is not None else 0
@@ -226,7 +231,8 @@ class Node:
         """
         self.store.retire(place.attempt)
         self.starter.is_behind = bool(self._to_preload())
-        if self.workplace.begin(place.group_rank, f"{place.address}:{place.port}", self.run_directory):
+        told = self._environment(place, 0) if self.workplace.mount is not None else {}
+        if self.workplace.begin(place.group_rank, f"{place.address}:{place.port}", self.run_directory, told):
             self.forget_warm()
         self.nccl_news = self._nccl.begin() if self._nccl is not None else ""
         plans: list[StartPlan] = []
@@ -397,3 +403,10 @@ class Node:
 def _ask_again(spec: JobSpec) -> str | None:
     """Return that workers of the next attempt are to list what they import; None: nothing is imported ahead of workers."""
     return "" if spec.preload else None
+
+
+def _begun_now(
+    setup: workers.ChildSetup, run_directory: RunDirectory, clock: Clock
+) -> tuple[workers.Helpers, CheckpointAhead | None]:
+    """Return what serves attempts where nothing was begun before."""
+    return workers.Helpers(setup, run_directory.store_log, clock.monotonic_s), None

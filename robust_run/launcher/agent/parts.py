@@ -107,7 +107,7 @@ class AgentParts:
 
             node = self._node
             spec = node.spec
-            self._ahead = CheckpointAhead(
+            self._ahead = node.early or CheckpointAhead(
                 node.helpers.start,
                 node.env,
                 node.say,
@@ -116,7 +116,7 @@ class AgentParts:
                 node.sharing,
                 node.run_directory.memory if node.workplace.place is not None else "",
             )
-            node.fetches = self._ahead.fetches
+            node.fetches_of_checkpoint = self._ahead.fetches
             if self._loop is not None:
                 self._ahead.attach(self._loop.listen)
         return self._ahead

@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 
 _MEMORY = "/dev/shm"  # noqa: S108 - folders in it are made with mkdir, which follows no link, for us alone
 _PREFIX = "robust-run-"
+#: In a run's folder: where its checkpoints are mounted as files, in namespaces of the job alone where there can be such.
+FILES = "checkpoints"
+_UNMOUNT_S = 30.0
 
 
 def memory_folder(run_id: str, guard: int) -> str | None:
@@ -104,9 +108,26 @@ def _remove_ours(folder: str) -> None:
         remove_tree(folder)
 
 
+def unmount_files(point: str) -> None:
+    """Take away a mount of checkpoints that everybody sees, if there is one; nothing is asked of who serves it. Never raises."""
+    from robust_run.mounts.table import mounts
+
+    if not any(each.point == os.path.realpath(os.path.dirname(point)) + f"/{FILES}" for each in mounts()):
+        return
+    import shutil
+    import subprocess
+
+    tool = shutil.which("fusermount3") or "fusermount3"
+    with suppress(OSError, subprocess.SubprocessError):
+        subprocess.run([tool, "-u", "-z", "--", point], capture_output=True, timeout=_UNMOUNT_S, check=False)
+
+
 def remove_tree(path: str | None) -> None:
     """Remove a folder and what is in it, as far as that can be."""
     import shutil
 
     if path:
+        with suppress(OSError):
+            if FILES in os.listdir(path):
+                unmount_files(os.path.join(path, FILES))
         shutil.rmtree(path, ignore_errors=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from robust_run.clock import Clock, SystemClock
-from robust_run.errors import RobustRunError, UserError
+from robust_run.errors import PlatformError, RobustRunError, UserError
 from robust_run.launcher.agent.agent import Agent
 from robust_run.launcher.agent.node import Node
 from robust_run.launcher.agent.workers.process_tree import become_subreaper
@@ -33,6 +33,7 @@ from robust_run.launcher.start.warm import client as warm_process
 from robust_run.version import __version__
 
 if TYPE_CHECKING:
+    from robust_run.launcher.agent.checkpoint_early import EarlyCheckpoint
     from robust_run.launcher.agent.memory.folder import MemoryDir
     from robust_run.launcher.agent.places.place import OpenedPlace
     from robust_run.launcher.agent.signals import Scheduler
@@ -119,11 +120,20 @@ def run_agent(
 
             memory_dir = opened_for(spec, env, run_directory, console.say)
         opened = None
+        early = None
         if spec.image is not None or spec.setup is not None:
             from robust_run.launcher.start.place_opening import open_place
 
+            early = _early(spec, env, clock, run_directory, mask, console)
+
             opened = open_place(spec, env, clock, run_directory, console, lifeline)
-        job = _Job(spec, env, clock, run_directory, console, mask, given, opened, memory_dir, resumed=resumed)
+        try:
+            job = _Job(
+                spec, env, clock, run_directory, console, mask, given, opened, memory_dir, early=early, resumed=resumed
+            )
+        except PlatformError:  # what its workers need is not to be had
+            run_directory.remove_unused()
+            raise
         job.begin()
         job.greet()
         job.run(lifeline, scheduler)
@@ -144,6 +154,19 @@ def run_agent(
             run_directory.remove_temporary()
 
 
+def _early(
+    spec: JobSpec, env: Mapping[str, str], clock: Clock, run_directory: RunDirectory, mask: set[int], console: Console
+) -> EarlyCheckpoint | None:
+    """Begin to fetch what the job will most likely start from, beside its image or set-up; None: there is no such thing."""
+    if spec.ckpt_dir is None or "://" not in spec.ckpt_dir:
+        return None
+    from robust_run.launcher.agent import checkpoint_early
+
+    if not checkpoint_early.is_wanted(spec):
+        return None
+    return checkpoint_early.begin(spec, env, clock, run_directory, mask, console.say)
+
+
 class _Job:
     """The parts of a one-node job: its node, its agent and its controller, all in this process."""
 
@@ -159,6 +182,7 @@ class _Job:
         opened: OpenedPlace | None,
         memory_dir: MemoryDir | None,
         *,
+        early: EarlyCheckpoint | None,
         resumed: bool,
     ) -> None:
         """Put them together; nothing runs yet. Raises UserError if another launcher has the run."""
@@ -174,7 +198,17 @@ class _Job:
         self._console = console
         self._resumed = resumed
         self._node = Node(
-            spec, env, clock, run_directory, console.router, console.complain, report, mask, given, opened=opened
+            spec,
+            env,
+            clock,
+            run_directory,
+            console.router,
+            console.complain,
+            report,
+            mask,
+            given,
+            opened=opened,
+            early=early,
         )
         signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # the agent's group is not the terminal's, and it writes to it
         self._host = spec.slurm.node_name if spec.slurm is not None else socket.gethostname()

@@ -57,6 +57,7 @@ class Fetcher:
         self._map, self._cache, self._sources = block_map, cache, tuple(sources)
         self._limits, self._clock, self._tell, self._note = limits, clock, tell, note
         self._present = cache.scan()
+        self._here_before = self._present.count(1)
         self._health = Health(tuple(source.name for source in sources), limits)
         self._queue = FetchQueue(
             block_map.block_bytes, self._present, self._offers, self._health, limits, has_given=takes_over
@@ -149,11 +150,18 @@ class Fetcher:
             left, is_waited_for = self._queue.hot_left, self._queue.is_waited_for
             is_over = not (left or is_waited_for or self._queue.in_background)
             block_bytes = self._map.block_bytes
-            done_bytes, total_bytes = (self._hot_total - left) * block_bytes, self._hot_total * block_bytes
-            if not left:
-                done_bytes, total_bytes = self._present.count(1) * block_bytes, len(self._present) * block_bytes
-            urgency = Urgency.HOT if left else Urgency.REST
-            table.say(IMAGE, urgency, done_bytes, total_bytes, is_waited_for=is_waited_for, is_over=is_over)
+            # As soon as the hot ones are here, the rest of the image is what is to come.
+            to_come = left or self._present.count(0)
+            done_bytes = self._present.count(1) * block_bytes
+            table.say(
+                IMAGE,
+                Urgency.HOT if left else Urgency.REST,
+                done_bytes,
+                done_bytes + to_come * block_bytes,
+                is_waited_for=is_waited_for,
+                is_over=is_over,
+                here_before_bytes=self._here_before * block_bytes,
+            )
             self._queue.most_prefetching = table.allowed(IMAGE, self._limits.width)
             self._work.notify()
         return not self._stopping.is_set()

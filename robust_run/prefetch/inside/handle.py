@@ -173,6 +173,12 @@ def _line(channel: socket.socket, plan: HolderPlan, left_s: Callable[[], float])
     return line
 
 
+def entering(namespaces: Sequence[int], argv: Sequence[str], working_directory: str) -> list[str]:
+    """Return the argv that runs a program in namespaces of which this process has descriptors; see `Inside.command`."""
+    mount, *user = (f"/proc/{os.getpid()}/fd/{descriptor}" for descriptor in namespaces)
+    return [sys.executable, "-I", "-S", _ENTER, mount, user[0] if user else "-", working_directory, *argv]
+
+
 class Inside:
     """A place for programs. Safe to use from threads."""
 
@@ -217,9 +223,12 @@ class Inside:
 
         It keeps its pid, and all that its parent arranged for it. Valid for children of this process, until `stop`.
         """
-        mount, *user = (f"/proc/{os.getpid()}/fd/{descriptor}" for descriptor in self._descriptors)
-        entering = [sys.executable, "-I", "-S", _ENTER, mount, user[0] if user else "-", working_directory]
-        return [*entering, *argv]
+        return entering(self._descriptors, argv, working_directory)
+
+    @property
+    def namespaces(self) -> tuple[int, ...]:
+        """Descriptors of its namespaces: of the mount namespace, then of the user namespace if there is one."""
+        return tuple(self._descriptors)
 
     def environment(self, env: Mapping[str, str]) -> dict[str, str]:
         """Return what a program inside starts with instead of `env`. An environment image changes only PATH."""

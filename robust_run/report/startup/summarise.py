@@ -111,7 +111,7 @@ def _fetched(starts: Sequence[NodeStart], began_s: float) -> tuple[FetchRow, ...
         )
         for start in starts
         for each in start.fetches
-        if each.ended_s > start.began_s
+        if each.ended_s > began_s
     ]
     late = sorted(rows, key=lambda row: row.fetch.ended_s, reverse=True)[:SLOWEST_NODES]
     return tuple(row for row in rows if row in late) if len(rows) > ALL_NODES else tuple(rows)

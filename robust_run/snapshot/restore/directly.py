@@ -36,6 +36,11 @@ class Held:
         namespace = f"/proc/{os.getpid()}/fd/{self._namespace}"
         return [sys.executable, "-I", "-S", _ENTER, namespace, "-", working_directory, *argv]
 
+    @property
+    def namespaces(self) -> tuple[int, ...]:
+        """Descriptor of its namespace."""
+        return (self._namespace,)
+
     def stop(self) -> None:
         """Let it go. Never raises."""
         if self._namespace >= 0:

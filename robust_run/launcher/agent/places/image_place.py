@@ -41,6 +41,11 @@ class MadeImage:
         """Why it is lost; "" while it is not."""
         return self.inside.reason
 
+    @property
+    def namespaces(self) -> tuple[int, ...]:
+        """Descriptors of the namespaces that programs run in."""
+        return self.inside.namespaces
+
     def stop(self) -> None:
         """Let it go."""
         self.inside.stop()

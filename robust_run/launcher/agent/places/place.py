@@ -65,6 +65,11 @@ class MadePlace(Protocol):
         """Why it is lost; "" while it is not."""
         ...
 
+    @property
+    def namespaces(self) -> tuple[int, ...]:
+        """Descriptors of the namespaces that programs run in; empty: in ours."""
+        ...
+
     def stop(self) -> None:
         """Let it go, after the workers have ended. Never raises."""
         ...
@@ -156,6 +161,11 @@ class HeldPlace(ABC, Generic[MadeT]):
 
     def meet(self, peers: Sequence[str]) -> None:
         """Share blocks with these from now on, HOST:PORT each; this node is among them."""
+
+    @property
+    def namespaces(self) -> tuple[int, ...]:
+        """Descriptors of the namespaces that workers run in: of mounts, then of users if there is one; empty: in ours."""
+        return self._made.namespaces
 
     # --- starting workers
 

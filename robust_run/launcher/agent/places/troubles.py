@@ -16,7 +16,13 @@ SIGBUS, SIGSEGV = 7, 11
 TROUBLE_S = 120.0
 #: How long a rank's end by an input error may precede the news of the trouble.
 HEAR_S = 0.5
-_INPUT_ERRORS = ("Input/output error", "Bus error", "Transport endpoint is not connected", "Stale file handle")
+_INPUT_ERRORS = (
+    "Input/output error",
+    "Bus error",
+    "Transport endpoint is not connected",
+    "Stale file handle",
+    "Software caused connection abort",
+)
 
 
 class PlaceTroubles:

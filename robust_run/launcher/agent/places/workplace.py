@@ -16,6 +16,7 @@ from robust_run.launcher.model.job import JobSpec
 if TYPE_CHECKING:
     from robust_run.clock import Clock
     from robust_run.health.types import Finding
+    from robust_run.launcher.agent.checkpoint_mount import CheckpointMount
     from robust_run.launcher.agent.places.image_warmth import ImageWarmth
     from robust_run.launcher.agent.places.place import OpenedPlace
     from robust_run.launcher.agent.workers.starter import Starter, StartPlan
@@ -45,15 +46,39 @@ class Workplace:
         """When this node had nothing more to do than to meet the others; None: it has none to meet."""
         self.has_begun = False
         """Whether the start of an attempt has been looked at."""
+        self.mount: CheckpointMount | None = None
+        """The checkpoints as files (--ckpt-mount); None: none was asked for."""
+
+    def show_checkpoints(
+        self, env: Mapping[str, str], clock: Clock, run_directory: RunDirectory, say: Callable[[str], None]
+    ) -> None:
+        """Mount them where workers will run, if that was asked for. Raises PlatformError."""
+        if self.spec.ckpt_mount and self.spec.ckpt_dir is not None:
+            from robust_run.launcher.agent.checkpoint_mount import CheckpointMount
+            from robust_run.launcher.records.memory_folders import FILES
+
+            folder = f"{run_directory.memory}/{FILES}"
+            self.mount = CheckpointMount(
+                self.spec.ckpt_dir, folder, env, clock, say, self._namespaces, run_directory.store_log
+            )
+
+    def _namespaces(self) -> tuple[int, ...]:
+        return () if self.place is None else self.place.namespaces
 
     def enter_through(self, starter: Starter, start_helper: StartsHelpers) -> None:
         """Have workers, and a warm process if there can be one, started in the place."""
-        if self.place is None:
+        mount, place = self.mount, self.place
+        if place is None:
+            starter.enter = starter.enter if mount is None else mount.enter
             return
         from robust_run.launcher.agent.places.image_warmth import ImageWarmth
 
-        starter.enter, starter.moved = self.place.enter, self.place.moved
-        self._warmth = ImageWarmth(starter, self.place.enter, start_helper, self.place.where, self.place.library)
+        def enter(argv: tuple[str, ...]) -> tuple[str, ...]:
+            inner = place.enter(argv)
+            return inner if mount is None else mount.enter(inner)
+
+        starter.enter, starter.moved = enter, place.moved
+        self._warmth = ImageWarmth(starter, enter, start_helper, place.where, place.library)
 
     def read_ahead(
         self, env: Mapping[str, str], clock: Clock, run_directory: RunDirectory, say: Callable[[str], None]
@@ -68,14 +93,16 @@ class Workplace:
 
     # --- starting workers
 
-    def begin(self, group_rank: int, store: str, run_directory: RunDirectory) -> bool:
+    def begin(self, group_rank: int, store: str, run_directory: RunDirectory, told: Mapping[str, str]) -> bool:
         """An attempt is about to start. Return whether all that ran in the place before is lost. Raises PlatformError.
 
-        `store`: the address of the attempt's store, the same on all nodes.
+        `store`: the address of the attempt's store, the same on all nodes. `told`: variables of the first worker here.
         """
-        if self.place is None:
-            return False
-        return self.place.begin(group_rank, store, run_directory.start_of(self.place.kind))
+        place = self.place
+        is_another = place is not None and place.begin(group_rank, store, run_directory.start_of(place.kind))
+        if self.mount is not None:
+            self.mount.begin(told)
+        return is_another
 
     @property
     def has_our_torch(self) -> bool:
@@ -107,21 +134,28 @@ class Workplace:
 
     def pids(self) -> list[int]:
         """Return processes of ours that outlive an attempt."""
-        return [] if self.place is None else self.place.pids()
+        mine = [] if self.mount is None else self.mount.pids()
+        return mine if self.place is None else [*self.place.pids(), *mine]
 
     def look(self, pids: Sequence[int], *, stepped: bool) -> None:
         """Call now and then: what workers (`pids`) read until their first step (`stepped`) is read ahead the next time."""
         if self.place is not None:
             self.place.look(stepped=stepped)
+        if self.mount is not None:
+            self.mount.look()
         if self._ahead is not None:
             self._ahead.look(pids, stepped=stepped)
 
     def blame(self, finding: Finding | None, exit_code: int | None) -> Finding | None:
         """Return why a rank failed: what it shows itself, or the place if that failed."""
+        if self.mount is not None:
+            finding = self.mount.blame(finding, exit_code)
         return finding if self.place is None else self.place.blame(finding, exit_code)
 
     def close(self, *, did_well: bool) -> None:
         """Let it go, after the workers. `did_well`: the job ended as it should."""
+        if self.mount is not None:
+            self.mount.stop()
         if self.place is not None:
             self.place.stop(did_well=did_well)
         if self._ahead is not None:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from robust_run.launcher.agent.fetch_rows import rows
 from robust_run.launcher.model.job import JobSpec
 from robust_run.launcher.model.start_notes import Starts
 from robust_run.report.startup.types import MOST_RANKS, NodeStart, RankMarks
@@ -131,7 +132,7 @@ class StartWatch:
                     place="image" if self._kind == "image" else "snapshot" if self._kind == "setup" else "",
                     place_began_s=opening.began_s if opening is not None else 0.0,
                     place_ended_s=opening.ended_s if opening is not None else 0.0,
-                    fetches=self._node.fetches(),
+                    fetches=rows(self._node.fetches_of_checkpoint),
                     ready_s=self._ready_s,
                     uses=self._uses,
                     ranks=tuple(map(self._rank, self._ranks)),

@@ -37,13 +37,17 @@ class RankPlace(msgspec.Struct, frozen=True, kw_only=True):
     """Where workers find the keeper of what they save in memory; empty: there is none."""
     fetched: str = ""
     """Where workers find what is fetched of it ahead; empty: nothing is."""
+    mounted: str = ""
+    """Folder in which workers see the checkpoints of the job's URL as files; empty: nowhere."""
     leave: tuple[str, ...] = ()
     """Uuids of checkpoints that --ckpt-keep is not to remove, nor to count."""
     replay_steps: int = 0
     """It is a replay of so many steps; 0: it is none."""
 
 
-def place_of(order: StartAttempt, resume_path: str = "", memory_folder: str = "", fetched: str = "") -> RankPlace:
+def place_of(
+    order: StartAttempt, resume_path: str = "", memory_folder: str = "", fetched: str = "", mounted: str = ""
+) -> RankPlace:
     """Return the place of the node that an order is for. `resume_path`: where the node has what the ranks start from."""
     placement = order.placements[0]
     return RankPlace(
@@ -53,6 +57,7 @@ def place_of(order: StartAttempt, resume_path: str = "", memory_folder: str = ""
         resume_path=resume_path,
         memory_folder=memory_folder,
         fetched=fetched,
+        mounted=mounted,
         leave=order.leave,
         replay_steps=order.replay_steps,
         address=order.address,
@@ -122,12 +127,13 @@ def worker_environment(
     return env
 
 
+_OF_CHECKPOINTS = ("ROBUST_CKPT_MEMORY", "ROBUST_CKPT_MEMORY_DIR", "ROBUST_CKPT_FETCHED", "ROBUST_CKPT_MOUNTED")
 _RESUME = ("ROBUST_RESUME", "ROBUST_RESUME_STEP", "ROBUST_RESUME_OWN")
 
 
 def _tell_of_checkpoints(env: dict[str, str], base: Mapping[str, str], spec: JobSpec, place: RankPlace) -> None:
     """Set where a worker starts from, and where it saves."""
-    for name in ("ROBUST_CKPT_MEMORY", "ROBUST_CKPT_MEMORY_DIR", "ROBUST_CKPT_FETCHED"):  # another job's
+    for name in _OF_CHECKPOINTS:  # another job's
         env.pop(name, None)
     if base.get("ROBUST_JOB", spec.run_id) != spec.run_id:  # started by a worker of another job, which was told its own
         for name in ("ROBUST_CKPT_DIR", "ROBUST_CKPT_EVERY", "ROBUST_CKPT_KEEP", *_RESUME):
@@ -135,6 +141,7 @@ def _tell_of_checkpoints(env: dict[str, str], base: Mapping[str, str], spec: Job
     if spec.ckpt_memory is not None:
         env["ROBUST_CKPT_MEMORY"] = place.memory_folder or "off"
     told = {
+        "ROBUST_CKPT_MOUNTED": place.mounted,
         "ROBUST_CKPT_MEMORY_DIR": spec.ckpt_memory_dir,
         "ROBUST_CKPT_DIR": spec.ckpt_dir,
         "ROBUST_CKPT_EVERY": spec.ckpt_every,
@@ -148,13 +155,27 @@ def _tell_of_checkpoints(env: dict[str, str], base: Mapping[str, str], spec: Job
         for name in _RESUME:  # another job's
             env.pop(name, None)
     if place.resume is not None and place.resume_path:
-        env["ROBUST_RESUME"] = place.resume_path
-        if place.fetched:
-            env["ROBUST_CKPT_FETCHED"] = place.fetched
-        if place.resume.step is not None:
-            env["ROBUST_RESUME_STEP"] = str(place.resume.step)
-        if place.resume.is_own:
-            env["ROBUST_RESUME_OWN"] = "1"
+        _tell_of_resume(env, spec, place, place.resume)
+
+
+def _tell_of_resume(env: dict[str, str], spec: JobSpec, place: RankPlace, point: ResumePoint) -> None:
+    env["ROBUST_RESUME"] = _seen_at(place, spec)
+    if place.fetched:
+        env["ROBUST_CKPT_FETCHED"] = place.fetched
+    if point.step is not None:
+        env["ROBUST_RESUME_STEP"] = str(point.step)
+    if point.is_own:
+        env["ROBUST_RESUME_OWN"] = "1"
+
+
+def _seen_at(place: RankPlace, spec: JobSpec) -> str:
+    """Return what a worker is to start from: where it is mounted, its files."""
+    if not place.mounted or "://" not in place.resume_path:
+        return place.resume_path
+    from robust_run.ckpt_io.address import split
+
+    root, name = split(place.resume_path)
+    return f"{place.mounted}/{name}" if root == spec.ckpt_dir else place.resume_path
 
 
 def warning_file(run_dir: str, slurm: SlurmUse) -> str:

@@ -146,6 +146,10 @@ class _NodeOfMany:
 
                 opened, opening = timed(self._clock, self._open_place)
                 self._opened = opened._replace(opening=opening)
+            if self._spec.ckpt_mount:
+                from robust_run.launcher.agent.checkpoint_mount import check
+
+                check(self._env)
             self._share_fetched()
             self._ready_s = self._clock.monotonic_s()
             # Not asyncio.run: it waits for threads that may be asking a name server that does not answer.

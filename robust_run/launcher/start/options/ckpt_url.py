@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import urllib.parse
 
+import msgspec
+
 from robust_run.ckpt_io import address
 from robust_run.errors import UserError
+from robust_run.launcher.model.job import JobSpec
 from robust_run.store import paths
 
 #: Schemes of which a URL must name a host.
@@ -39,3 +42,14 @@ def resolve_url(url: str) -> str:
     if parts.scheme in _WITH_HOST and not parts.netloc:
         raise UserError(f"--ckpt-dir {url}: has no host; write {parts.scheme}://HOST/FOLDER")
     return normal
+
+
+def with_mount(spec: JobSpec) -> JobSpec:
+    """Return a job whose workers see the checkpoints of a URL as files. Raises UserError where there is nothing to be shown."""
+    if spec.ckpt_dir is None:
+        raise UserError("--ckpt-mount: shows the checkpoints of --ckpt-dir URL as files; give --ckpt-dir")
+    if "://" not in spec.ckpt_dir:
+        raise UserError(
+            f"--ckpt-mount: is for a --ckpt-dir that is a URL; robust ckpt mount shows checkpoints in {spec.ckpt_dir} as files"
+        )
+    return msgspec.structs.replace(spec, ckpt_mount=True)

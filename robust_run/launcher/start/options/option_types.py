@@ -122,6 +122,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     trace_nccl: str = _JOB.trace_nccl
     ckpt_dir: str | None = None
     ckpt_ahead: str = "auto"
+    ckpt_mount: bool = _JOB.ckpt_mount
     ckpt_memory: str = "auto"
     ckpt_memory_dir: str | None = None
     ckpt_every: str = _JOB.ckpt_every

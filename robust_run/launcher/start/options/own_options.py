@@ -122,6 +122,13 @@ OWN_OPTIONS: tuple[OptionDescription, ...] = (
     ),
     describe(
         CHECKPOINTS,
+        "ckpt-mount",
+        "",
+        "Show the checkpoints of --ckpt-dir URL to SCRIPT as plain files, to be read: ROBUST_RESUME is a path then, in the "
+        "folder of ROBUST_CKPT_MOUNTED.",
+    ),
+    describe(
+        CHECKPOINTS,
         "ckpt-memory",
         "auto|off|SIZE",
         "Keep what robust_run.checkpoint saves in this node's memory, for the next attempt; at most SIZE (64G). auto: where "

@@ -82,6 +82,10 @@ def resolve(options: Options, world: World) -> JobSpec:
         from robust_run.launcher.start.options.ahead_use import with_ahead
 
         spec = with_ahead(spec, options.ckpt_ahead)
+    if options.ckpt_mount:
+        from robust_run.launcher.start.options.ckpt_url import with_mount
+
+        spec = with_mount(spec)
     if options.ckpt_memory_dir is not None:
         from robust_run.launcher.start.options.memory_dir_use import with_memory_dir
 

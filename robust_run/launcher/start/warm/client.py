@@ -117,6 +117,8 @@ def _why_never(spec: JobSpec, env: Mapping[str, str]) -> str:
 
     if env.get("ROBUST_JOB"):
         return "this is a job inside a job, and must end with it"
+    if spec.ckpt_mount:
+        return "workers run where checkpoints are mounted for them (--ckpt-mount)"
     return ladder.why_never(spec, sys.executable, env)
 
 
