@@ -31,6 +31,8 @@ FILES = frozenset(
     """.split()
 )
 """Below tests/."""
+PRELOAD = "torch,torch.distributed,torch._dynamo"
+"""What jobs ask for, and what torch's own optimizers import in each rank that makes one, which takes as long as torch did."""
 START_S = 170.0
 PATIENT_S = "30"
 """So long a job waits for it: busy machines are none of a test's business."""
@@ -43,7 +45,11 @@ def warm_folder() -> Iterator[Path]:
     env = {**os.environ, "ROBUST_WARM_FOLDER": str(folder)}
     try:
         subprocess.run(
-            [*WARM, "start", "--idle-limit", "20m"], env=env, check=True, timeout=START_S, stdout=subprocess.DEVNULL
+            [*WARM, "start", "--idle-limit", "20m", "--preload", PRELOAD],
+            env=env,
+            check=True,
+            timeout=START_S,
+            stdout=subprocess.DEVNULL,
         )
         yield folder
     finally:
