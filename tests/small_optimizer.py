@@ -1,4 +1,4 @@
-"""An optimizer for programs of tests that only need steps: torch's own import torch._dynamo, as much CPU again as torch in each rank."""
+"""An optimizer for programs of tests that only need steps: torch's own import torch._dynamo, which takes as long as torch."""
 
 SGD = """
 class SGD(torch.optim.Optimizer):
