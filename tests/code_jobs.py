@@ -10,28 +10,30 @@ from pathlib import Path
 from typing import Any
 
 from jobs import Job, wait_for
+from small_optimizer import SGD
 
 #: Trains until its version of `model.py` says that it is enough, and goes on where it was. Every attempt notes what it is.
-TRAIN = """
+TRAIN = f"""
 import json, os, sys, time
 import torch, torch.distributed as dist
 import model
+{SGD}
 dist.init_process_group("gloo")
 rank, attempt = dist.get_rank(), os.environ["TORCHELASTIC_RESTART_COUNT"]
 net = torch.nn.Linear(4, 4)
-optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+optimizer = SGD(net.parameters(), lr=0.1)
 step = 0
 if os.path.exists("weights.pt"):
     saved = torch.load("weights.pt")
     net.load_state_dict(saved["net"])
     step = saved["step"]
-facts = {
+facts = {{
     "scale": model.SCALE, "argv": sys.argv[1:], "from": step, "file": __file__, "model": model.__file__,
     "version": os.environ["ROBUST_CODE_VERSION"], "flavour": os.environ.get("FLAVOUR"),
-}
-with open(f"began-{attempt}-{rank}.tmp", "w") as file:
+}}
+with open(f"began-{{attempt}}-{{rank}}.tmp", "w") as file:
     json.dump(facts, file)
-os.replace(f"began-{attempt}-{rank}.tmp", f"began-{attempt}-{rank}")
+os.replace(f"began-{{attempt}}-{{rank}}.tmp", f"began-{{attempt}}-{{rank}}")
 while True:
     enough = torch.tensor([float(os.path.exists("enough"))])
     dist.all_reduce(enough)
@@ -45,7 +47,7 @@ while True:
     optimizer.step()
     step += 1
     if rank == 0 and step % 5 == 0 and bool(torch.isfinite(net.weight).all()):
-        torch.save({"step": step, "net": net.state_dict()}, "weights.tmp")
+        torch.save({{"step": step, "net": net.state_dict()}}, "weights.tmp")
         os.replace("weights.tmp", "weights.pt")
 dist.destroy_process_group()
 """

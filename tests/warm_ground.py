@@ -25,12 +25,15 @@ FILES = frozenset(
     launcher/api/test_live_report.py launcher/api/test_prometheus.py launcher/controller/test_outlook.py
     launcher/notify/test_jobs.py launcher/test_code_jobs.py launcher/test_endings.py launcher/test_healing.py
     launcher/test_health_jobs.py launcher/test_ladder_jobs.py launcher/test_nccl_jobs.py launcher/test_nccl_stall.py
-    launcher/test_memory_dir_jobs.py launcher/test_resume_jobs.py launcher/test_setup_jobs.py launcher/test_tracing.py
-    launcher/test_unseen_jobs.py
+    launcher/test_memory_dcp_jobs.py launcher/test_memory_dir_jobs.py
+    launcher/test_memory_flush_jobs.py launcher/test_resume_jobs.py
+    launcher/test_setup_jobs.py launcher/test_tracing.py launcher/test_unseen_jobs.py
     test_warm_ground.py
     """.split()
 )
 """Below tests/."""
+PRELOAD = "torch,torch.distributed,torch._dynamo"
+"""What jobs ask for, and what torch's own optimizers import in each rank that makes one, which takes as long as torch did."""
 START_S = 170.0
 PATIENT_S = "30"
 """So long a job waits for it: busy machines are none of a test's business."""
@@ -43,7 +46,11 @@ def warm_folder() -> Iterator[Path]:
     env = {**os.environ, "ROBUST_WARM_FOLDER": str(folder)}
     try:
         subprocess.run(
-            [*WARM, "start", "--idle-limit", "20m"], env=env, check=True, timeout=START_S, stdout=subprocess.DEVNULL
+            [*WARM, "start", "--idle-limit", "20m", "--preload", PRELOAD],
+            env=env,
+            check=True,
+            timeout=START_S,
+            stdout=subprocess.DEVNULL,
         )
         yield folder
     finally:

@@ -10,7 +10,7 @@ from keepers import KeeperGround
 from made_ranks import Ranks
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ranks]:
     found = Ranks(tmp_path_factory.mktemp("ranks"))
     with found.process:  # closes its stdin, upon which it ends

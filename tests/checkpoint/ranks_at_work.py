@@ -7,6 +7,7 @@ Each line is answered with one: what each rank answered.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -18,6 +19,7 @@ from typing import Any
 
 import fake_frameworks
 import torch
+import torch._dynamo  # optimizers import it: once, and not in each rank
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
@@ -344,6 +346,7 @@ def be_rank(scenario: str, rank: int, ranks: int, meeting: Path, env: dict[str, 
 
 def main() -> None:
     folder = Path(sys.argv[1])
+    gc.freeze()  # or each rank copies what it looks through
     for number, line in enumerate(sys.stdin):
         scenario, ranks, env = json.loads(line)
         pids = []

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch._dynamo  # optimizers import it: once, and not in each rank
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn

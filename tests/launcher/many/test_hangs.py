@@ -6,11 +6,13 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from textwrap import indent
 
 import pytest
 from clusters import PATIENT, STEPS, start_all, write
 from hosts import Cluster, need_hosts
 from jobs import wait_for
+from small_optimizer import SGD
 
 from robust_run.launcher.operator.views.course_reader import CourseReader
 
@@ -24,7 +26,7 @@ STUCK = f"""{STEPS}
     from datetime import timedelta
     import torch, torch.distributed as dist
     from torch.distributed.distributed_c10d import _set_pg_timeout
-
+{indent(SGD, "    ")}
 
     def read_batch():
         pause(1000)
@@ -33,7 +35,7 @@ STUCK = f"""{STEPS}
     dist.init_process_group("gloo")
     _set_pg_timeout(timedelta(seconds=600))
     model = torch.nn.Linear(4, 4)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = SGD(model.parameters(), lr=0.1)
     for number in range(100000):
         if RANK == 1 and number == 20 and ATTEMPT == 0:
             read_batch()
