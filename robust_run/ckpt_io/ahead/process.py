@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from contextlib import closing
+from typing import NoReturn
 
 import msgspec
 
@@ -174,13 +175,16 @@ class _Fetching:
             )
             threads = min(_most_threads(), targets.threads) * (2 if peers is not None else 1)
             self._take_turns(fetcher, plan.planned_bytes, threads)
-            work = threading.Thread(target=fetcher.run, args=(threads,), daemon=True)
-            work.start()
-            while work.is_alive():
-                work.join(_TELL_S)
-                self._watch(fetcher, area)
-                self._tell_of(fetcher, is_over=fetcher.is_over)
-            self._tell_of(fetcher, is_over=True)
+            self._run(fetcher, area, threads)
+
+    def _run(self, fetcher: Fetcher, area: Area, threads: int) -> NoReturn:
+        work = threading.Thread(target=fetcher.run, args=(threads,), daemon=True)
+        work.start()
+        while work.is_alive():
+            work.join(_TELL_S)
+            self._watch(fetcher, area)
+            self._tell_of(fetcher, is_over=fetcher.is_over)
+        self._tell_of(fetcher, is_over=True)
         while True:  # it holds what came until the agent hangs up
             time.sleep(_TELL_S)
             self._watch(fetcher, area)
