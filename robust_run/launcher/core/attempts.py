@@ -136,11 +136,17 @@ def forget_waits(state: JobState) -> None:
 
 def start(state: JobState) -> list[Action]:
     """Have all workers started, and nodes send copies of what they keep in memory to others, where keepers take them."""
-    if not state.memory_at:
-        return [start_order(state)]
-    from robust_run.launcher.core.resume import peers
+    order = start_order(state)
+    actions: list[Action] = [order]
+    if order.peers and len(state.members) > len(state.layout):
+        from robust_run.launcher.core import block_sharing
 
-    return [start_order(state), *peers.orders(state)]
+        actions += block_sharing.started(state)
+    if state.memory_at:
+        from robust_run.launcher.core.resume import peers
+
+        actions += peers.orders(state)
+    return actions
 
 
 def start_order(state: JobState, only: str = "") -> StartAttempt:

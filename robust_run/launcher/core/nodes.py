@@ -33,7 +33,8 @@ def take(policy: CorePolicy, state: JobState, event: Event, now_s: float) -> lis
     match event:
         case NodeJoined():
             ends = _strayed(policy, state, event.node.id, event.attempt, now_s)
-            return ends + joined(policy, state, event, now_s)
+            follows = joined(policy, state, event, now_s)
+            return [*ends, *_share_blocks(state, event), *follows]
         case NodeReturned():
             from robust_run.launcher.core import controller_recovery as away
 
@@ -60,6 +61,14 @@ def take(policy: CorePolicy, state: JobState, event: Event, now_s: float) -> lis
             return peers.take(state, event)
         case _:
             return None
+
+
+def _share_blocks(state: JobState, event: NodeJoined) -> list[Action]:
+    if not event.node.blocks:
+        return []
+    from robust_run.launcher.core import block_sharing
+
+    return [*block_sharing.joined(state, event.node.id)]
 
 
 def too_late(state: JobState, event: Event) -> list[Action]:

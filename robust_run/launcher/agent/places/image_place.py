@@ -103,7 +103,7 @@ class ImagePlace(HeldPlace[MadeImage]):
     def meet(self, peers: Sequence[str]) -> None:
         """See `HeldPlace`."""
         path, own = self._made.inside.ready.control_path, self.own
-        if len(peers) < 2 or not own or not path or tuple(peers) == self._peers:
+        if not set(peers) - {own} or not own or not path or tuple(peers) == self._peers:
             return
         self._peers = tuple(peers)
 

@@ -155,7 +155,7 @@ class HeldPlace(ABC, Generic[MadeT]):
         """Write how the start was, as far as it is known; `start`: what was read of its image, once that is over."""
 
     def meet(self, peers: Sequence[str]) -> None:
-        """Share blocks with these from now on, HOST:PORT each; this node is among them."""
+        """Share blocks with these from now on, HOST:PORT each; where this node is not among them, it only gets some."""
 
     # --- starting workers
 
