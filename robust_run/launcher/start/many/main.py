@@ -185,7 +185,7 @@ class _NodeOfMany:
             news=news,
         )
         if opened.place is not None:
-            self._joining.block_port = opened.place.block_port
+            self._joining.block_ports = opened.place.block_ports
             self._joining.setup = opened.place.snapshot
         return opened
 
@@ -193,8 +193,9 @@ class _NodeOfMany:
         from robust_run.launcher.agent.places.setup_start import open_setup
 
         assert news is not None
-        opened = open_setup(self._spec, self._env, self._clock, self._console.say, self._lifeline, news)
+        opened = open_setup(self._spec, self._env, self._clock, self._console.say, self._lifeline, news, self._token)
         assert opened.place is not None
+        self._joining.block_ports = opened.place.block_ports
         self._joining.setup = opened.place.snapshot
         return opened
 
