@@ -209,8 +209,8 @@ def measure(material: Material, way: str, hot: Path, nodes: int, kept: Path | No
             ground.wait_for("all there", lambda: all(map(ground.has_all, ground.nodes)), launchers)
             found += _say(material, way, nodes, ground.counted())
             launchers.append(ground.start(ground.standby))
-            journal = JournalSoFar(folder / "runs" / "bench" / "journal.jsonl")
-            ground.wait_for("joined", lambda: len(journal.events("node_joined")) > nodes, launchers)
+            path = folder / "runs" / "bench" / "journal.jsonl"
+            ground.wait_for("joined", lambda: len(JournalSoFar(path).events("node_joined")) > nodes, launchers)
             ground.wait_for("all there", lambda: ground.has_all(ground.standby), launchers)
             found += _say(material, f"{way} + standby", nodes + 1, ground.counted())
             (folder / "done").touch()

@@ -61,17 +61,34 @@ def _hold(state: JobState) -> list[Action]:
 def _wait(policy: CorePolicy, state: JobState, found: Gathering, now_s: float) -> list[Action]:
     """Look again when the wait is over, and say for what; not while nodes that were started together are just arriving."""
     until_s = found.until_s if found.until_s is not None else now_s
-    quiet_until_s = (state.gathering_since_s or 0.0) + ARRIVING_S
-    are_arriving = (
-        state.term == 1 and not state.layout and state.enough_since_s is None and state.usable == len(state.members)
-    )
-    is_quiet = not policy.many or (are_arriving and now_s < quiet_until_s)
-    if is_quiet and policy.many:
-        until_s = min(until_s, quiet_until_s)
+    is_quiet = are_arriving(policy, state, now_s)
+    if is_quiet:
+        until_s = min(until_s, _quiet_until_s(state))
     if state.deadline_at_s == until_s:
         return []
     state.deadline_at_s = until_s
-    return [WakeAt(until_s)] if is_quiet else [Say(text=found.reason), WakeAt(until_s)]
+    if is_quiet or not policy.many:
+        return [WakeAt(until_s)]
+    return [Say(text=found.reason), *_share_blocks(state), WakeAt(until_s)]
+
+
+def are_arriving(policy: CorePolicy, state: JobState, now_s: float) -> bool:
+    """Whether nodes that were started together may just be arriving, so that nothing is said of who is not there."""
+    is_first = state.term == 1 and not state.layout and state.enough_since_s is None
+    return policy.many and is_first and state.usable == len(state.members) and now_s < _quiet_until_s(state)
+
+
+def _quiet_until_s(state: JobState) -> float:
+    return (state.gathering_since_s or 0.0) + ARRIVING_S
+
+
+def _share_blocks(state: JobState) -> list[Action]:
+    """Nodes that wait for others share what they fetch meanwhile."""
+    if not any(member.info.blocks for member in state.members.values()):
+        return []
+    from robust_run.launcher.core import block_sharing
+
+    return [*block_sharing.waiting(state)]
 
 
 def _open(state: JobState, layout: tuple[Placement, ...]) -> list[Action]:

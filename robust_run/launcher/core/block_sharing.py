@@ -29,9 +29,14 @@ def joined(state: JobState, node: str) -> list[ShareBlocks]:
     count = len(state.members)
     whole = 1 << (min(count, MOST_EARLY).bit_length() - 1)
     if count <= MOST_AT_EACH or count == whole:
-        giving = list(_giving(state))
-        return _told(state, tuple(each.id for each in giving), tuple(each.blocks for each in giving))
+        return waiting(state)
     return _told(state, (node,), tuple(each.blocks for each in islice(_giving(state), whole)))
+
+
+def waiting(state: JobState) -> list[ShareBlocks]:
+    """Tell nodes that wait for an attempt of each other; the first of them, where there are many."""
+    giving = list(islice(_giving(state), MOST_EARLY))
+    return _told(state, tuple(each.id for each in giving), tuple(each.blocks for each in giving))
 
 
 def started(state: JobState) -> list[ShareBlocks]:

@@ -57,17 +57,26 @@ def _part(text: str, index: int) -> str:
     return parts[index] if index < len(parts) else ""
 
 
-def tell(ready: HolderReady, peers: Sequence[str], own: str) -> None:
-    """Have the servers share with these nodes from now on. Returns at once, and raises nothing: else blocks are the origin's."""
-    said = told(ready, peers, own)
-    if not said:
-        return
+class Telling:
+    """What block servers of a node were told of other nodes. Lists follow each other fast; the newest holds."""
 
-    def ask() -> None:
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._newest = 0
+
+    def tell(self, ready: HolderReady, peers: Sequence[str], own: str) -> None:
+        """Have the servers share with these nodes from now on. Returns at once, raises nothing: else the origin is asked."""
+        said = told(ready, peers, own)
+        if said:
+            self._newest += 1
+            threading.Thread(target=self._ask, args=(said, self._newest), daemon=True).start()
+
+    def _ask(self, said: Sequence[tuple[str, tuple[str, ...], str]], number: int) -> None:
         from robust_run.prefetch.server import control
 
-        for path, members, us in said:
-            with suppress(RobustRunError):
-                control.ask(path, control.AskPeers(members, us), control.Done, _ASK_S)
-
-    threading.Thread(target=ask, daemon=True).start()
+        with self._lock:
+            if number < self._newest:
+                return
+            for path, members, own in said:
+                with suppress(RobustRunError):
+                    control.ask(path, control.AskPeers(members, own), control.Done, _ASK_S)

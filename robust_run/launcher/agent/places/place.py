@@ -25,6 +25,7 @@ from robust_run.launcher.agent.workers.process_tree import children
 from robust_run.launcher.model.job import JobSpec
 
 if TYPE_CHECKING:
+    from robust_run.launcher.agent.places.block_peers import Telling
     from robust_run.launcher.agent.places.read_ahead import Ahead
     from robust_run.prefetch.inside import Inside
     from robust_run.prefetch.launch import Prepared
@@ -114,6 +115,7 @@ class HeldPlace(ABC, Generic[MadeT]):
         self.own = ""
         """Where this node gives blocks, as others reach it (see `block_peers`); empty: nowhere."""
         self._peers: tuple[str, ...] = ()
+        self._telling: Telling | None = None
         self.name = name
         self._spec = spec
         self._clock = clock
@@ -169,9 +171,11 @@ class HeldPlace(ABC, Generic[MadeT]):
         if inside is None or not self.own or tuple(peers) == self._peers:
             return
         self._peers = tuple(peers)
-        from robust_run.launcher.agent.places.block_peers import tell
+        if self._telling is None:
+            from robust_run.launcher.agent.places.block_peers import Telling
 
-        tell(inside.ready, peers, self.own)
+            self._telling = Telling()
+        self._telling.tell(inside.ready, peers, self.own)
 
     # --- starting workers
 
