@@ -84,7 +84,7 @@ def test_large_jobs_tell_all_of_all_only_when_they_have_doubled() -> None:
     story = gathering(5000, 5000)
     came(story, "n")
     story.happens(Tick(), after_s=ARRIVING_S)
-    told = [came(story, f"n{number}") for number in range(2 * MOST_EARLY)]
+    told = [came(story, f"n{number}") for number in range(MOST_EARLY + 8)]
     to_all = [len(each[0].nodes) for each in told if each and len(each[0].nodes) > 1]
     assert to_all == [*range(2, MOST_AT_EACH + 1), 32, 64, 128, 256, 512, MOST_EARLY]
     (last,) = told[-1]
