@@ -1,6 +1,6 @@
 """What a node gives its peers: ranges of the cache over HTTP, to who knows the job's token.
 
-What is not there is fetched first, where it is ours to fetch: who asks waits for that, a second or two at a time.
+What is not there is fetched first, where it is ours to fetch: who asks waits for that, a second at a time.
 Imports aiohttp, so it is imported by block servers that have peers, and not before they serve their own node.
 """
 
@@ -25,8 +25,8 @@ from robust_run.prefetch.peers.standing import Holders
 from robust_run.prefetch.peers.types import GROUP_BYTES, PeerOptions
 from robust_run.prefetch.rules.types import BlockMap
 
-#: How long one request waits for a fetch; less than the silence that ends it at the other side.
-_WAIT_S = 1.5
+#: How long one request waits for a fetch before it is promised; a third of the silence that ends it at the other side.
+_WAIT_S = 1.0
 #: How often the members are looked for within that: they come from another thread, which wakes no request.
 _LOOKS = 15
 #: A peer that takes longer to take what it asked for is hung up on.
