@@ -163,7 +163,8 @@ class Ground:
         """Wait until something is so."""
         wait(lambda: is_so() or any(each.poll() is not None for each in launchers), LIMIT_S, 0.2)
         if not is_so():
-            said = "\n".join(f"--- {each.args[-1]}\n{each.err[-3000:]}" for each in launchers[:2])
+            ended = [each for each in launchers if each.poll() is not None] or launchers[:1]
+            said = "\n".join(f"--- {each.poll()}: {each.err[-3000:]}" for each in ended)
             raise SystemExit(f"not {what} within {LIMIT_S:g} s:\n{said}")
 
     def has_all(self, host: Host) -> bool:
@@ -253,7 +254,7 @@ def build_setup(material: Material) -> None:
         cache.mkdir(mode=0o700)
         argv = [sys.executable, "-m", "robust_run", "--image", str(material.origin / "train.sqsh")]
         argv += ["--image-cache", str(cache), "--setup", material.setup(), "--setup-store", str(store)]
-        argv += ["--log-dir", str(cluster_folder / "runs"), "--bind", str(TESTS.parent), "--no-python", "/bin/true"]
+        argv += ["--log-dir", str(cluster_folder / "runs"), "--bind", str(TESTS.parent), "--no-python", "/bin/id"]
         env = {"PYTHON_EXEC": PYTHON, "ROBUST_SETUP_CACHE": str(cache)}
         host.run(argv, env=env, cwd=str(material.folder), timeout_s=LIMIT_S)
     shutil.rmtree(cluster_folder)

@@ -6,7 +6,7 @@ import ctypes
 import os
 import signal
 
-NEW_MOUNTS, NEW_USER, NEW_PROCESSES = 0x00020000, 0x10000000, 0x20000000
+NEW_MOUNTS, NEW_USER, NEW_PROCESSES, OWN_FILES = 0x00020000, 0x10000000, 0x20000000, 0x00000400
 READ_ONLY, NO_SETUID, NO_DEVICES, NO_PROGRAMS = 1, 2, 4, 8
 _REMOUNT, _NO_ATIME, _NO_DIR_ATIME, _BIND, _RECURSIVE, _PRIVATE, _SLAVE, _REL_ATIME = (
     32, 1024, 2048, 4096, 16384, 1 << 18, 1 << 19, 1 << 21,
@@ -24,7 +24,7 @@ def _check(result: int, what: str) -> None:
 
 
 def unshare(flags: int) -> None:
-    """Give this process namespaces of its own. For a process with one thread; of a mount namespace: this thread."""
+    """Give this process namespaces of its own. For a process with one thread; of a mount namespace and of files: this thread."""
     _check(_libc.unshare(flags), "namespaces")
 
 

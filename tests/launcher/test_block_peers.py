@@ -30,8 +30,8 @@ def test_each_server_hears_of_those_that_give_the_same(
     assert told(ready, ("a:1,a:2", "b:1", ",c:2"), own) == said
 
 
-def test_who_is_alone_is_told_nothing() -> None:
-    assert told(IMAGE, ("a:1",), "a:1") == []
+def test_who_starts_alone_is_told_so_and_waits_for_nobody() -> None:
+    assert told(IMAGE, ("a:1",), "a:1") == [("/image", ("a:1",), "a:1")]
 
 
 def test_a_list_that_was_overtaken_by_a_newer_one_is_not_told(monkeypatch: pytest.MonkeyPatch) -> None:

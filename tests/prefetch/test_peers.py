@@ -23,6 +23,7 @@ from robust_run.prefetch.cache import Cache
 from robust_run.prefetch.cache_files import Sums
 from robust_run.prefetch.fetching.sources import origin
 from robust_run.prefetch.fetching.workers import Fetcher
+from robust_run.prefetch.peers.held import chosen
 from robust_run.prefetch.peers.standing import GroupOwners, GroupPatience, Holders, Peers, group_of
 from robust_run.prefetch.peers.together import Together, listen
 from robust_run.prefetch.peers.types import PeerOptions, split_address, token_of
@@ -326,6 +327,26 @@ def test_a_node_that_comes_later_gets_all_from_the_others(job: Job) -> None:
     until(lambda: late.cache.complete)
     assert job.origin.bytes_sent == len(job.data), "nothing more left the origin"
     assert late.together.counts().sent_bytes == 0
+
+
+def test_what_a_node_has_from_before_does_not_leave_the_origin_again(job: Job) -> None:
+    """It was alone at first, it built the set-up, or its job was started anew with new nodes beside it."""
+    first, *others = job.owners(3)
+    first.together.meet([first.address], first.address)
+    first.fetcher.prefetch([BlockRun(0, COUNT)])
+    until(lambda: first.cache.complete)
+    job.meet()
+    for node in others:
+        until(lambda node=node: not node.together.source.is_learning(0.0))
+    job.start()
+    assert job.origin.bytes_sent == len(job.data)
+
+
+def test_who_is_asked_what_he_has_is_not_always_the_same() -> None:
+    members = [f"n{number:02}" for number in range(40)]
+    assert chosen(members, "n00") == members[1:17]
+    assert chosen(members, "n39") == members[:16]
+    assert chosen(members[:3], "n01") == ["n02", "n00"]
 
 
 def test_nodes_that_hear_of_more_nodes_go_on_with_what_they_fetch(job: Job) -> None:

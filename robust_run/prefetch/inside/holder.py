@@ -140,6 +140,7 @@ def _mount(plan: InsidePlan, holding: Holding, troubles: Troubles) -> None:
             on_note=troubles.noted,
         )
         troubles.serving(holding.block_server)
+        holding.block_server.leave_device_to_keeper()
         image, offset_bytes = holding.block_server.image_path, 0
     target = os.path.abspath(IMAGE)
     if holding.choice.rung == "kernel":
@@ -189,6 +190,7 @@ def _lay_blocks(laid: LaidBlocks, plan: InsidePlan, holding: Holding, troubles: 
         on_note=troubles.noted,
     )
     troubles.serving(holding.laid_server)
+    holding.laid_server.leave_device_to_keeper()
     image, target = holding.laid_server.image_path, os.path.abspath(view.LAID)
     if holding.choice.rung == "kernel":
         squashfs.by_kernel(image, target, limit_s=plan.limit_s)

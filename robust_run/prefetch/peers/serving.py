@@ -20,8 +20,9 @@ from robust_run.prefetch import blockmap
 from robust_run.prefetch.cache import Cache
 from robust_run.prefetch.fetching.reads import Answer
 from robust_run.prefetch.peers import source
+from robust_run.prefetch.peers.held import encoded
 from robust_run.prefetch.peers.source import PeerSource
-from robust_run.prefetch.peers.standing import Holders
+from robust_run.prefetch.peers.standing import Holders, blocks_in_group
 from robust_run.prefetch.peers.types import GROUP_BYTES, PeerOptions
 from robust_run.prefetch.rules.types import BlockMap
 
@@ -99,6 +100,7 @@ class PeerServer:
     async def _open(self) -> web.AppRunner:
         app = web.Application(client_max_size=0)
         app.router.add_get(f"/blocks/{blockmap.identity(self._map)}", self._give)
+        app.router.add_get(f"/held/{blockmap.identity(self._map)}", self._tell)
         runner = web.AppRunner(
             app,
             access_log=None,
@@ -112,9 +114,24 @@ class PeerServer:
         await web.SockSite(runner, self._listening, backlog=512).start()
         return runner
 
-    async def _give(self, request: web.Request) -> web.StreamResponse:
+    def _knows_token(self, request: web.Request) -> bool:
         said = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
-        if not hmac.compare_digest(said, self._expected):
+        return hmac.compare_digest(said, self._expected)
+
+    async def _tell(self, request: web.Request) -> web.StreamResponse:
+        """Say which groups are here."""
+        if not self._knows_token(request):
+            return web.Response(status=401)
+        wide, blocks = blocks_in_group(self._map.block_bytes), self._map.blocks
+
+        def has(group: int) -> bool:
+            return all(map(self._cache.have, range(group * wide, min(blocks, (group + 1) * wide))))
+
+        body = await asyncio.get_running_loop().run_in_executor(None, encoded, has, -(-blocks // wide))
+        return web.Response(status=200, body=body, content_type="application/octet-stream")
+
+    async def _give(self, request: web.Request) -> web.StreamResponse:
+        if not self._knows_token(request):
             return web.Response(status=401)
         begin, end = _range(request, self._map.size_bytes)
         if begin < 0:
@@ -128,6 +145,8 @@ class PeerServer:
             if holder is not None:
                 return web.Response(status=source.SENT_ON, headers={source.AT: holder})
         present = all(self._cache.have(block) for block in blocks)
+        if not present and source.HELD in request.headers:
+            return web.Response(status=404)
         if not present:
             status, headers = await self._fetched(group, blocks, failed)
             if status:

@@ -15,6 +15,7 @@ from enum import Enum
 
 from robust_run.prefetch import blockmap
 from robust_run.prefetch.fetching.sources import BlockSource
+from robust_run.prefetch.peers.held import LEARNING_S, HeldElsewhere, chosen
 from robust_run.prefetch.peers.standing import GroupOwners, GroupPatience, Peers, group_of
 from robust_run.prefetch.peers.types import MOST_MEMBERS, PeerOptions, split_address
 from robust_run.prefetch.rules.types import BlockMap, FetchLimits, Priority
@@ -27,6 +28,8 @@ from robust_run.store.types import StoreOptions
 #: Of a request: who asks, which owners have failed him, and that it shall not be sent on again. Of an answer: whom to ask
 #: instead, and that it is being fetched. Addresses, since not all nodes know the same members at every moment.
 FROM, FAILED, HERE, AT, COMING = "Robust-From", "Robust-Failed", "Robust-Here", "Robust-At", "Robust-Coming"
+#: Of a request: it is for what is there, and for nothing that would have to be fetched.
+HELD = "Robust-Held"
 SENT_ON = 421
 #: So many requests to the origin fail in a row before others are told to ask elsewhere.
 _ORIGIN_FAILURES, _ORIGIN_TRIED_AGAIN_S = 3, 10.0
@@ -34,6 +37,7 @@ _ORIGIN_FAILURES, _ORIGIN_TRIED_AGAIN_S = 3, 10.0
 _CONNECT_S = 2.0
 _MOST_PROBLEMS = 10
 _SHUNNED_S = 60.0
+_LOOK_S = 0.1
 
 
 class _Answer(Enum):
@@ -79,6 +83,7 @@ class PeerSource:
         self.received_bytes = self.wrong_blocks = self.failures = self.redirected = 0
         self.problems: deque[str] = deque(maxlen=_MOST_PROBLEMS)
         self._origin_failures, self._origin_failed_s = 0, float("-inf")
+        self._held, self._learning_until_s = HeldElsewhere(), 0.0
         self.own = ""
         """Where this node gives blocks; it is a guest where that is not among the members, and owns nothing then."""
         self._assignment = GroupOwners(self._identity, (), options.origins)
@@ -92,6 +97,13 @@ class PeerSource:
             gone = [self._connections.pop(each) for each in self._connections.keys() - set(known)]
         for each in gone:
             each.close()
+        if own in known and len(known) > 1:
+            self._learning_until_s = self._clock() + LEARNING_S
+            self._held.learn(chosen(known, own), f"held/{self._identity}", self._of)
+
+    def is_learning(self, now_s: float) -> bool:
+        """Whether others are just being asked what they have."""
+        return now_s < self._learning_until_s and self._held.is_learning
 
     def _is_address(self, member: str) -> bool:
         try:
@@ -155,9 +167,10 @@ class PeerSource:
         return 0.0 if any(self._peers.may_ask(owner, now_s) for owner in self._before_us(group)) else None
 
     def _before_us(self, group: int) -> tuple[str, ...]:
-        """Return the owners whose turn comes before ours; () where it is ours first."""
+        """Return the owners whose turn comes before ours; where it is ours first, who had it already."""
         owners = self._assignment.owners(group)
-        return owners[: owners.index(self.own)] if self.own in owners else owners
+        before = owners[: owners.index(self.own)] if self.own in owners else owners
+        return before or self._held.have(group)
 
     def read_into(self, offset_bytes: int, buffers: Sequence[memoryview], cancel: Cancellation) -> None:
         """Ask the owners one after the other. Raises `StoreError` where none of them gives it: it is the origin's then."""
@@ -208,6 +221,7 @@ class PeerSource:
         headers = {"Range": f"bytes={asked.offset_bytes}-{asked.offset_bytes + size - 1}", FROM: self.own}
         headers |= {FAILED: ",".join(asked.failed)} if asked.failed else {}
         headers |= {} if may_be_sent_on else {HERE: "1"}
+        headers |= {HELD: "1"} if self.is_ours(self.group(asked.offset_bytes // self._map.block_bytes)) else {}
         with self._of(member).asking("GET", f"{url}/{path}", path, headers, asked.cancel) as reply:
             if reply.status == SENT_ON and may_be_sent_on:
                 return _Answer.SENT_ON, self._named(reply.getheader(AT, ""), url)
@@ -280,6 +294,8 @@ class Origin:
         if len(groups) > 1:
             return self._origin.offers(start_block, count, priority)
         group = groups.pop()
+        if priority != Priority.DEMAND and self._peers.is_ours(group) and self._peers.is_learning(now_s):
+            return _LOOK_S
         if not self._peers.is_ours(group) and self._peers.offers(start_block, count, priority) is not None:
             left_s = self._peers.patience.left_s(group, priority, now_s)
             if left_s > 0:

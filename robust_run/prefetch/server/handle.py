@@ -15,6 +15,7 @@ import secrets
 import socket
 from collections.abc import Callable, Sequence
 
+from robust_run.mounts import syscalls
 from robust_run.prefetch import blockmap
 from robust_run.prefetch.errors import CacheRefused, ServerFailed
 from robust_run.prefetch.rules.types import BlockMap, BlockRun, Status, Touch
@@ -113,6 +114,15 @@ class ServerHandle:
         """The socket for other processes; see `control.ask`."""
         self.image_path = os.path.join(config.mount_folder, IMAGE_NAME)
         """The file."""
+
+    def leave_device_to_keeper(self) -> None:
+        """Have this thread hold the device no more, now that the thread that keeps the server does. Raises OSError.
+
+        A thread that reads what is mounted of this file cannot be killed while it waits. Where all processes are killed at once,
+        the kernel fails its read when nobody holds the device any more: if it did so itself, it would wait for ever.
+        """
+        syscalls.unshare(syscalls.OWN_FILES)
+        os.close(self._config.device)
 
     @property
     def state(self) -> State:

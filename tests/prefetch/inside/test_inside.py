@@ -197,6 +197,22 @@ def test_an_environment_whose_folder_may_not_be_made_lies_in_a_likeness_that_tak
     assert {"image", "missing", "refused", *os.listdir("/sys")} <= set(done.stdout.split())
 
 
+def test_who_reads_the_image_does_not_hold_what_serves_it(
+    image: tuple[str, BlockMap], tmp_path: Path, my_facts: KernelFacts
+) -> None:
+    """Killed with all others while it reads, it would hold up the end of its own read for ever."""
+    can(my_facts, "kernel" if my_facts.mount_namespace == "" else "userns")
+
+    def holds(task: str) -> bool:
+        folder = f"/proc/{made.pid}/task/{task}/fd"
+        return any(os.readlink(f"{folder}/{each}") == "/dev/fuse" for each in os.listdir(folder))
+
+    with place(plan(image, tmp_path)) as made:
+        found = {task: holds(task) for task in os.listdir(f"/proc/{made.pid}/task")}
+        assert not found.pop(str(made.pid))
+        assert any(found.values())
+
+
 @pytest.mark.parametrize("rung", RUNGS)
 def test_what_is_laid_over_an_image_is_mounted_before_it_is_here(
     image: tuple[str, BlockMap], tmp_path: Path, my_facts: KernelFacts, rung: Rung

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from robust_run.prefetch.peers.types import PeerOptions
 
 #: How long nothing is fetched ahead while it is not known from which other nodes it could come.
-MEMBERS_WAIT_S = 10.0
+MEMBERS_WAIT_S = 30.0
 _ASK_S = 10.0
 
 
@@ -47,7 +47,7 @@ def told(ready: HolderReady, peers: Sequence[str], own: str) -> list[tuple[str, 
     found = []
     for index, path in enumerate((ready.control_path, ready.laid_control_path)):
         members = tuple(filter(None, (_part(each, index) for each in peers)))
-        if path and _part(own, index) and set(members) - {_part(own, index)}:
+        if path and members and _part(own, index):
             found.append((path, members, _part(own, index)))
     return found
 
