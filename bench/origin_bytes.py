@@ -150,14 +150,34 @@ class Ground:
             argv += ["--setup", self.material.setup(), "--setup-store", f"{self.url}/store"]
             argv += ["--ckpt-dir", f"{self.url}/ckpt"]
         argv += ["--bind", str(TESTS.parent), f"{self.folder}/train.py", str(self.folder), str(self.material.files)]
-        env = {
+        return host.start(argv, env=self.env(cache), cwd=self.folder, name="robust-run")
+
+    def build_setup(self) -> None:
+        """Have a job of one node build the set-up, into the folder that the origin serves, and forget that node's cache."""
+        store, host = self.material.origin / "store", self.standby
+        shutil.rmtree(store, ignore_errors=True)
+        (self.folder / "done").touch()
+        cache = host.private / "cache"
+        cache.mkdir(mode=0o700)
+        argv = [sys.executable, "-m", "robust_run", "--image", f"{self.url}/train.sqsh", "--image-cache", str(cache)]
+        argv += ["--setup", self.material.setup(), "--setup-store", str(store), "--log-dir", f"{self.folder}/runs"]
+        argv += ["--bind", str(TESTS.parent), f"{self.folder}/train.py", str(self.folder), str(self.material.files)]
+        host.run(argv, env=self.env(cache), cwd=self.folder, timeout_s=LIMIT_S)
+        for path in (self.folder / "done", self.folder / "read-0"):
+            path.unlink()
+        shutil.rmtree(cache)
+        self.log.write_text("")
+        self.material.sizes["snapshot"] = _size(store)
+
+    def env(self, cache: Path) -> dict[str, str]:
+        """Return the variables of all launchers."""
+        return {
             "ROBUST_TOKEN": "the secret of a bench",
             "PYTHON_EXEC": PYTHON,
             "OMP_NUM_THREADS": "1",
             "BENCH_ROOT": os.pathsep.join((str(TESTS.parent), *_site())),
             "ROBUST_SETUP_CACHE": str(cache),
         }
-        return host.start(argv, env=env, cwd=self.folder, name="robust-run")
 
     def wait_for(self, what: str, is_so: Any, launchers: list[Any]) -> None:
         """Wait until something is so."""
@@ -205,6 +225,8 @@ def measure(material: Material, way: str, hot: Path, nodes: int, kept: Path | No
     try:
         with Cluster(nodes + 2, folder) as cluster:
             ground = Ground(material, cluster, folder, way, hot)
+            if way == SETUP:
+                ground.build_setup()
             launchers = [ground.start(host) for host in ground.nodes]
             ground.wait_for("started", lambda: len(list(folder.glob("read-*"))) == nodes, launchers)
             ground.wait_for("all there", lambda: all(map(ground.has_all, ground.nodes)), launchers)
@@ -238,26 +260,6 @@ def _say(material: Material, way: str, nodes: int, counted: Counter[str]) -> lis
             found.append({"way": way, "nodes": nodes, "what": kind, "times": round(times, 3), "aim": AIM})
             say(f"{way:20} {nodes} nodes: {times:.2f} of the {kind} left the origin (aim {AIM}; {size / 1e6:.0f} MB)")
     return found
-
-
-def build_setup(material: Material) -> None:
-    """Have a job of one node build the set-up, into the folder that the origin serves."""
-    store = material.origin / "store"
-    if store.exists():
-        return
-    cluster_folder = material.folder / "building"
-    shutil.rmtree(cluster_folder, ignore_errors=True)
-    cluster_folder.mkdir()
-    with Cluster(1, cluster_folder) as cluster:
-        (host,) = cluster
-        cache = host.private / "cache"
-        cache.mkdir(mode=0o700)
-        argv = [sys.executable, "-m", "robust_run", "--image", str(material.origin / "train.sqsh")]
-        argv += ["--image-cache", str(cache), "--setup", material.setup(), "--setup-store", str(store)]
-        argv += ["--log-dir", str(cluster_folder / "runs"), "--bind", str(TESTS.parent), "--no-python", "/bin/id"]
-        env = {"PYTHON_EXEC": PYTHON, "ROBUST_SETUP_CACHE": str(cache)}
-        host.run(argv, env=env, cwd=str(material.folder), timeout_s=LIMIT_S)
-    shutil.rmtree(cluster_folder)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -300,8 +302,6 @@ def main() -> None:
         cases = []
         for way in args.ways:
             if way == SETUP:
-                build_setup(material)
-                material.sizes["snapshot"] = _size(material.origin / "store")
             cases += measure(material, way, hot, args.nodes, Path(args.log) if args.log else None)
         print_result("origin_bytes", cases, sizes=material.sizes, model=MODEL)
 
