@@ -301,7 +301,6 @@ def main() -> None:
             shutil.rmtree(hot, ignore_errors=True)
         cases = []
         for way in args.ways:
-            if way == SETUP:
             cases += measure(material, way, hot, args.nodes, Path(args.log) if args.log else None)
         print_result("origin_bytes", cases, sizes=material.sizes, model=MODEL)
 
