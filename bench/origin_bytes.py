@@ -60,7 +60,7 @@ if os.path.exists("/extra"):
     open("/extra", "rb").read()
 where = os.environ.get("ROBUST_RESUME")
 if where:
-    sys.path.insert(0, os.environ["BENCH_ROOT"])
+    sys.path[:0] = os.environ["BENCH_ROOT"].split(os.pathsep)
     from robust_run.ckpt_io.reading import Wanted, open_checkpoint
     with open_checkpoint(where) as checkpoint:
         for index, file in enumerate(checkpoint.manifest.files):
