@@ -11,7 +11,7 @@ interpreter and files of noise, of which the program reads every third; the snap
     second    on nodes that have nothing, with the hot list of the first
     set-up    the second, with --setup (built before by another job) and --ckpt-dir: all three come from the origin
 
-In each, a standby joins when all of the image is on all nodes. A figure is the bytes that left the origin, over the size of what
+The checkpoint is fetched ahead, and not read. In each, a standby joins when all of the image is on all nodes. A figure is the bytes that left the origin, over the size of what
 was asked for; for the image, up to when the last node had all of it, before and after the standby. It counts, so it is true on a
 machine that is busy with other things, too; `--log` keeps what the origin noted. The last line of standard output is one JSON
 object.
@@ -58,13 +58,6 @@ for number in range(0, int(files), 3):
         while file.read(1 << 20): pass
 if os.path.exists("/extra"):
     open("/extra", "rb").read()
-where = os.environ.get("ROBUST_RESUME")
-if where:
-    sys.path[:0] = os.environ["BENCH_ROOT"].split(os.pathsep)
-    from robust_run.ckpt_io.reading import Wanted, open_checkpoint
-    with open_checkpoint(where) as checkpoint:
-        for index, file in enumerate(checkpoint.manifest.files):
-            checkpoint.read([Wanted(index, 0, memoryview(bytearray(file.size_bytes)))])
 open(f"{folder}/read-{os.environ['RANK']}", "w").close()
 while not os.path.exists(f"{folder}/done"):
     time.sleep(0.1)
@@ -175,7 +168,6 @@ class Ground:
             "ROBUST_TOKEN": "the secret of a bench",
             "PYTHON_EXEC": PYTHON,
             "OMP_NUM_THREADS": "1",
-            "BENCH_ROOT": os.pathsep.join((str(TESTS.parent), *_site())),
             "ROBUST_SETUP_CACHE": str(cache),
         }
 
@@ -204,10 +196,6 @@ class Ground:
             _at, _who, path, _offset, size = line.split("\t")
             found[_kind(path)] += int(size)
         return found
-
-
-def _site() -> list[str]:
-    return [path for path in sys.path if "site-packages" in path]
 
 
 def _kind(path: str) -> str:
