@@ -11,9 +11,9 @@ interpreter and files of noise, of which the program reads every third; the snap
     second    on nodes that have nothing, with the hot list of the first
     set-up    the second, with --setup (built before by another job) and --ckpt-dir: all three come from the origin
 
-The checkpoint is fetched ahead, and not read. In each, a standby joins when all of the image is on all nodes. A figure is the bytes
-that left the origin, over the size of what was asked for; for the image, up to when the last node had all of it, before and after the
-standby. On a machine that is so busy that nodes stand still for seconds, they take each other for gone, and ask the origin.
+The checkpoint is fetched ahead, and not read. In each, a standby joins when all of the image is on all nodes. A figure is the
+bytes that left the origin, over the size of what was asked for; for the image, up to when the last node had all of it, before and
+after the standby. On a machine so busy that nodes stand still for seconds, they take each other for gone, and ask the origin.
 `--log` keeps what the origin noted. The last line of standard output is one JSON object.
 """
 

@@ -7,6 +7,7 @@ import http.client
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -179,6 +180,8 @@ def test_before_the_members_are_known_the_origin_is_asked(job: Job) -> None:
     node = job.node()
     assert node.read(0, 10) == job.data[:10]
     assert node.together.counts().members == 0
+    left_s = node.together.source.patience.left_s(0, Priority.DEMAND, time.monotonic() + 1000.0)
+    assert left_s == 60.0, "a later read of the same group waits for peers as long as any"
 
 
 def test_prefetching_may_wait_for_the_members_and_no_longer_than_agreed(job: Job) -> None:

@@ -146,6 +146,10 @@ class PeerSource:
         """Return a block's group."""
         return group_of(block, self._map.block_bytes)
 
+    def group_at(self, offset_bytes: int) -> int:
+        """Return the group of what lies there."""
+        return self.group(offset_bytes // self._map.block_bytes)
+
     def others_failed(self, group: int) -> None:
         """A peer says that owners before us did not give him a group: it is ours for a while."""
         self.patience.gave_up(group, self._clock())
@@ -310,3 +314,5 @@ class Origin:
             self._peers.origin_gave(well=False)
             raise
         self._peers.origin_gave(well=True)
+        # A read of another block of the group, long after, has its own time.
+        self._peers.patience.arrived(self._peers.group_at(offset_bytes))
