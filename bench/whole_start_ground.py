@@ -75,9 +75,7 @@ class Material:
     def _image(self) -> None:
         root = self.folder / "rootfs"
         shutil.rmtree(root, ignore_errors=True)
-        for part in ("bin", "etc", "proc", "sys", "dev", "tmp", "run", "root", "opt"):
-            (root / part).mkdir(parents=True)
-        _python(root / "opt/python")
+        begin_root(root)
         tools = self.folder / "tools"
         _run([sys.executable, "-m", "pip", "install", "-q", "--target", str(tools), "uv"])
         torch = f"torch=={metadata.version('torch').partition('+')[0]}"
@@ -105,19 +103,7 @@ class Material:
                 *packages,
             ]
         )
-        wanted = [os.path.realpath(sys.executable)]
-        for program in _PROGRAMS:
-            found = shutil.which(program)
-            assert found, program
-            shutil.copy(found, root / "bin" / program)
-            wanted.append(found)
-        wanted += [str(path) for path in (root / "opt/python/lib").rglob("*.so*")]
-        for library in {each for program in wanted for each in _libraries(program)}:
-            if not (root / library[1:]).exists() and "/opt/" not in library and "libpython" not in library:
-                (root / library[1:]).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(library, root / library[1:])
-        (root / "etc/environment").write_text("PATH=/opt/python/bin:/bin\nLD_LIBRARY_PATH=/opt/python/lib\n")
-        (root / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
+        finish_root(root)
         made = build(str(root), str(self.image), BuildOptions(compression="zstd"))
         say(f"image: {made.size_bytes >> 20} MiB")
         shutil.rmtree(root)
@@ -130,6 +116,30 @@ class Material:
         links = "".join(f'<a href="wheels/{path.name}">{path.name}</a><br>\n' for path in sorted(folder.iterdir()))
         (self.origin / "wheels.html").write_text(f"<!DOCTYPE html><html><body>\n{links}</body></html>\n")
         say(f"wheels: {sum(path.stat().st_size for path in folder.iterdir()) >> 20} MiB")
+
+
+def begin_root(root: Path) -> None:
+    """Make a root file system that has this interpreter at `PYTHON`, with its library, and nothing else."""
+    for part in ("bin", "etc", "proc", "sys", "dev", "tmp", "run", "root", "opt"):
+        (root / part).mkdir(parents=True)
+    _python(root / "opt/python")
+
+
+def finish_root(root: Path) -> None:
+    """Add a shell and some programs, and the libraries that all that is there needs."""
+    wanted = [os.path.realpath(sys.executable)]
+    for program in _PROGRAMS:
+        found = shutil.which(program)
+        assert found, program
+        shutil.copy(found, root / "bin" / program)
+        wanted.append(found)
+    wanted += [str(path) for path in (root / "opt/python/lib").rglob("*.so*")]
+    for library in {each for program in wanted for each in _libraries(program)}:
+        if not (root / library[1:]).exists() and "/opt/" not in library and "libpython" not in library:
+            (root / library[1:]).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(library, root / library[1:])
+    (root / "etc/environment").write_text("PATH=/opt/python/bin:/bin\nLD_LIBRARY_PATH=/opt/python/lib\n")
+    (root / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
 
 
 def save(kind: str, folder: str, nodes: int, checkpoint_bytes: int) -> None:

@@ -30,6 +30,8 @@ class HolderReady(msgspec.Struct, frozen=True, kw_only=True):
     in_user_namespace: bool = False
     control_path: str = ""
     """Socket of the block server; "": there is none."""
+    laid_control_path: str = ""
+    """The same for what is laid over an image."""
     env: tuple[str, ...] = ()
     """`NAME=VALUE` each: what the image wants its programs to have."""
     python: str = ""

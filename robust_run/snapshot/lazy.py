@@ -17,6 +17,7 @@ from robust_run.store.types import Store, StoreOptions
 
 if TYPE_CHECKING:
     from robust_run.prefetch.launch import Prepared
+    from robust_run.prefetch.peers.types import PeerOptions
 
 #: Smaller ones are brought as a whole: that takes no longer than a few reads that wait for each other.
 LEAST_BYTES = 16 << 20
@@ -56,18 +57,24 @@ def why_not(manifest: SnapshotManifest, *, remote: bool, cached: bool, least_byt
 
 
 def prepare(
-    store: Store, manifest: SnapshotManifest, cache: str, launch: str, machine: str, options: StoreOptions | None = None
+    store: Store,
+    manifest: SnapshotManifest,
+    cache: str,
+    launch: str,
+    machine: str,
+    options: StoreOptions | None = None,
+    peers: PeerOptions | None = None,
 ) -> Prepared:
     """Look at map, cache and hot list, and return what this launch fetches when. Starts nothing.
 
-    `launch`: fingerprint of the launch (`prefetch.record.fingerprint`). Raises `SnapshotRefused` for a map that is not the
-    manifest's; `RestoreRefused`, `StoreError` and the errors of `prefetch`.
+    `launch`: fingerprint of the launch (`prefetch.record.fingerprint`); `peers`: how nodes of the job share it. Raises
+    `SnapshotRefused` for a map that is not the manifest's; `RestoreRefused`, `StoreError` and the errors of `prefetch`.
     """
     from robust_run.prefetch import blockmap
     from robust_run.prefetch import launch as launching
 
     url = f"{store.url.rstrip('/')}/{catalog.image_path(manifest)}"
-    prepared = launching.prepare(url, cache, launch, machine, store_options=options)
+    prepared = launching.prepare(url, cache, launch, machine, store_options=options, peers=peers)
     if digest_of(blockmap.encode(prepared.block_map)) != manifest.blocks_sha256:
         raise SnapshotRefused(f"{url}: its block map is not the one of the manifest; build it again: --refresh-setup")
     if prepared.block_map.size_bytes != manifest.image_bytes:

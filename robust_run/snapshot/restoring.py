@@ -33,6 +33,7 @@ from robust_run.store.types import Store, StoreOptions
 if TYPE_CHECKING:
     from robust_run.prefetch.inside.handle import Inside
     from robust_run.prefetch.launch import Prepared
+    from robust_run.prefetch.peers.types import PeerOptions
 
 
 class RestoreOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +53,8 @@ class RestoreOptions(msgspec.Struct, frozen=True, kw_only=True):
     writable: bool = True
     """Whether workers may write to a mounted environment; it is in memory and ends with the job."""
     store_options: StoreOptions = StoreOptions()
+    peers: PeerOptions | None = None
+    """How nodes of a job share a lazy image; None: this one is alone."""
     limit_s: float = 600.0
 
 
@@ -169,7 +172,7 @@ class _Walk:
         try:
             prepared = lazy.prepare(
                 self._store, self._manifest, folder, self._options.launch, os.uname().machine,
-                self._options.store_options,
+                self._options.store_options, self._options.peers,
             )  # fmt: skip
             if not prepared.plan.served:
                 return None

@@ -363,3 +363,13 @@ def test_whatever_happens_every_wanted_block_comes_or_is_given_up(data: st.DataO
             lost += at.queue.late(at.now_s)
     assert at.queue.wake_s == float("inf")
     assert (at.queue.hot_left, at.queue.late(at.now_s + 1e6)) == (0, [])
+
+
+def test_a_second_request_is_made_later_where_all_requests_take_long() -> None:
+    health = Health(("origin",), FetchLimits(hedge_after_s=2.0))
+    assert health.late_after_s(0) == 2.0
+    health.came(0, 1, 0, 100.0, took_s=4.0)
+    assert health.late_after_s(0) == 12.0
+    for _ in range(50):
+        health.came(0, 1, 0, 100.0, took_s=0.1)
+    assert health.late_after_s(0) == 2.0

@@ -6,7 +6,8 @@ No packet is shaped: each reply is paced, so two of these on one machine do not 
         origin.fault = "wrong"
         get(origin.url + "train.sqsh")
 
-By itself: `python model_origin.py FOLDER PORT LATENCY_MS CONNECTION_MBPS LINK_MBPS [ADDRESS]` (0: unlimited).
+By itself: `python model_origin.py FOLDER PORT LATENCY_MS CONNECTION_MBPS LINK_MBPS [ADDRESS [LOG]]` (0: unlimited). LOG gets a
+line for each request that was answered with bytes: seconds, who asked, path, offset and size, between tabs.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ import re
 import socket
 import sys
 import threading
+import time
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TextIO
 from urllib.parse import quote, unquote
 
 Fault = Literal["silent", "stuck", "wrong", "error", "gone", "drop", "dribble"]
@@ -66,7 +68,9 @@ class ModelOrigin:
         link_bytes_per_s: float = 0.0,
         port: int = 0,
         host: str = "127.0.0.1",
+        log: TextIO | None = None,
     ) -> None:
+        self._log = log
         self._folder = os.path.realpath(folder)
         self._latency_s, self._connection_rate = latency_s, connection_bytes_per_s
         self._link = Link(link_bytes_per_s)
@@ -191,6 +195,9 @@ class ModelOrigin:
         if head.startswith(b"HEAD"):
             return
         self.asked.append(Asked(name, begin, end - begin))
+        if self._log is not None:
+            who = connection.getpeername()[0]
+            self._log.write(f"{time.monotonic():.3f}\t{who}\t{name}\t{begin}\t{end - begin}\n")
         if fault is not None:
             await self._send_badly(connection, os.pread(file, end - begin, begin), fault)
         else:
@@ -247,4 +254,5 @@ if __name__ == "__main__":
         link_bytes_per_s=link_mbps * 1e6,
         port=port,
         host=(sys.argv[6:] or ["127.0.0.1"])[0],
+        log=open(sys.argv[7], "a", buffering=1, encoding="utf-8") if sys.argv[7:] else None,  # noqa: SIM115 - as long as we run
     ).run()

@@ -23,6 +23,7 @@ from robust_run.launcher.model.actions import (
     OpenStore,
     Order,
     Say,
+    ShareBlocks,
     StartAttempt,
 )
 from robust_run.launcher.model.check_events import EndChecks, OpenPlace, RunChecks, TellFacts
@@ -155,7 +156,7 @@ class Agent:
 
     # --- orders ---
 
-    def obey(self, order: Order) -> None:
+    def obey(self, order: Order) -> None:  # noqa: C901 - the table of orders
         """Carry out an order. One that was heard before changes nothing, except that its outcome is reported again."""
         match order:
             case OpenStore():
@@ -174,6 +175,8 @@ class Agent:
                 self.parts.checkpoints.look(order)
             case MemoryPeers() | MemoryStrides() if self._memory is not None:
                 self._memory.obey(order)
+            case ShareBlocks():
+                self._node.workplace.meet(order.peers)
             case StageCode():
                 self.parts.codes.stage(order.tree)
             case TellFacts() | OpenPlace() | RunChecks() | EndChecks():

@@ -27,6 +27,7 @@ from robust_run.launcher.model.actions import (
     OpenStore,
     RecordIncident,
     Say,
+    ShareBlocks,
     StandstillOver,
     StartAttempt,
     WakeAt,
@@ -315,7 +316,7 @@ class Controller:
             case MemoryPeers(peers=peers):
                 for peer in peers:
                     self._outbox.send(peer.node, msgspec.structs.replace(action, peers=(peer,)))
-            case MemoryStrides(nodes=nodes):
+            case MemoryStrides(nodes=nodes) | ShareBlocks(nodes=nodes):
                 for node in nodes:
                     self._outbox.send(node, action)
             case Finish():

@@ -61,17 +61,34 @@ def _hold(state: JobState) -> list[Action]:
 def _wait(policy: CorePolicy, state: JobState, found: Gathering, now_s: float) -> list[Action]:
     """Look again when the wait is over, and say for what; not while nodes that were started together are just arriving."""
     until_s = found.until_s if found.until_s is not None else now_s
-    quiet_until_s = (state.gathering_since_s or 0.0) + ARRIVING_S
-    are_arriving = (
-        state.term == 1 and not state.layout and state.enough_since_s is None and state.usable == len(state.members)
-    )
-    is_quiet = not policy.many or (are_arriving and now_s < quiet_until_s)
-    if is_quiet and policy.many:
-        until_s = min(until_s, quiet_until_s)
+    is_quiet = are_arriving(policy, state, now_s)
+    if is_quiet:
+        until_s = min(until_s, _quiet_until_s(state))
     if state.deadline_at_s == until_s:
         return []
     state.deadline_at_s = until_s
-    return [WakeAt(until_s)] if is_quiet else [Say(text=found.reason), WakeAt(until_s)]
+    if is_quiet or not policy.many:
+        return [WakeAt(until_s)]
+    return [Say(text=found.reason), *_share_blocks(state), WakeAt(until_s)]
+
+
+def are_arriving(policy: CorePolicy, state: JobState, now_s: float) -> bool:
+    """Whether nodes that were started together may just be arriving, so that nothing is said of who is not there."""
+    is_first = state.term == 1 and not state.layout and state.enough_since_s is None
+    return policy.many and is_first and state.usable == len(state.members) and now_s < _quiet_until_s(state)
+
+
+def _quiet_until_s(state: JobState) -> float:
+    return (state.gathering_since_s or 0.0) + ARRIVING_S
+
+
+def _share_blocks(state: JobState) -> list[Action]:
+    """Nodes that wait for others share what they fetch meanwhile."""
+    if not any(member.info.blocks for member in state.members.values()):
+        return []
+    from robust_run.launcher.core import block_sharing
+
+    return [*block_sharing.waiting(state)]
 
 
 def _open(state: JobState, layout: tuple[Placement, ...]) -> list[Action]:
@@ -136,11 +153,17 @@ def forget_waits(state: JobState) -> None:
 
 def start(state: JobState) -> list[Action]:
     """Have all workers started, and nodes send copies of what they keep in memory to others, where keepers take them."""
-    if not state.memory_at:
-        return [start_order(state)]
-    from robust_run.launcher.core.resume import peers
+    order = start_order(state)
+    actions: list[Action] = [order]
+    if order.peers and len(state.members) > len(state.layout):
+        from robust_run.launcher.core import block_sharing
 
-    return [start_order(state), *peers.orders(state)]
+        actions += block_sharing.started(state)
+    if state.memory_at:
+        from robust_run.launcher.core.resume import peers
+
+        actions += peers.orders(state)
+    return actions
 
 
 def start_order(state: JobState, only: str = "") -> StartAttempt:

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from robust_run.launcher.core.attempts import end_attempt, try_to_gather
+from robust_run.launcher.core.attempts import are_arriving, end_attempt, try_to_gather
 from robust_run.launcher.core.membership import counts, evict, name_of, placement_of, ranks_of, recount
 from robust_run.launcher.core.state import CorePolicy, EndCause, Eviction, JobState, Member
 from robust_run.launcher.model.actions import Action, Dismiss, EndAttempt, HostEvicted, Say
@@ -32,7 +32,8 @@ def take(policy: CorePolicy, state: JobState, event: Event, now_s: float) -> lis
     match event:
         case NodeJoined():
             ends = _strayed(policy, state, event.node.id, event.attempt, now_s)
-            return ends + joined(policy, state, event, now_s)
+            follows = joined(policy, state, event, now_s)
+            return [*ends, *_share_blocks(policy, state, event, now_s), *follows]
         case NodeReturned():
             from robust_run.launcher.core import controller_recovery as away
 
@@ -59,6 +60,14 @@ def take(policy: CorePolicy, state: JobState, event: Event, now_s: float) -> lis
             return peers.take(state, event)
         case _:
             return None
+
+
+def _share_blocks(policy: CorePolicy, state: JobState, event: NodeJoined, now_s: float) -> list[Action]:
+    if not event.node.blocks or (state.phase == "gathering" and are_arriving(policy, state, now_s)):
+        return []
+    from robust_run.launcher.core import block_sharing
+
+    return [*block_sharing.joined(state, event.node.id)]
 
 
 def too_late(state: JobState, event: Event) -> list[Action]:

@@ -58,6 +58,15 @@ class StartAttempt(msgspec.Struct, frozen=True, tag="start_attempt", kw_only=Tru
     """It is a replay, over after so many optimizer steps of each rank; 0: it is none."""
 
 
+class ShareBlocks(msgspec.Struct, frozen=True, tag="share_blocks", kw_only=True):
+    """Get blocks of the job's image from other nodes from now on: these nodes are not in an attempt, or not yet."""
+
+    nodes: tuple[str, ...]
+    """Whom it is for."""
+    peers: tuple[str, ...]
+    """Where nodes give them, HOST:PORT each. Who is not among these gets blocks, and fetches none for others."""
+
+
 class EndAttempt(msgspec.Struct, frozen=True, tag="end_attempt", kw_only=True):
     """End every process of the attempt, escaped grandchildren included; then report `AttemptEnded`.
 
@@ -198,8 +207,9 @@ Action = (
     | LookForCheckpoints
     | MemoryPeers
     | MemoryStrides
+    | ShareBlocks
 )
 
 _OfAttempt = OpenStore | StartAttempt | EndAttempt | LookForCheckpoints | MemoryPeers | MemoryStrides
-Order = _OfAttempt | Dismiss | Say | JobEnds | Finish | Collect | KeepTraces | StageCode | CheckOrder
+Order = _OfAttempt | ShareBlocks | Dismiss | Say | JobEnds | Finish | Collect | KeepTraces | StageCode | CheckOrder
 """What an agent carries out: actions, and questions of the controller."""

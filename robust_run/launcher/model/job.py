@@ -261,7 +261,7 @@ class NodeInfo(msgspec.Struct, frozen=True, kw_only=True):
     candidate: str = ""
     """HOST:PORT where it would serve as controller; empty: it would not."""
     blocks: str = ""
-    """HOST:PORT where it gives blocks of the job's image to other nodes; empty: nowhere."""
+    """HOST:PORT where it gives blocks of the job's image to other nodes; after a comma, of its set-up. Empty: nowhere."""
     fetches: str = ""
     """HOST:PORT where it gives units of a checkpoint that it fetches ahead; empty: nowhere."""
     ckpt_dir: str = ""

@@ -38,7 +38,7 @@ Tell = Callable[[str, str], None]
 class Fetcher:
     """Serves reads of an image from its cache and its sources. Threads run from `start` to `stop`."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it works with, and who hears of it
         self,
         block_map: BlockMap,
         cache: Cache,
@@ -49,12 +49,13 @@ class Fetcher:
         tell: Tell = lambda _sentence, _about: None,
         note: Callable[[str], None] = lambda _sentence: None,
         takes_over: bool = False,
+        kind: str = IMAGE,
     ) -> None:
         """`sources`: in the order of preference, the origin usually last. `tell` hears, from a thread and before who reads
         does, that reads fail or wait for long, and why; `note` what is worth knowing and fails nothing. `takes_over`: the image
-        was served before.
+        was served before. `kind`: of what takes turns on this node (see `turn_table`).
         """
-        self._map, self._cache, self._sources = block_map, cache, tuple(sources)
+        self._map, self._cache, self._sources, self._kind = block_map, cache, tuple(sources), kind
         self._limits, self._clock, self._tell, self._note = limits, clock, tell, note
         self._present = cache.scan()
         self._here_before = self._present.count(1)
@@ -154,7 +155,7 @@ class Fetcher:
             to_come = left or self._present.count(0)
             done_bytes = self._present.count(1) * block_bytes
             table.say(
-                IMAGE,
+                self._kind,
                 Urgency.HOT if left else Urgency.REST,
                 done_bytes,
                 done_bytes + to_come * block_bytes,
@@ -162,7 +163,7 @@ class Fetcher:
                 is_over=is_over,
                 here_before_bytes=self._here_before * block_bytes,
             )
-            self._queue.most_prefetching = table.allowed(IMAGE, self._limits.width)
+            self._queue.most_prefetching = table.allowed(self._kind, self._limits.width)
             self._work.notify()
         return not self._stopping.is_set()
 

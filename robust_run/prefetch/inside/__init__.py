@@ -12,6 +12,6 @@ workers are gone, also if they were killed, nothing is mounted any more.
 
 from robust_run.prefetch.inside.binds import ordered
 from robust_run.prefetch.inside.handle import Begun, Inside, begin, start
-from robust_run.prefetch.inside.types import IMAGE, STAGE, Bind, InsidePlan, Laid
+from robust_run.prefetch.inside.types import IMAGE, STAGE, Bind, InsidePlan, Laid, LaidBlocks
 
-__all__ = ["IMAGE", "STAGE", "Begun", "Bind", "Inside", "InsidePlan", "Laid", "begin", "ordered", "start"]
+__all__ = ["IMAGE", "STAGE", "Begun", "Bind", "Inside", "InsidePlan", "Laid", "LaidBlocks", "begin", "ordered", "start"]

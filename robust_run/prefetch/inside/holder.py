@@ -24,9 +24,12 @@ from robust_run.prefetch.cache import Cache
 from robust_run.prefetch.errors import InsideFailed
 from robust_run.prefetch.inside import binds, environment, view
 from robust_run.prefetch.inside.troubles import Troubles
-from robust_run.prefetch.inside.types import IMAGE, STAGE, Bind, InsidePlan, Laid
+from robust_run.prefetch.inside.types import IMAGE, STAGE, Bind, InsidePlan, Laid, LaidBlocks
 from robust_run.prefetch.rules.mount_ladder import MountChoice, Need, choose
 from robust_run.prefetch.server.config import LARGEST_CONFIG_BYTES
+
+#: Where what is laid over an image is shown as a file, on the stage.
+_LAID_BLOCKS = "laid-blocks"
 
 
 @dataclass
@@ -35,6 +38,7 @@ class Holding:
 
     choice: MountChoice
     block_server: server.ServerHandle | None = None
+    laid_server: server.ServerHandle | None = None
     cache: Cache | None = None
     namespaces: list[int] = field(default_factory=list)
     """Descriptors: of the mount namespace, then of the user namespace if there is one."""
@@ -135,8 +139,8 @@ def _mount(plan: InsidePlan, holding: Holding, troubles: Troubles) -> None:
             on_lost=troubles.reads_failed,
             on_note=troubles.noted,
         )
-        holding.block_server.leave_device_to_keeper()
         troubles.serving(holding.block_server)
+        holding.block_server.leave_device_to_keeper()
         image, offset_bytes = holding.block_server.image_path, 0
     target = os.path.abspath(IMAGE)
     if holding.choice.rung == "kernel":
@@ -153,7 +157,9 @@ def _lay(laid: Laid, plan: InsidePlan, holding: Holding, troubles: Troubles) -> 
         raise InsideFailed(f"{plan.image_url}: a set-up cannot be laid over it: this kernel has no overlayfs for us")
     os.mkdir(view.LAID)
     target = os.path.abspath(view.LAID)
-    if holding.choice.rung == "unpack":
+    if laid.blocks is not None:
+        _lay_blocks(laid.blocks, plan, holding, troubles)
+    elif holding.choice.rung == "unpack":
         from robust_run.prefetch.mount import unpack
 
         os.rmdir(target)
@@ -165,6 +171,33 @@ def _lay(laid: Laid, plan: InsidePlan, holding: Holding, troubles: Troubles) -> 
         process = squashfs.by_squashfuse(tool, laid.path, target, limit_s=plan.limit_s)
         threading.Thread(target=troubles.reader_ended, args=(process.wait,), daemon=True).start()
     holding.below = view.lay(laid.layers, as_user=holding.choice.namespace == "user")
+
+
+def _lay_blocks(laid: LaidBlocks, plan: InsidePlan, holding: Holding, troubles: Troubles) -> None:
+    """Mount what a set-up changed before it is here."""
+    if holding.choice.rung == "unpack":
+        raise InsideFailed(f"{laid.image_url}: nothing can be mounted here before it is brought as a whole")
+    os.mkdir(_LAID_BLOCKS)
+    holding.laid_server = server.start(
+        laid.image_url,
+        laid.block_map,
+        laid.cache_root,
+        os.path.abspath(_LAID_BLOCKS),
+        hot=laid.hot,
+        options=laid.serve_options,
+        on_problem=troubles.happened,
+        on_lost=troubles.reads_failed,
+        on_note=troubles.noted,
+    )
+    troubles.serving(holding.laid_server)
+    holding.laid_server.leave_device_to_keeper()
+    image, target = holding.laid_server.image_path, os.path.abspath(view.LAID)
+    if holding.choice.rung == "kernel":
+        squashfs.by_kernel(image, target, limit_s=plan.limit_s)
+    else:
+        tool = squashfs.squashfuse_in(os.environ) or ""
+        process = squashfs.by_squashfuse(tool, image, target, limit_s=plan.limit_s)
+        threading.Thread(target=troubles.reader_ended, args=(process.wait,), daemon=True).start()
 
 
 def _show(plan: InsidePlan, holding: Holding, *, as_user: bool) -> HolderReady:
@@ -194,6 +227,7 @@ def _show(plan: InsidePlan, holding: Holding, *, as_user: bool) -> HolderReady:
         chosen=holding.choice.sentence(),
         in_user_namespace=as_user,
         control_path=holding.block_server.control_path if holding.block_server else "",
+        laid_control_path=holding.laid_server.control_path if holding.laid_server else "",
         env=env,
         python=python,
         mount_at=mount_at or "",
@@ -260,8 +294,9 @@ def hold(line: bytes, tell: Tell) -> HolderResult:
         return HolderResult(ready=HolderReady(failed=cause), exit_code=error.exit_code)
 
     def stop() -> None:  # it also keeps what is held: a cache that is in use is not pruned
-        if holding.block_server is not None:
-            holding.block_server.stop()
+        for each in (holding.laid_server, holding.block_server):
+            if each is not None:
+                each.stop()
 
     return HolderResult(ready=ready, namespaces=holding.namespaces, stop=stop)
 

@@ -24,18 +24,18 @@ class Troubles:
         self._tell = tell
         self._lock = threading.Lock()
         self._is_made = False
-        self._serving: server.ServerHandle | None = None
+        self._serving: list[server.ServerHandle] = []
         self._heard = threading.Event()
         self.lost = ""
         """Why reads failed while it was being made."""
 
     def serving(self, handle: server.ServerHandle) -> None:
-        """Have this server stopped when reads fail before the place is made."""
-        self._serving = handle
+        """Have this server stopped, with those before, when reads fail before the place is made."""
+        self._serving.append(handle)
 
     def happened(self, sentence: str) -> None:
         """The block server was replaced or given up."""
-        is_lost = self._serving is not None and self._serving.state == "failed"
+        is_lost = any(each.state == "failed" for each in self._serving)
         self._tell(Problem(sentence, is_lost=is_lost))
 
     def noted(self, sentence: str) -> None:
@@ -55,8 +55,9 @@ class Troubles:
             if not self._is_made:
                 self.lost = self.lost or sentence
                 self._heard.set()
-        if ends_the_making and self._serving is not None:
-            self._serving.stop()
+        if ends_the_making and self._serving:
+            for each in self._serving:
+                each.stop()
         elif not self.lost:
             self._tell(Problem(sentence))
 
@@ -65,7 +66,7 @@ class Troubles:
 
         The mount may fail before it is heard that a read did: who asks waits for that, a moment.
         """
-        if self._serving is not None:
+        if self._serving:
             self._heard.wait(HEARD_S)
         return self.lost
 

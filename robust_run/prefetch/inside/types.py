@@ -24,10 +24,22 @@ class Bind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Leave it out where the host has none."""
 
 
+class LaidBlocks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How changes to an image are shown that are not on this node yet. See `InsidePlan` for the names."""
+
+    image_url: str
+    block_map: BlockMap
+    cache_root: str
+    hot: tuple[BlockRun, ...] = ()
+    serve_options: ServeOptions = ServeOptions()
+
+
 class Laid(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Changes to an image that are seen as if they were part of it: a squashfs file of this node, verified."""
+    """Changes to an image that are seen as if they were part of it, in a squashfs file."""
 
     path: str
+    """Of one on this node, verified; "": `blocks` says where it is."""
+    blocks: LaidBlocks | None = None
     layers: tuple[str, ...]
     """Folders in it, the uppermost first. Each is the image's tree, as far as something of it is changed, or removed."""
 

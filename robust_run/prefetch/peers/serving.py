@@ -1,6 +1,6 @@
 """What a node gives its peers: ranges of the cache over HTTP, to who knows the job's token.
 
-What is not there is fetched first, where it is ours to fetch: who asks waits for that, a second or two at a time.
+What is not there is fetched first, where it is ours to fetch: who asks waits for that, a second at a time.
 Imports aiohttp, so it is imported by block servers that have peers, and not before they serve their own node.
 """
 
@@ -20,13 +20,14 @@ from robust_run.prefetch import blockmap
 from robust_run.prefetch.cache import Cache
 from robust_run.prefetch.fetching.reads import Answer
 from robust_run.prefetch.peers import source
+from robust_run.prefetch.peers.held import encoded
 from robust_run.prefetch.peers.source import PeerSource
-from robust_run.prefetch.peers.standing import Holders
+from robust_run.prefetch.peers.standing import Holders, blocks_in_group
 from robust_run.prefetch.peers.types import GROUP_BYTES, PeerOptions
 from robust_run.prefetch.rules.types import BlockMap
 
-#: How long one request waits for a fetch; less than the silence that ends it at the other side.
-_WAIT_S = 1.5
+#: How long one request waits for a fetch before it is promised; a third of the silence that ends it at the other side.
+_WAIT_S = 1.0
 #: How often the members are looked for within that: they come from another thread, which wakes no request.
 _LOOKS = 15
 #: A peer that takes longer to take what it asked for is hung up on.
@@ -37,7 +38,9 @@ _MOST_ANSWERS = 64
 _LARGEST_RANGE_BYTES = max(GROUP_BYTES, blockmap.LARGEST_BLOCK_BYTES)
 #: Requests that wait for a fetch.
 _MOST_WAITING = 4096
-_HEADER_BYTES = 4096
+_HEADER_BYTES = 8190
+#: Owners that may have failed who asks; a group has fewer.
+_MOST_FAILED = 16
 _KEEP_OPEN_S = 60.0
 #: What is being sent when it stops may still be sent for so long.
 _HANG_UP_S = 0.2
@@ -97,6 +100,7 @@ class PeerServer:
     async def _open(self) -> web.AppRunner:
         app = web.Application(client_max_size=0)
         app.router.add_get(f"/blocks/{blockmap.identity(self._map)}", self._give)
+        app.router.add_get(f"/held/{blockmap.identity(self._map)}", self._tell)
         runner = web.AppRunner(
             app,
             access_log=None,
@@ -110,35 +114,65 @@ class PeerServer:
         await web.SockSite(runner, self._listening, backlog=512).start()
         return runner
 
-    async def _give(self, request: web.Request) -> web.StreamResponse:
+    def _knows_token(self, request: web.Request) -> bool:
         said = request.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
-        if not hmac.compare_digest(said, self._expected):
+        return hmac.compare_digest(said, self._expected)
+
+    async def _tell(self, request: web.Request) -> web.StreamResponse:
+        """Say which groups are here."""
+        if not self._knows_token(request):
+            return web.Response(status=401)
+        wide, blocks = blocks_in_group(self._map.block_bytes), self._map.blocks
+
+        def has(group: int) -> bool:
+            return all(map(self._cache.have, range(group * wide, min(blocks, (group + 1) * wide))))
+
+        body = await asyncio.get_running_loop().run_in_executor(None, encoded, has, -(-blocks // wide))
+        return web.Response(status=200, body=body, content_type="application/octet-stream")
+
+    async def _give(self, request: web.Request) -> web.StreamResponse:
+        if not self._knows_token(request):
             return web.Response(status=401)
         begin, end = _range(request, self._map.size_bytes)
         if begin < 0:
             return web.Response(status=416)
-        asks, failed = _number(request.headers.get(source.FROM, "")), _numbers(request.headers.get(source.FAILED, ""))
+        asks = request.headers.get(source.FROM, "")
+        failed = request.headers.get(source.FAILED, "").split(",", _MOST_FAILED)[:_MOST_FAILED]
         blocks = range(begin // self._map.block_bytes, (end - 1) // self._map.block_bytes + 1)
         group = self._peers.group(blocks[0])
         if self._uploading >= self._most_uploads and source.HERE not in request.headers:
             holder = self._holders.somebody(group, but=asks)
             if holder is not None:
-                return web.Response(status=source.SENT_ON, headers={source.AT: str(holder)})
+                return web.Response(status=source.SENT_ON, headers={source.AT: holder})
         present = all(self._cache.have(block) for block in blocks)
-        if not present and not await self._know_members():
-            return web.Response(status=503)
-        if not present and not self._peers.is_ours(group, failed):
+        if not present and source.HELD in request.headers:
             return web.Response(status=404)
-        if not present and failed:
-            self._peers.others_failed(group)
-        # First they must be there, and only then is memory taken for them, for a few requests at once.
-        if not present and not await self._arrive([block * self._map.block_bytes for block in blocks]):
-            return web.Response(status=503)
+        if not present:
+            status, headers = await self._fetched(group, blocks, failed)
+            if status:
+                return web.Response(status=status, headers=headers)
         async with self._places:
             data = await self._data(begin, end - begin)
             if data is None:
                 return web.Response(status=503)
             return await self._send(request, begin, data, (group, asks))
+
+    async def _fetched(self, group: int, blocks: range, failed: Sequence[str]) -> tuple[int, dict[str, str]]:
+        """Have blocks fetched for a peer. Return 0, or the status that says why they are not here now, and its headers.
+
+        They are fetched also where it is not our turn, since who asks may know other members for a moment: then from whose it is.
+        """
+        if not await self._know_members():
+            return 503, {}
+        is_ours = self._peers.is_ours(group, failed)
+        if is_ours and not self._peers.origin_works:
+            return 502, {}
+        if is_ours and any(failed):
+            self._peers.others_failed(group)
+        # First they must be there, and only then is memory taken for them, for a few requests at once.
+        if await self._arrive([block * self._map.block_bytes for block in blocks]):
+            return 0, {}
+        return 503, {source.COMING: "1"} if is_ours and self._peers.origin_works else {}
 
     async def _know_members(self) -> bool:
         """Wait a moment for the members: who asks may have been told them before us."""
@@ -179,7 +213,7 @@ class PeerServer:
         except asyncio.TimeoutError:
             return None
 
-    async def _send(self, request: web.Request, begin: int, data: bytes, to: tuple[int, int]) -> web.StreamResponse:
+    async def _send(self, request: web.Request, begin: int, data: bytes, to: tuple[int, str]) -> web.StreamResponse:
         self._uploading += 1
         try:
             headers = {"Content-Range": f"bytes {begin}-{begin + len(data) - 1}/{self._map.size_bytes}"}
@@ -190,7 +224,7 @@ class PeerServer:
             self._uploading -= 1
         self.sent_bytes += len(data)
         group, asks = to
-        if 0 <= asks < self._peers.members:
+        if self._peers.is_member(asks):
             self._holders.gave(group, asks)
         return response
 
@@ -205,11 +239,3 @@ def _range(request: web.Request, size_bytes: int) -> tuple[int, int]:
     if begin is None or end is None or not 0 <= begin < end <= size_bytes or end - begin > _LARGEST_RANGE_BYTES:
         return -1, -1
     return begin, end
-
-
-def _number(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 7 else -1
-
-
-def _numbers(text: str) -> list[int]:
-    return [_number(part) for part in text.split(",")[:16]]

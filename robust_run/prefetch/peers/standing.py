@@ -38,21 +38,23 @@ class GroupOwners:
         ]
         self._count = max(1, min(origins, len(self.members)))
         self.owners = lru_cache(maxsize=1 << 16)(self._owners)
-        """(group) → its owners' indices in `members`, the first one first; () without members."""
+        """(group) → its owners, the first one first; () without members."""
 
-    def _owners(self, group: int) -> tuple[int, ...]:
+    def _owners(self, group: int) -> tuple[str, ...]:
         if not self.members:
             return ()
         key = group.to_bytes(8, "little")
         scored = (
             (hashlib.blake2b(seed + key, digest_size=8).digest(), index) for index, seed in enumerate(self._seeds)
         )
-        return tuple(index for _score, index in heapq.nlargest(self._count, scored))
+        return tuple(self.members[index] for _score, index in heapq.nlargest(self._count, scored))
 
 
 _FIRST_BACK_OFF_S, _LONGEST_BACK_OFF_S = 0.5, 30.0
 #: A group that no owner could give is fetched from the origin for so long.
 _ORIGIN_FOR_S = 30.0
+#: A group that is not demanded, and is promised again and again, is waited for so many times as long as without a word.
+_LONGEST_WAITS = 4
 _LATEST_HOLDERS = 8
 _MOST_GROUPS = 1 << 16
 
@@ -61,25 +63,25 @@ class Peers:
     """Which members are asked."""
 
     def __init__(self) -> None:
-        self._quiet_until_s: dict[int, float] = {}
-        self._failures: dict[int, int] = {}
+        self._quiet_until_s: dict[str, float] = {}
+        self._failures: dict[str, int] = {}
 
-    def may_ask(self, member: int, now_s: float) -> bool:
+    def may_ask(self, member: str, now_s: float) -> bool:
         """Whether it has not failed just now."""
         return self._quiet_until_s.get(member, 0.0) <= now_s
 
-    def failed(self, member: int, now_s: float) -> None:
+    def failed(self, member: str, now_s: float) -> None:
         """It gave nothing. It is left alone, longer each time; failures of requests that were under way together count once."""
         if self.may_ask(member, now_s):
             count = self._failures.get(member, 0)
             self._failures[member] = count + 1
             self._quiet_until_s[member] = now_s + min(_LONGEST_BACK_OFF_S, _FIRST_BACK_OFF_S * 2 ** min(count, 16))
 
-    def lied(self, member: int, now_s: float, for_s: float) -> None:
+    def lied(self, member: str, now_s: float, for_s: float) -> None:
         """It sent a wrong block."""
         self._quiet_until_s[member] = max(self._quiet_until_s.get(member, 0.0), now_s + for_s)
 
-    def worked(self, member: int) -> None:
+    def worked(self, member: str) -> None:
         """It gave what it was asked for."""
         self._failures.pop(member, None)
 
@@ -88,8 +90,15 @@ class GroupPatience:
     """Since when groups are waited for, and which are fetched from the origin because peers did not give them."""
 
     def __init__(self, demand_wait_s: float, wait_s: float) -> None:
-        self._limits_s = {Priority.DEMAND: demand_wait_s, Priority.HOT: wait_s, Priority.BACKGROUND: wait_s}
+        """For how long a peer may say nothing, for a group that a read waits for and for any other."""
+        longest_s = wait_s * _LONGEST_WAITS
+        self._limits_s = {
+            Priority.DEMAND: (demand_wait_s, max(demand_wait_s, wait_s)),
+            Priority.HOT: (wait_s, longest_s),
+            Priority.BACKGROUND: (wait_s, longest_s),
+        }
         self._since_s: dict[tuple[int, bool], float] = {}
+        self._promised_s: dict[int, float] = {}
         self._origin_until_s: dict[int, float] = {}
 
     def left_s(self, group: int, priority: Priority, now_s: float) -> float:
@@ -98,7 +107,13 @@ class GroupPatience:
             return 0.0
         # A demand starts anew: it may come long after the prefetch of its group.
         since_s = self._since_s.setdefault((group, priority == Priority.DEMAND), now_s)
-        return max(0.0, since_s + self._limits_s[priority] - now_s)
+        silent_s, longest_s = self._limits_s[priority]
+        heard_s = max(since_s, self._promised_s.get(group, since_s))
+        return max(0.0, min(heard_s + silent_s, since_s + longest_s) - now_s)
+
+    def promised(self, group: int, now_s: float) -> None:
+        """Who is to give it is fetching it. Where the origin is slow for all, to ask it as well only makes it slower."""
+        self._promised_s[group] = now_s
 
     def gave_up(self, group: int, now_s: float) -> None:
         """No owner gave it."""
@@ -108,23 +123,24 @@ class GroupPatience:
         """It came: the next wait for it starts anew."""
         self._since_s.pop((group, True), None)
         self._since_s.pop((group, False), None)
+        self._promised_s.pop(group, None)
 
 
 class Holders:
     """Who got a group from us, the latest few."""
 
     def __init__(self) -> None:
-        self._groups: OrderedDict[int, list[int]] = OrderedDict()
+        self._groups: OrderedDict[int, list[str]] = OrderedDict()
         self._turn = 0
 
-    def gave(self, group: int, member: int) -> None:
+    def gave(self, group: int, member: str) -> None:
         """A member got all that it asked for of a group."""
         held = [*(each for each in self._groups.pop(group, []) if each != member), member]
         self._groups[group] = held[-_LATEST_HOLDERS:]
         if len(self._groups) > _MOST_GROUPS:
             self._groups.popitem(last=False)
 
-    def somebody(self, group: int, but: int) -> int | None:
+    def somebody(self, group: int, but: str) -> str | None:
         """Return one of them, in turns; None where there is none but the one who asks."""
         held = [each for each in self._groups.get(group, ()) if each != but]
         self._turn += 1

@@ -40,36 +40,36 @@ class Together:
         self, block_map: BlockMap, options: PeerOptions, limits: FetchLimits, listening: socket.socket
     ) -> None:
         self._map, self._options, self._listening = block_map, options, listening
-        self._source = PeerSource(block_map, options, limits)
+        self.source = PeerSource(block_map, options, limits)
         self._sent_bytes: Callable[[], int] = lambda: 0
         self._stop: Callable[[], None] = lambda: None
 
     def sources(self, origin: BlockSource) -> Sequence[BlockSource]:
         """Return the sources of a server, the preferred first."""
-        return self._source, Origin(origin, self._source)
+        return self.source, Origin(origin, self.source)
 
     def meet(self, members: Sequence[str], own: str) -> int:
         """Share with these from now on; return how many they are."""
-        self._source.meet(members, own)
-        return self._source.members
+        self.source.meet(members, own)
+        return self.source.members
 
     def start(self, cache: Cache, read: Callable[[int, int, Answer], None]) -> None:
         """Give blocks from now on. `read`: see `Fetcher.read`."""
         from robust_run.prefetch.peers.serving import PeerServer
 
-        server = PeerServer(self._listening, self._map, cache, self._source, self._options, read)
+        server = PeerServer(self._listening, self._map, cache, self.source, self._options, read)
         self._sent_bytes = lambda: server.sent_bytes
         server.start()
         self._stop = server.stop
 
     def close(self) -> None:
         """Ask no peer any more, and give none anything. Once."""
-        self._source.close()
+        self.source.close()
         self._stop()
 
     def counts(self) -> PeerCounts:
         """Return what came of it so far."""
-        source = self._source
+        source = self.source
         return PeerCounts(
             port=self._listening.getsockname()[1],
             members=source.members,

@@ -26,8 +26,8 @@ class PeerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Which of them this node is."""
     origins: int = 2
     """At most so many nodes fetch a group from the origin while peers work as they should; one does unless it is slow."""
-    demand_wait_s: float = 2.0
-    """After this a block that a read waits for is fetched from the origin, whosever turn it is."""
+    demand_wait_s: float = 3.0
+    """After so long without a word a block that a read waits for is fetched from the origin, whosever turn it is."""
     wait_s: float = 15.0
     """The same for what is prefetched."""
     members_wait_s: float = 0.0

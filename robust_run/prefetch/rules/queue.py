@@ -1,8 +1,8 @@
 """What is fetched next, and from where. Pure: `next` and what happened go in with the time, a `FetchJob` or None comes out.
 
-Demand goes before hot, hot before background. A demand for a block that is being fetched joins that request, and after
-`hedge_after_s` asks a second time. A block that comes wrong, or not, is asked for elsewhere; a block that all who offer it
-failed at for good, `tries` times each, is given up.
+Demand goes before hot, hot before background. A demand for a block that is being fetched joins that request, and asks a second
+time after `hedge_after_s`, or later where all requests take long: more of them would take longer still. A block
+that comes wrong, or not, is asked for elsewhere; one that all who offer it failed at for good, `tries` times each, is given up.
 
 Prefetching begins with few small requests, and makes one more at once for each that came, up to the full width: all of them
 together from the first moment would share the link, and what the program reads first would come as late as what it reads last.
@@ -165,7 +165,7 @@ class FetchQueue:
         return None
 
     def _is_late(self, job: FetchJob, now_s: float) -> bool:
-        late_s = job.began_s + self._limits.hedge_after_s
+        late_s = job.began_s + self._health.late_after_s(job.source)
         self._wake_s = min(self._wake_s, late_s) if late_s > now_s else self._wake_s
         return late_s <= now_s
 
@@ -251,7 +251,7 @@ class FetchQueue:
         self.landed(job)
         self._came += 1
         self._patience.came(good_bytes)
-        self._health.came(job.source, good_bytes, len(wrong), now_s)
+        self._health.came(job.source, good_bytes, len(wrong), now_s, now_s - job.began_s)
         return self._again(
             job, wrong, f"{self._health.name(job.source)} sends wrong bytes{_STORE_AGAIN}", True, now_s, True
         )

@@ -11,6 +11,8 @@ from robust_run.prefetch.rules.types import FetchLimits, SourceCounts
 
 #: After the first failure a source is left alone this long, doubled with each one that follows at once.
 _FIRST_BACK_OFF_S = 0.1
+#: A request is late after so many times what requests took lately; each new one counts for this share of that.
+_LATE_TIMES, _NEWEST_SHARE = 3.0, 0.2
 #: A source is left alone for as long as it asks for (Retry-After), up to this.
 _LONGEST_ASKED_S = 20.0
 
@@ -26,6 +28,8 @@ class _Record(msgspec.Struct):
     good_bytes: int = 0
     wrong_blocks: int = 0
     failures: int = 0
+    took_s: float = 0.0
+    """Requests that came, lately and on average."""
 
 
 class Health:
@@ -44,9 +48,14 @@ class Health:
         """Whether it has lied lately: it is asked only where no other source has the block."""
         return self._records[source].shunned_until_s > now_s
 
-    def came(self, source: int, good_bytes: int, wrong_blocks: int, now_s: float) -> None:
-        """Note that a request gave bytes, and how many blocks of them were wrong."""
+    def late_after_s(self, source: int) -> float:
+        """Return after how long a request that a read waits for is made a second time."""
+        return max(self._limits.hedge_after_s, _LATE_TIMES * self._records[source].took_s)
+
+    def came(self, source: int, good_bytes: int, wrong_blocks: int, now_s: float, took_s: float = 0.0) -> None:
+        """Note that a request gave bytes, how many blocks of them were wrong, and how long it took."""
         record = self._records[source]
+        record.took_s += (took_s - record.took_s) * (_NEWEST_SHARE if record.requests else 1.0)
         record.requests += 1
         record.good_bytes += good_bytes
         record.wrong_blocks += wrong_blocks

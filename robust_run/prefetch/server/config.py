@@ -30,6 +30,8 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     background: Background = Background()
     peers: PeerOptions | None = None
     """Other nodes of the job, with whom blocks are shared; None: there are none."""
+    is_laid: bool = False
+    """Whether it is not the image, but the set-up that is laid over it: they take turns."""
     max_readahead_bytes: int = 128 << 10
     """What the kernel may read ahead. Small, or the record lists what no program needed (measured: 3.6 times too much)."""
     start_limit_s: float = 60.0

@@ -98,6 +98,7 @@ class BlockServer:
             tell=telling.trouble,
             note=telling.note,
             takes_over=self._takes_over,
+            kind=turn_table.SET_UP if config.options.is_laid else turn_table.IMAGE,
         )
         answers = Answers(self._map.size_bytes, os.geteuid(), os.getegid(), config.options.max_readahead_bytes)
         self._server = Server(config.device, self._shared, answers, self._fetcher.read)

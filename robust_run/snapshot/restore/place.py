@@ -128,6 +128,7 @@ class StagePlace:
                 on_problem=self._tell,
                 on_note=self._note,
             )
+            self.server.leave_device_to_keeper()
         return str(self.server.image_path)
 
     def _extracted(self) -> mounting.MountedSnapshot:

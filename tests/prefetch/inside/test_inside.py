@@ -197,6 +197,51 @@ def test_an_environment_whose_folder_may_not_be_made_lies_in_a_likeness_that_tak
     assert {"image", "missing", "refused", *os.listdir("/sys")} <= set(done.stdout.split())
 
 
+def test_who_reads_the_image_does_not_hold_what_serves_it(
+    image: tuple[str, BlockMap], tmp_path: Path, my_facts: KernelFacts
+) -> None:
+    """Killed with all others while it reads, it would hold up the end of its own read for ever."""
+    can(my_facts, "kernel" if my_facts.mount_namespace == "" else "userns")
+
+    def holds(task: str) -> bool:
+        folder = f"/proc/{made.pid}/task/{task}/fd"
+        return any(os.readlink(f"{folder}/{each}") == "/dev/fuse" for each in os.listdir(folder))
+
+    with place(plan(image, tmp_path)) as made:
+        found = {task: holds(task) for task in os.listdir(f"/proc/{made.pid}/task")}
+        assert not found.pop(str(made.pid))
+        assert any(found.values())
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+def test_what_is_laid_over_an_image_is_mounted_before_it_is_here(
+    image: tuple[str, BlockMap], tmp_path: Path, my_facts: KernelFacts, rung: Rung
+) -> None:
+    can(my_facts, rung)
+    (tmp_path / "changes/r0/etc").mkdir(parents=True)
+    (tmp_path / "changes/r0/etc/laid").write_text("laid over it\n")
+    (tmp_path / "store").mkdir()
+    path = tmp_path / "store/changes.sqsh"
+    build.build(str(tmp_path / "changes"), str(path), build.BuildOptions())
+    with ModelOrigin(tmp_path / "store") as origin:
+        blocks = inside.LaidBlocks(
+            image_url=f"{origin.url}changes.sqsh", block_map=blockmap.make(str(path)), cache_root=str(tmp_path / "laid")
+        )
+        wanted = plan(
+            image, tmp_path, rungs=(rung,), laid=inside.Laid(path="", layers=("r0",), blocks=blocks), writable="memory"
+        )
+        if rung == "unpack":
+            with pytest.raises(InsideFailed, match="brought as a whole"):
+                inside.start(wanted)
+            return
+        with place(wanted) as made:
+            done = run(made, "cat /etc/laid /etc/only-in-image; echo more > /etc/laid; cat /etc/laid", tmp_path)
+            assert made.ready.laid_control_path not in {"", made.ready.control_path}
+        assert done.stdout == "laid over it\nimage\nmore\n", done.stderr
+        assert origin.bytes_sent > 0
+    assert str(tmp_path) not in Path("/proc/self/mountinfo").read_text()
+
+
 def test_what_is_read_is_recorded_until_the_window_closes(
     image: tuple[str, BlockMap], tmp_path: Path, my_facts: KernelFacts
 ) -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from robust_run.clock import Clock
-from robust_run.errors import PlatformError, RobustRunError
+from robust_run.errors import PlatformError
 from robust_run.launcher.agent.places.own_package import library, moved
 from robust_run.launcher.agent.places.place import Hears, HeldPlace
 from robust_run.launcher.agent.thread_messages import write_report
@@ -18,7 +16,6 @@ from robust_run.launcher.model.job import JobSpec
 from robust_run.launcher.model.job_parts import ImageUse
 from robust_run.prefetch.inside import Inside
 from robust_run.prefetch.launch import Prepared
-from robust_run.prefetch.server import control
 from robust_run.prefetch.window import ImageStart
 
 if TYPE_CHECKING:
@@ -26,7 +23,6 @@ if TYPE_CHECKING:
 
 #: Variables that would put a launcher inside a worker into an image again.
 _OURS = ("ROBUST_IMAGE", "ROBUST_IMAGE_WRITABLE", "ROBUST_SETUP", "ROBUST_SETUP_FILE", "ROBUST_REFRESH_SETUP")
-_ASK_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -73,7 +69,6 @@ class ImagePlace(HeldPlace[MadeImage]):
         super().__init__(spec, f"image {image.url}", clock, say, start)
         self._cache = image.cache
         self.library = library(image.cache)
-        self._peers: tuple[str, ...] = ()
         self._brought: SetupBrought | None = None
         if brought is not None:
             from robust_run.launcher.agent.places.setup_place import snapshot_of
@@ -96,30 +91,6 @@ class ImagePlace(HeldPlace[MadeImage]):
         from robust_run.launcher.agent.places.setup_place import words_of
 
         return f"{made}; set-up {self._brought.plan.key.digest[:16]} in it: {words_of(self._brought)}"
-
-    @property
-    def block_port(self) -> int:  # type: ignore[override]
-        """See `HeldPlace`. Raises `ImageError`."""
-        if self._made.prepared.options.peers is None or not self._made.inside.ready.control_path:
-            return 0
-        status = self._made.inside.status()
-        return status.peers.port if status is not None and status.peers is not None else 0
-
-    def meet(self, peers: Sequence[str]) -> None:
-        """See `HeldPlace`."""
-        path, own = self._made.inside.ready.control_path, self.own
-        if len(peers) < 2 or not own or not path or tuple(peers) == self._peers:
-            return
-        self._peers = tuple(peers)
-
-        def tell() -> None:
-            with suppress(RobustRunError):  # blocks then come from the origin
-                control.ask(path, control.AskPeers(tuple(peers), own), control.Done, _ASK_S)
-
-        threading.Thread(target=tell, daemon=True).start()
-
-    def _forget_peers(self) -> None:
-        self._peers = ()
 
     @property
     def _python(self) -> str:

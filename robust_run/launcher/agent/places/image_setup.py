@@ -13,6 +13,7 @@ import msgspec
 
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError
+from robust_run.launcher.agent.places.block_peers import peers_of
 from robust_run.launcher.agent.places.image_place import ImagePlace, MadeImage
 from robust_run.launcher.agent.places.image_start import make_folders, plan_of, prepared_image
 from robust_run.launcher.agent.places.place import AnyPlace, Hears
@@ -22,8 +23,8 @@ from robust_run.launcher.agent.places.snapshot_news import News
 from robust_run.launcher.model.job import JobSpec
 from robust_run.prefetch import blockmap, inside
 from robust_run.prefetch.errors import InsideFailed
-from robust_run.prefetch.launch import Prepared
-from robust_run.snapshot import fetch, planning
+from robust_run.prefetch.launch import Prepared, is_remote_here
+from robust_run.snapshot import fetch, lazy, planning
 from robust_run.snapshot.building import BuildPlan
 from robust_run.snapshot.capture import in_image
 from robust_run.snapshot.capture.capturing import CACHES, CaptureSetup
@@ -53,8 +54,8 @@ class ImageSetupOpening(SetupOpening):
         """`run_folder`, `token`: see `image_start.open_image`."""
         assert spec.image is not None
         assert spec.setup is not None
-        super().__init__(spec, spec.setup, env, clock, say, news)
-        self._image, self._run_folder, self._token = spec.image, run_folder, token
+        super().__init__(spec, spec.setup, env, clock, say, news, token)
+        self._image, self._run_folder = spec.image, run_folder
         self._prepared: Prepared | None = None
         self._begun: list[inside.Begun] = []
         """A holder whose Python starts while the rest is found out."""
@@ -186,9 +187,12 @@ class ImageSetupOpening(SetupOpening):
     def _start(self, store: Store, manifest: SnapshotManifest, hears: Hears) -> MadeImage:
         assert self._prepared is not None
         cache = own_folder(os.path.join(self._use.cache, "snapshots"))
-        path = fetch.fetch(store, manifest, cache)
         (root,) = manifest.roots
         layers = (*(("r0",) if root.changed else ()), *(("w0",) if root.removed else ()))
+        made = self._lazily(store, manifest, cache, layers, hears)
+        if made is not None:
+            return MadeImage(made, self._prepared)
+        path = fetch.fetch(store, manifest, cache)
         laid = inside.Laid(path=path, layers=layers) if layers else None
         plan = msgspec.structs.replace(self._inside_plan(), laid=laid)
         try:
@@ -199,3 +203,30 @@ class ImageSetupOpening(SetupOpening):
             hears.note("the snapshot in the cache of this node was damaged, and was brought anew")
             made = inside.start(plan, on_problem=hears.trouble, on_note=hears.note)
         return MadeImage(made, self._prepared)
+
+    def _lazily(
+        self, store: Store, manifest: SnapshotManifest, cache: str, layers: tuple[str, ...], hears: Hears
+    ) -> inside.Inside | None:
+        """Mount what the set-up changed before it is here; nodes of a job share its blocks. None: it is brought as a whole."""
+        cached = fetch.is_sealed(fetch.cached_path(cache, manifest))
+        if not layers or lazy.why_not(manifest, remote=is_remote_here(store.url), cached=cached):
+            return None
+        try:
+            prepared = lazy.prepare(
+                store, manifest, self._use.cache, self._launch(), os.uname().machine,
+                peers=peers_of(self._token) if self._token else None,
+            )  # fmt: skip
+            if not prepared.plan.served:
+                return None
+            for problem in prepared.problems:
+                hears.note(problem)
+            blocks = inside.LaidBlocks(
+                image_url=prepared.image_url, block_map=prepared.block_map, cache_root=prepared.cache_root,
+                hot=prepared.plan.hot, serve_options=msgspec.structs.replace(prepared.options, is_laid=True),
+            )  # fmt: skip
+            laid = inside.Laid(path="", layers=layers, blocks=blocks)
+            plan = msgspec.structs.replace(self._inside_plan(), laid=laid)
+            return inside.start(plan, on_problem=hears.trouble, on_note=hears.note, begun=self._holder())
+        except PlatformError as error:
+            hears.note(f"the snapshot is brought as a whole: {error}")
+            return None

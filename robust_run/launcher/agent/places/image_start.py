@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError
 from robust_run.launcher.agent.interruptible import unless_interrupted
+from robust_run.launcher.agent.places.block_peers import peers_of
 from robust_run.launcher.agent.places.image_binds import binds_of, seen, users_binds
 from robust_run.launcher.agent.places.image_place import ImagePlace, MadeImage
 from robust_run.launcher.agent.places.own_package import own_binds
@@ -20,11 +21,7 @@ from robust_run.launcher.model.job_parts import ImageUse
 from robust_run.prefetch import belonging, inside
 from robust_run.prefetch.launch import Prepared, prepare
 from robust_run.prefetch.mount.warm import mounted_image
-from robust_run.prefetch.peers.types import PeerOptions, token_of
 from robust_run.store import turn_table
-
-#: How long nothing is fetched ahead while it is not known from which other nodes it could come.
-MEMBERS_WAIT_S = 10.0
 
 
 def open_image(
@@ -100,7 +97,7 @@ def make_folders(image: ImageUse, run_folder: str | None) -> None:
 
 def prepared_image(spec: JobSpec, image: ImageUse, say: Callable[[str], None], token: str) -> Prepared:
     """Return what this launch knows of its image. Raises RobustRunError."""
-    peers = _peers(token) if spec.many is not None else None
+    peers = peers_of(token) if spec.many is not None and token else None
     prepared = prepare(image.url, image.cache, launch_of(spec, "image"), os.uname().machine, peers=peers)
     for problem in prepared.problems:
         say(f"image {image.url}: {problem}")
@@ -110,11 +107,6 @@ def prepared_image(spec: JobSpec, image: ImageUse, say: Callable[[str], None], t
 def _close(unused: list[inside.Begun]) -> None:
     for each in unused:
         each.close()
-
-
-def _peers(token: str) -> PeerOptions | None:
-    """Return how blocks are shared; who they are shared with is known when the first attempt begins."""
-    return PeerOptions(token=token_of(token), members_wait_s=MEMBERS_WAIT_S) if token else None
 
 
 def plan_of(

@@ -25,6 +25,7 @@ from robust_run.launcher.agent.workers.process_tree import children
 from robust_run.launcher.model.job import JobSpec
 
 if TYPE_CHECKING:
+    from robust_run.launcher.agent.places.block_peers import Telling
     from robust_run.launcher.agent.places.read_ahead import Ahead
     from robust_run.prefetch.inside import Inside
     from robust_run.prefetch.launch import Prepared
@@ -106,8 +107,6 @@ class HeldPlace(ABC, Generic[MadeT]):
     """Manifest of the set-up that it has, for other nodes of the job; empty: none, or its commands were run on each node."""
     library = ""
     """Folder inside from which robust_run of this machine can be imported where the place has none; empty: there is none."""
-    block_port = 0
-    """Where other nodes of the job get blocks; 0: nowhere."""
 
     def __init__(
         self,
@@ -119,7 +118,9 @@ class HeldPlace(ABC, Generic[MadeT]):
     ) -> None:
         """`name`: for messages, "image URL". `start` makes the place, given who hears of it; what it raises is raised."""
         self.own = ""
-        """Where this node gives blocks, HOST:PORT as others reach it; empty: nowhere."""
+        """Where this node gives blocks, as others reach it (see `block_peers`); empty: nowhere."""
+        self._peers: tuple[str, ...] = ()
+        self._telling: Telling | None = None
         self.name = name
         self._spec = spec
         self._clock = clock
@@ -159,8 +160,27 @@ class HeldPlace(ABC, Generic[MadeT]):
     def report(self, path: str, start: ImageStart | None) -> None:
         """Write how the start was, as far as it is known; `start`: what was read of its image, once that is over."""
 
+    @property
+    def block_ports(self) -> tuple[int, ...]:
+        """Where other nodes of the job get blocks; see `block_peers`. Raises `ControlFailed`."""
+        made = self._made
+        if self._spec.many is None or made.inside is None:
+            return ()
+        from robust_run.launcher.agent.places.block_peers import ports_of
+
+        return ports_of(made.inside.ready)
+
     def meet(self, peers: Sequence[str]) -> None:
-        """Share blocks with these from now on, HOST:PORT each; this node is among them."""
+        """Share blocks with these from now on, see `block_peers`; where this node is not among them, it only gets some."""
+        inside = self._made.inside
+        if inside is None or not self.own or tuple(peers) == self._peers:
+            return
+        self._peers = tuple(peers)
+        if self._telling is None:
+            from robust_run.launcher.agent.places.block_peers import Telling
+
+            self._telling = Telling()
+        self._telling.tell(inside.ready, peers, self.own)
 
     @property
     def namespaces(self) -> tuple[int, ...]:
@@ -256,6 +276,7 @@ class HeldPlace(ABC, Generic[MadeT]):
 
     def _forget_peers(self) -> None:
         """Whom the lost place shared blocks with, the new one does not know."""
+        self._peers = ()
 
     def blame(self, finding: Finding | None, exit_code: int | None) -> Finding | None:
         """Return what a rank shows, with the place's trouble as the reason if it died of an input error after one."""

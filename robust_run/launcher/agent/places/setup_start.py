@@ -18,6 +18,7 @@ import msgspec
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError
 from robust_run.launcher.agent.interruptible import unless_interrupted
+from robust_run.launcher.agent.places.block_peers import peers_of
 from robust_run.launcher.agent.places.place import AnyPlace, Hears, OpenedPlace
 from robust_run.launcher.agent.places.setup_place import SetupBrought, SetupPlace
 from robust_run.launcher.agent.places.setup_progress import SetupProgress
@@ -44,14 +45,21 @@ _OF_THE_COMMANDS = ("command ", "file ", "folder ", "editable ", "variable ")
 
 
 def open_setup(
-    spec: JobSpec, env: Mapping[str, str], clock: Clock, say: Callable[[str], None], lifeline: int, news: News
+    spec: JobSpec,
+    env: Mapping[str, str],
+    clock: Clock,
+    say: Callable[[str], None],
+    lifeline: int,
+    news: News,
+    token: str = "",
 ) -> OpenedPlace:
     """Have the set-up done. Raises PlatformError, UserError, and `Interrupted` by a signal.
 
-    Ending signals must be held (see `guard.hold_signals`); `lifeline`: see `guard.run_guarded`.
+    Ending signals must be held (see `guard.hold_signals`); `lifeline`: see `guard.run_guarded`. `token`: the secret of a job of
+    several nodes, which then give each other what the store has.
     """
     assert spec.setup is not None
-    opening = SetupOpening(spec, spec.setup, env, clock, say, news)
+    opening = SetupOpening(spec, spec.setup, env, clock, say, news, token)
     return OpenedPlace(unless_interrupted(opening.open, spec, lifeline, "the set-up", opening.give_up), None)
 
 
@@ -86,8 +94,11 @@ class SetupOpening:
         clock: Clock,
         say: Callable[[str], None],
         news: News,
+        token: str,
     ) -> None:
+        """`token`: see `open_setup`."""
         self._spec, self._use, self._env, self._clock, self._say, self._news = spec, use, env, clock, say, news
+        self._token = token if spec.many is not None else ""
         self._progress = SetupProgress(clock, say)
         self._capture: building.Capture = capturing.capture
 
@@ -234,6 +245,7 @@ class SetupOpening:
             block_cache=self._use.cache,
             launch=self._launch(),
             rungs=LADDER if may_run else tuple(rung for rung in LADDER if rung != "commands"),
+            peers=peers_of(self._token) if self._token else None,
         )
         return restoring.restore(
             plan, manifest, store, options, on_output=self._progress.heard, on_problem=hears.trouble, on_note=hears.note

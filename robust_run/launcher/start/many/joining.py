@@ -62,7 +62,7 @@ class Joining:
         """`marks`: folder of what this node remembers of runs; empty: nothing is kept."""
         self.candidate: socket.socket | None = None
         """Where this node would serve as controller; the supervisor's as soon as it is in line."""
-        self.block_port = 0
+        self.block_ports: tuple[int, ...] = ()
         """Where this node gives blocks of the job's image; 0: nowhere."""
         self.fetch_port = 0
         """Where this node gives units of a checkpoint that it fetches ahead; 0: nowhere."""
@@ -250,7 +250,9 @@ class Joining:
             address=address,
             node_rank=many.node_rank,
             candidate=self._candidate_address(address),
-            blocks=spoken(address, self.block_port) if self.block_port else "",
+            blocks=",".join(
+                spoken(address, port) if port else "" for port in self.block_ports if any(self.block_ports)
+            ),
             fetches=spoken(address, self.fetch_port) if self.fetch_port else "",
             ckpt_dir=as_text(self._spec.ckpt_dir or ""),
             has_memory=self._spec.ckpt_memory is True,

@@ -86,13 +86,14 @@ def open_place(
         folder = spec.log_dir  # the run directory will be in it
         opened = open_image(spec, env, clock, folder, say, lifeline, token=token, news=news)
         if opened.place is not None:
-            joining.block_port = opened.place.block_port
+            joining.block_ports = opened.place.block_ports
     else:
         from robust_run.launcher.agent.places.setup_start import open_setup
 
         assert news is not None
-        opened = open_setup(spec, env, clock, say, lifeline, news)
+        opened = open_setup(spec, env, clock, say, lifeline, news, token)
         assert opened.place is not None
+        joining.block_ports = opened.place.block_ports
     if opened.place is not None:
         joining.setup = opened.place.snapshot
     return opened
