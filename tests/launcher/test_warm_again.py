@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from robust_run.clock import SystemClock
@@ -19,7 +20,7 @@ from robust_run.launcher.agent.workers.environment import RankPlace
 from robust_run.launcher.agent.workers.starter import WARM_REPLACEMENTS, Starter, StartPlan
 from robust_run.launcher.agent.workers.workers import ChildSetup
 from robust_run.launcher.model.code_events import CodeUse
-from robust_run.launcher.model.job import JobSpec, OutputStreams
+from robust_run.launcher.model.job import JobSpec, ManyNodes, OutputStreams
 from robust_run.launcher.records.run_directory import RunDirectory
 
 TORCH, LATE = ("torch", "torch.distributed"), ("torch._dynamo",)
@@ -55,10 +56,10 @@ class PlayedStarter:
         pass
 
 
-def node_of(folder: Path) -> tuple[Node, PlayedStarter]:
+def node_of(folder: Path, spec: JobSpec = SPEC) -> tuple[Node, PlayedStarter]:
     made = RunDirectory(str(folder / "run"), str(folder / "run"))
     router = SimpleNamespace(open_rank=lambda *_: SimpleNamespace(close=lambda: None), say=lambda _: None)
-    node = Node(SPEC, {}, SystemClock(), made, router, lambda *_: None, lambda _: None, ())  # type: ignore[arg-type]
+    node = Node(spec, {}, SystemClock(), made, router, lambda *_: None, lambda _: None, ())  # type: ignore[arg-type]
     played = node.starter = PlayedStarter()  # type: ignore[assignment]
     return node, played  # type: ignore[return-value]
 
@@ -84,6 +85,28 @@ def test_after_an_update_of_variables_what_workers_import_is_learned_anew(tmp_pa
     node.forget_warm()
     assert runs(node, 3, ("torch",))
     assert starter.told[2:] == [()], "what it imported before the update is not what it imports now"
+
+
+def test_a_node_that_stands_by_learns_what_the_node_of_rank_0_imports(tmp_path: Path) -> None:
+    many = msgspec.structs.replace(SPEC, many=ManyNodes(host="127.0.0.1", port=1), preload_auto=True)
+    (node, _), (standby, told) = (node_of(tmp_path, spec=many) for _ in range(2))
+    standby.learn_from_others()
+    assert told.told == [], "nothing is known"
+    assert runs(node, 0, ("torch", "numpy", "their_own", *LATE))
+    standby.learn_from_others()
+    standby.learn_from_others()
+    assert told.told == [("numpy", *LATE)], "once, and nothing that is not known to be harmless"
+    assert not runs(standby, 1, ()), "it is known"
+
+
+def test_after_an_update_a_node_that_stands_by_learns_from_its_own_workers_alone(tmp_path: Path) -> None:
+    many = msgspec.structs.replace(SPEC, many=ManyNodes(host="127.0.0.1", port=1), preload_auto=True)
+    (node, _), (standby, told) = (node_of(tmp_path, spec=many) for _ in range(2))
+    assert runs(node, 0, ("torch", *LATE))
+    standby.forget_warm()
+    standby.learn_from_others()
+    assert told.told == []
+    assert runs(standby, 1, ("torch",))
 
 
 class PlayedProcesses:

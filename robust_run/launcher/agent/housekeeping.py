@@ -48,6 +48,8 @@ class Housekeeping:
             self._prepare(attempt, rounds)
         elif attempt is None and agent.exit_code is None and node.spec.many is not None:
             node.warm_up()
+            if rounds % ORPHAN_ROUNDS == 0:
+                node.learn_from_others()
 
     def _tell_what_is_fetched(self) -> None:
         """Say what is fetched while ranks start, if anything is."""

@@ -107,6 +107,7 @@ class Node:
         self._first_rank = 0
         self._warm_launched = False
         self._modules_file = _ask_again(spec)
+        self._may_learn_from_others = True
         self._code: NodeCode | None = None
         self.has_told_of_grace = False
         """Whether it was said in this job that ranks used up --restart-grace."""
@@ -193,7 +194,7 @@ class Node:
 
         What they import without harm may have changed with it, so the next attempt lists that anew.
         """
-        self._warm_launched = False
+        self._warm_launched = self._may_learn_from_others = False
         self._modules_file = _ask_again(self.spec)
         self.starter.drop_warm()
 
@@ -340,6 +341,19 @@ class Node:
         chosen = self._to_preload()
         if chosen is not None and self.starter.preload(chosen):
             self._modules_file = None
+            if self.spec.many is not None and self._first_rank == 0:
+                from robust_run.launcher.agent.warm import known
+
+                known.publish(self.run_directory.modules, chosen)
+
+    def learn_from_others(self) -> None:
+        """Have the warm process of a node that stands by import the same, where nodes share the run directory."""
+        if self._modules_file == "" and self._may_learn_from_others:
+            from robust_run.launcher.agent.warm import known
+
+            chosen = known.to_preload(self.run_directory.modules, everything=self.spec.preload_auto)
+            if chosen is not None and self.starter.preload(chosen):
+                self._modules_file = None
 
     def _to_preload(self) -> tuple[str, ...] | None:
         """Return what the warm process is still to be told to import; None while that is not known, or nothing is asked."""

@@ -163,6 +163,11 @@ class RunDirectory:
         """Path of the list of modules that a rank had imported by its first step, if it was asked for."""
         return f"{self.steps_file(attempt, rank)}.modules"
 
+    @property
+    def modules(self) -> str:
+        """Path of the list of modules that warm processes of all nodes may import, as the node of rank 0 has found."""
+        return os.path.join(self.path, "modules")
+
     def start_of(self, what: str) -> str:
         """Path of how the start of this node was: what of its image or environment was known, read ahead, waited for."""
         return os.path.join(self.path, what, f"{os.uname().nodename}.json")
