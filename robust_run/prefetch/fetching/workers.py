@@ -144,17 +144,21 @@ class Fetcher:
             self._queue.background(min(width, self._limits.width), bytes_per_s, self._clock())
             self._work.notify()
 
-    def take_turn(self, table: TurnTable) -> bool:
-        """Say what is fetched, and let go first what is needed sooner. False: it was stopped."""
+    def take_turn(self, table: TurnTable, name: str = IMAGE, *, is_all_waited_for: bool = False) -> bool:
+        """Say what is fetched, and let go first what is needed sooner. False: it was stopped.
+
+        `name`: what people call it. `is_all_waited_for`: the whole image, although no read asks for it.
+        """
         with self._lock:
-            left, is_waited_for = self._queue.hot_left, self._queue.is_waited_for
-            is_over = not (left or is_waited_for or self._queue.in_background)
+            left, is_waited_for = self._queue.hot_left, self._queue.is_waited_for or is_all_waited_for
+            missing = self._present.count(0)
+            is_over = not (left or is_waited_for or (self._queue.in_background and missing))
             block_bytes = self._map.block_bytes
             # As soon as the hot ones are here, the rest of the image is what is to come.
-            to_come = left or self._present.count(0)
+            to_come = left or missing
             done_bytes = self._present.count(1) * block_bytes
             table.say(
-                IMAGE,
+                name,
                 Urgency.HOT if left else Urgency.REST,
                 done_bytes,
                 done_bytes + to_come * block_bytes,
@@ -162,7 +166,7 @@ class Fetcher:
                 is_over=is_over,
                 here_before_bytes=self._here_before * block_bytes,
             )
-            self._queue.most_prefetching = table.allowed(IMAGE, self._limits.width)
+            self._queue.most_prefetching = table.allowed(name, self._limits.width)
             self._work.notify()
         return not self._stopping.is_set()
 

@@ -124,13 +124,16 @@ class BlockServer:
         self._fetcher.prefetch(self._config.hot)
         background = self._told.background or self._config.options.background
         self._fetcher.background(background.width, background.bytes_per_s)
-        turn_table.take_turns(self._fetcher.take_turn)
+        turns, what = turn_table.opened(), self._config.options.what
+        turn_table.take_turns(lambda table: self._fetcher.take_turn(table, what), turns)
         if self._together is not None:
             # What it imports takes a while, and this node's own reads go first; peers that ask meanwhile wait a moment.
             threading.Thread(target=self._together.start, args=(self._cache, self._fetcher.read), daemon=True).start()
         threading.Thread(target=self._wait_for_keeper, daemon=True).start()
         threading.Thread(target=self._wait_for_unmount, daemon=True).start()
         self._leave.wait()
+        if turns is not None:
+            self._fetcher.take_turn(turns, what)  # what came last is told of, too
         self._fetcher.stop(limit_s=1.0)
 
     def _say_late(self) -> None:

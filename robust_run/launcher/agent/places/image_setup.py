@@ -34,6 +34,7 @@ from robust_run.snapshot.platforms import ImageFacts, gpu_class
 from robust_run.snapshot.restore.unpacked import own_folder
 from robust_run.snapshot.roots import is_within
 from robust_run.snapshot.rules.types import SnapshotManifest
+from robust_run.store import turn_table
 from robust_run.store.types import Store
 
 
@@ -62,6 +63,7 @@ class ImageSetupOpening(SetupOpening):
 
     def open(self) -> AnyPlace:
         """See `SetupOpening`."""
+        turn_table.begin()  # the commands' image is fetched by a child of the holder, which must know of it
         self._begun.append(inside.begin())
         try:
             return super().open()
