@@ -203,7 +203,8 @@ def test_what_cannot_be_set_up_in_an_image_is_said_before_anything_starts(
     image = bare_image(folder, images, without) if without else images / "root.sqsh"
     if mistake == "nowhere to keep it":
         (folder / "store").write_text("this is no folder")
-    code, job = run(folder, *options(folder, image, command), script(folder, LOOK), env=environment(folder))
+    beside = ("--ckpt-dir", f"http://127.0.0.1:{unused_port()}/ckpt")  # which is looked at while that is found out
+    code, job = run(folder, *options(folder, image, command), *beside, script(folder, LOOK), env=environment(folder))
     assert (code in (1, 2), job.out) == (True, "")
     last = job.err.splitlines()[-1]
     assert last.startswith("robust-run: ")
