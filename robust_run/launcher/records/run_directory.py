@@ -204,9 +204,7 @@ class RunDirectory:
         return relative if len(relative) < len(path) else path
 
     def remove_unused(self) -> None:
-        """Remove it where nothing was started, and nothing is in it but what keeps it out of commits, and an empty log of what was
-        begun beside.
-        """
+        """Remove it where nothing was started: it holds what keeps it out of commits, and maybe an empty log."""
         with suppress(OSError):
             files = set(os.listdir(self.path))
             if files <= {_IGNORE, os.path.basename(self.store_log)} and not _has_content(self.store_log):
