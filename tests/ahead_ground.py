@@ -59,9 +59,10 @@ class Ground:
         peer: FromPeer | None = None,
         is_ours: Callable[[int], bool] = lambda _: True,
         belongs: list[int] | None = None,
+        plan: rules.FetchPlan | None = None,
     ) -> Fetcher:
         """Return what fetches into it."""
-        plan = rules.plan(self.table.sizes, share or rules.Share(), room_bytes, belongs)
+        plan = plan or rules.plan(self.table.sizes, share or rules.Share(), room_bytes, belongs)
         return Fetcher(area, self.layouts, self.targets, plan, rules.Pace(None), peer, is_ours)
 
     def read(self, environment: dict[str, str]) -> dict[str, bytes]:

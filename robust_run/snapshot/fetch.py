@@ -173,11 +173,14 @@ def _turn(size_bytes: int) -> Iterator[Callable[[int], None]]:
     def add(more_bytes: int) -> None:
         came[0] += more_bytes
 
-    turn_table.take_turns(look)
+    table = turn_table.opened()
+    turn_table.take_turns(look, table)
     try:
         yield add
     finally:
         is_over.set()
+        if table is not None:
+            look(table)  # what came last is told of, too
 
 
 def _both(first: Callable[[int], None] | None, second: Callable[[int], None]) -> Callable[[int], None]:

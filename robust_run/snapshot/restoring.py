@@ -27,6 +27,7 @@ from robust_run.snapshot.restored import RestoredEnvironment
 from robust_run.snapshot.rules import manifest as manifests
 from robust_run.snapshot.rules import restore_ladder as ladder
 from robust_run.snapshot.rules.types import SnapshotManifest
+from robust_run.store import turn_table
 from robust_run.store.errors import StoreError
 from robust_run.store.types import Store, StoreOptions
 
@@ -300,5 +301,5 @@ def _encoded(prepared: Prepared) -> msgspec.Raw:
 
     return msgspec.Raw(msgspec.json.encode(InsidePlan(
         image_url=prepared.image_url, block_map=prepared.block_map, cache_root=prepared.cache_root,
-        hot=prepared.plan.hot, serve_options=prepared.options,
+        hot=prepared.plan.hot, serve_options=msgspec.structs.replace(prepared.options, what=turn_table.SET_UP),
     )))  # fmt: skip

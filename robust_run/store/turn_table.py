@@ -59,6 +59,8 @@ class TurnTable:
         self._clock = clock
         self._spans: dict[str, tuple[float, float, int]] = {}
         """Of what is said here: when it began, when something came last, and how much had come by then."""
+        self._came_before: dict[str, int] = {}
+        """What processes before this one have fetched of the same, such as those in which a set-up is built in an image."""
         descriptor = os.open(place, os.O_RDWR | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
             self._map = mmap.mmap(descriptor, _TABLE_BYTES)
@@ -77,14 +79,22 @@ class TurnTable:
         here_before_bytes: int = 0,
     ) -> None:
         """Say what is fetched here; again at least every second. `here_before_bytes`: of `done_bytes`, what need not come."""
-        now_s, came_bytes = self._clock(), max(0, done_bytes - here_before_bytes)
-        began_s, moved_s, had_bytes = self._spans.get(name, (now_s, now_s, 0))
+        now_s = self._clock()
+        if name not in self._spans:
+            self._spans[name] = self._said_before(name) or (now_s, now_s, 0)
+            self._came_before[name] = self._spans[name][-1]
+        came_bytes = self._came_before[name] + max(0, done_bytes - here_before_bytes)
+        began_s, moved_s, had_bytes = self._spans[name]
         moved_s = now_s if came_bytes > had_bytes else moved_s
         self._spans[name] = began_s, moved_s, came_bytes
         said = (urgency + 1, is_waited_for, is_over, done_bytes, total_bytes, came_bytes, now_s, began_s, moved_s)
         row = _ROW.pack(*said)
         at = _NAMES.index(name) * _ROW_BYTES
         self._map[at : at + _ROW.size] = row
+
+    def _said_before(self, name: str) -> tuple[float, float, int] | None:
+        before = next((each for each in self.all() if each.name == name and each.came_bytes), None)
+        return (before.began_s, before.moved_s, before.came_bytes) if before is not None else None
 
     def all(self) -> list[Fetching]:
         """Return what all of them have said last."""

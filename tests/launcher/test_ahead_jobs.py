@@ -6,13 +6,16 @@ import os
 import signal
 from pathlib import Path
 
+import msgspec
 import pytest
 from counting_server import Counting, counting_server
 from jobs import Job, run, running, script, unused_port, wait_for
 from made_checkpoints import make_checkpoint
 
 from robust_run.ckpt_io.ahead.taking import VARIABLE
-from robust_run.launcher.agent.checkpoint_ahead import LOOKING, next_step
+from robust_run.launcher.agent.checkpoint_ahead import LOOKING, AssumedShare, next_step
+from robust_run.launcher.agent.checkpoint_early import assumed_share, is_wanted
+from robust_run.launcher.model.job import ImageUse, JobSpec, ManyNodes, OutputStreams
 from robust_run.launcher.model.resume_events import ResumePoint
 
 MIB = 1 << 20
@@ -110,6 +113,10 @@ def test_it_can_be_switched_off(tmp_path: Path) -> None:
         assert sent_in_all(server) > 1.9
 
 
+SPEC = JobSpec(
+    argv=("python", "train.py"), script="train.py", is_python=True, nproc=8, run_id="run", rdzv_id="run", log_dir="/runs",
+    streams=OutputStreams(redirects=(), tee=(), shown=()), ckpt_dir="hdfs://nn/run",
+)  # fmt: skip
 AT_URL = ResumePoint(source="storage", uuid="a", step=7, name="step-7")
 URL = "hdfs://nn/run/step-7"
 
@@ -137,16 +144,37 @@ def test_what_is_fetched_is_what_the_attempt_starts_from(
     assert next_step(running_now, point, url) == step
 
 
-def test_nodes_share_so_that_it_leaves_the_store_once_for_all_of_them(tmp_path: Path) -> None:
+def test_a_node_knows_its_share_before_it_meets_the_others_where_the_layout_is_fixed() -> None:
+    def share(**more: object) -> AssumedShare | None:
+        facts = {"fewest": 4, "most": 4, "host": "n0", "port": 1, "node_rank": 2, **more}
+        return assumed_share(msgspec.structs.replace(SPEC, many=msgspec.convert(facts, ManyNodes)))
+
+    assert share() == AssumedShare(own=2, nodes=4, nproc=8)
+    assert share(standby=1) == share(), "one more node waits"
+    assert share(node_rank=4, standby=1) is None, "this one does"
+    assert share(node_rank=None) is None
+    assert share(fewest=2) is None
+    assert assumed_share(SPEC) is None, "a node that is alone"
+    alone, image = SPEC, ImageUse(url="a.sqsh", cache="/cache")
+    assert [is_wanted(each) for each in (alone, msgspec.structs.replace(alone, image=image))] == [False, True]
+
+
+@pytest.mark.parametrize("is_placed", [False, True])
+def test_nodes_share_so_that_it_leaves_the_store_once_for_all_of_them(tmp_path: Path, is_placed: bool) -> None:
+    """A node that was told its place among a fixed number fetches what falls to it before it meets the others."""
     make_checkpoint([tmp_path / "ckpt" / "step-7"], CONTENT, step=7)
     words = ("--nnodes", "2", "--rdzv-endpoint", f"127.0.0.1:{unused_port()}", "--rdzv-id", "shared")
     words += ("--rdzv-conf", "keep_alive_max_attempt=30", "--no-warm")
+    ranks = [("--node-rank", str(rank)) if is_placed else () for rank in range(2)]
     env = {"ROBUST_TOKEN": "a token that both nodes know"}
     with counting_server(tmp_path) as server:
         words += ("--ckpt-dir", f"{server.url}/ckpt", script(tmp_path, TRAIN.replace("3 if attempt == 0 else 0", "0")))
-        with running(tmp_path, *words, env=env) as one, running(tmp_path, *words, env=env) as other:
-            assert [one.finish(), other.finish()] == [0, 0], one.err + other.err
-            one.assert_nothing_left()
-            other.assert_nothing_left()
+        with running(tmp_path, *ranks[0], *words, env=env) as one:
+            if is_placed:
+                wait_for(lambda: sent_in_all(server) >= 1.0, "the first node's part, which is all of so little")
+            with running(tmp_path, *ranks[1], *words, env=env) as other:
+                assert [one.finish(), other.finish()] == [0, 0], one.err + other.err
+                one.assert_nothing_left()
+                other.assert_nothing_left()
         assert (one.out + other.out).count(f"loaded 0 {digest()}") == 2
         assert 1.0 <= sent_in_all(server) < 1.1

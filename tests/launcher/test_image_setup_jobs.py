@@ -14,18 +14,22 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import msgspec
 import pytest
+from counting_server import counting_server
 from jobs import PATIENT, Job, kill, run, running, script, unused_port, wait_for
 from servers.model_origin import ModelOrigin
 from snapshot.packages import make_wheel
 
 from robust_run.launcher.records.memory_folders import remove_dead_memory
 from robust_run.prefetch.image import build
+from robust_run.report.startup.types import Startup
 from tests.launcher.image_ground import loops_on, make_environment_image, needs_images, root_image_of_run
 from tests.launcher.setup_ground import needs_setups
 from tests.prefetch.inside.rootfs import NOBODY, ordinary_user
 from tests.prefetch.private_mounts import fuse_for_root_alone
 
+BLOCK_BYTES = 1 << 20
 TOKEN = "a token that all nodes know"
 #: Says what a worker finds: the package, where it is, the image's own file, the attempt.
 LOOK = """
@@ -91,15 +95,28 @@ def report_of(job: Job) -> dict[str, object]:
     return dict(json.loads(path.read_text()))
 
 
+def fetched(job: Job) -> dict[tuple[str, int], int]:
+    """Return bytes by what was fetched, and the attempt that was so started: the rows of the waterfall."""
+    startup = msgspec.json.decode((job.run_dir / "startup.json").read_bytes(), type=Startup)
+    return {
+        (row.fetch.what, attempt.attempt): row.fetch.size_bytes
+        for attempt in startup.attempts
+        for row in attempt.fetched
+    }
+
+
 def seen(version: str, attempt: int, place: str = PLACE) -> str:
     return f"{version} {place}/site-packages/tiny/__init__.py True {attempt}\n"
 
 
 def test_it_is_installed_once_and_laid_over_the_image_for_every_attempt(folder: Path, images: Path) -> None:
-    with ModelOrigin(images, latency_s=0.005) as origin:
+    whole = (images / "root.sqsh").stat().st_size
+    with ModelOrigin(images, latency_s=0.005) as origin, counting_server(folder) as server:
         given = (*options(folder, f"{origin.url}root.sqsh"), "--nproc-per-node", "2", script(folder, FAILS_ONCE))
-        said = [run(folder, *given, env=environment(folder)) for _ in range(2)]
-        whole = (images / "root.sqsh").stat().st_size
+        said = [run(folder, *given, env=environment(folder))]
+        shutil.rmtree(folder / "cache/snapshots")  # as on a node that has the image and has yet to get the set-up
+        near, far = str(folder / "store"), f"{server.url}/store"
+        said.append(run(folder, *(far if each == near else each for each in given), env=environment(folder)))
         assert origin.bytes_sent < 1.1 * whole, "what was fetched for the commands is not fetched for the workers"
     for code, job in said:
         assert code == 0, job.err
@@ -107,6 +124,11 @@ def test_it_is_installed_once_and_laid_over_the_image_for_every_attempt(folder: 
         assert job.out.count(seen("1", 1)) == 2, "a restart enters the same place"
     assert runs(folder) == 1
     assert ["1 package, built here" in job.err for _, job in said] == [True, False]
+    first, second = (fetched(job) for _, job in said)
+    assert {what for what, _attempt in first} == {"image"}
+    assert 0 < first["image", 0] <= sum(first.values()) < 1.1 * whole + BLOCK_BYTES, "commands and workers, together"
+    assert second["set-up", 0] == next(folder.glob("store/*/*.sqsh")).stat().st_size
+    assert ("set-up", 1) not in second, "a restart fetches nothing"
     reports = [report_of(job) for _, job in said]
     assert [each["was_built"] for each in reports] == [True, False]
     assert reports[0]["key"] == reports[1]["key"]
@@ -181,7 +203,8 @@ def test_what_cannot_be_set_up_in_an_image_is_said_before_anything_starts(
     image = bare_image(folder, images, without) if without else images / "root.sqsh"
     if mistake == "nowhere to keep it":
         (folder / "store").write_text("this is no folder")
-    code, job = run(folder, *options(folder, image, command), script(folder, LOOK), env=environment(folder))
+    beside = ("--ckpt-dir", f"http://127.0.0.1:{unused_port()}/ckpt")  # which is looked at while that is found out
+    code, job = run(folder, *options(folder, image, command), *beside, script(folder, LOOK), env=environment(folder))
     assert (code in (1, 2), job.out) == (True, "")
     last = job.err.splitlines()[-1]
     assert last.startswith("robust-run: ")

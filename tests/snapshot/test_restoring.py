@@ -15,6 +15,7 @@ from typing import NamedTuple
 import msgspec
 import pytest
 from counting_server import counting_server
+from jobs import wait_for
 from prefetch.private_mounts import give_fuse_to_all, privately
 from snapshot.environments import LOOK, TREE, Environment, check_look, needs_squashfs_tools
 from snapshot.made import key_of, snapshot_of, some_files
@@ -27,6 +28,7 @@ from robust_run.snapshot.errors import RestoreRefused, SetupFailed, SnapshotRefu
 from robust_run.snapshot.restore import in_place
 from robust_run.snapshot.rules.restore_ladder import Rung
 from robust_run.snapshot.rules.types import SnapshotManifest
+from robust_run.store import turn_table
 from robust_run.store.opening import open_store
 from robust_run.store.types import Store
 
@@ -121,11 +123,20 @@ def test_workers_write_to_memory_or_not_at_all(built: Built, tmp_path: Path, wri
     assert not os.path.exists(place)
 
 
-def test_a_lazy_image_is_mounted_before_it_is_here(built: Built, tmp_path: Path) -> None:
+def names_of_what_came() -> list[str]:
+    table = turn_table.opened()
+    assert table is not None
+    return [each.name for each in table.all() if each.came_bytes]
+
+
+def test_a_lazy_image_is_mounted_before_it_is_here(
+    built: Built, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Over HTTP: only what is read is brought; a block map that is not the manifest's is refused, and the image brought whole."""
     environment = built.environment
     folder = Path(built.store.url.removeprefix("file://"))
     problems: list[str] = []
+    monkeypatch.setenv(turn_table.VARIABLE, turn_table.begin({}))
     with counting_server(folder) as server:
         remote = open_store(server.url)
         settings = options(tmp_path, "mount", "userns", block_cache=str(tmp_path / "blocks"), least_lazy_bytes=0)
@@ -139,6 +150,9 @@ def test_a_lazy_image_is_mounted_before_it_is_here(built: Built, tmp_path: Path)
             assert done.returncode == 0, done.stderr
             check_look(environment, json.loads(done.stdout))
             assert restored.inside is not None and restored.inside.touches()[0]
+            wait_for(
+                lambda: turn_table.SET_UP in names_of_what_came(), "what is fetched, under the name that people know"
+            )
         assert not (tmp_path / "node/images").exists()
 
         foreign = msgspec.structs.replace(built.manifest, blocks_sha256="0" * 64)

@@ -120,6 +120,19 @@ def test_the_table_keeps_from_when_to_when_something_came() -> None:
     assert (row.began_s, row.moved_s, row.seen_s, row.came_bytes, row.done_bytes) == (6.0, 8.0, 9.0, 50, 150)
 
 
+def test_what_several_processes_fetch_of_the_same_one_after_another_is_one_row(tmp_path: Path) -> None:
+    """A set-up is built in an image, which then another process shows to the workers."""
+    place, at_s = tmp_path / "table", [5.0]
+    place.write_bytes(bytes(4096))
+    for now_s, done, before in ((6.0, 0, 0), (7.0, 80, 0), (8.0, 80, 80), (9.0, 100, 80), (10.0, 100, 100)):
+        at_s[0] = now_s
+        if before == done:  # one begins: so much is here already
+            process = TurnTable(str(place), clock=lambda: at_s[0])
+        process.say(IMAGE, Urgency.REST, done, 100, here_before_bytes=before)
+    (row,) = process.all()
+    assert (row.came_bytes, row.done_bytes, row.began_s, row.moved_s, row.seen_s) == (100, 100, 6.0, 9.0, 10.0)
+
+
 @pytest.mark.parametrize("place", ["", "/nowhere", "/dev/null", "/proc/self/fd/99999"])
 def test_without_a_table_everybody_goes_on_alone(place: str) -> None:
     assert turn_table.opened(place) is None

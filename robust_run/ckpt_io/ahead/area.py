@@ -20,6 +20,7 @@ from array import array
 from collections.abc import Sequence
 from contextlib import suppress
 
+from robust_run.ckpt_io.ahead.words import BACKLOG, SOCKET_ENDING
 from robust_run.ckpt_io.rules.layout import FileLayout
 
 #: What has become of a unit: not here yet, being fetched, here, and: it will not come.
@@ -29,8 +30,7 @@ _MAGIC = b"rrahead1"
 _HEAD = struct.Struct("<8s64sQQ")
 """Magic, what tells the manifest, units, length of the file."""
 _CAME = struct.Struct("<Q")
-SOCKET_ENDING = ".sock"
-_BACKLOG, _ASK_S = 512, 5.0
+_ASK_S = 5.0
 _CAME_AT, _PAGE_BYTES, _ALIGNED = 512, 4096, 64
 
 
@@ -182,7 +182,7 @@ def counter(path: str) -> socket.socket:
     listening = socket.socket(socket.AF_UNIX)
     try:
         listening.bind(path)
-        listening.listen(_BACKLOG)
+        listening.listen(BACKLOG)
     except BaseException:
         listening.close()
         raise

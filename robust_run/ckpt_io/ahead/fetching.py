@@ -52,8 +52,10 @@ class Fetcher:
         for number in plan.later:
             self._later.setdefault(area.table.files[number], []).append(number)
         self._running = 0
-        self._asking, self._most_asking = 0, 1
-        """How many units other nodes are asked for, and may be."""
+        self._is_first = plan.is_first
+        self._asking: set[int] = set()
+        """Units that other nodes are asked for."""
+        self._most_asking = 1
         self._lock = threading.Lock()
         self._pacing = threading.Lock()
         self._cursor = 0
@@ -72,9 +74,26 @@ class Fetcher:
         except Cancelled:
             return
 
+    def go_on(self, plan: rules.FetchPlan, from_peer: FromPeer | None, is_ours: Callable[[int], bool]) -> None:
+        """Go on with another plan, and others to ask; what is here stays."""
+        with self._lock:
+            self._from_peer, self._is_ours = from_peer, is_ours
+            self._order, self._cursor, self._later = list(plan.order), 0, {}
+            for number in plan.later:
+                self._later.setdefault(self._area.table.files[number], []).append(number)
+            for number in plan.left_out:
+                if self._area.states[number] == ABSENT:
+                    self._area.states[number] = OFF
+            self._is_first = False
+
     @property
     def is_over(self) -> bool:
-        """Whether all that was planned so far is here, or has failed: more only comes if it is wanted."""
+        """Whether all that was planned is here, or has failed: more only comes if it is wanted."""
+        return not self._is_first and self.is_idle
+
+    @property
+    def is_idle(self) -> bool:
+        """The same of what was planned so far."""
         with self._lock:
             return self._cursor >= len(self._order) and not self._running
 
@@ -99,7 +118,8 @@ class Fetcher:
                 if number is not None:
                     self._area.states[number] = COMING
                     self._running += 1
-                    self._asking += not self._is_ours(number)
+                    if not self._is_ours(number):
+                        self._asking.add(number)
                     return number
             if not is_left:
                 return None
@@ -109,7 +129,7 @@ class Fetcher:
     def _choice(self) -> tuple[int | None, bool]:
         """Return the next unit, and whether any are left."""
         number, is_left = self._wanted()
-        is_left = is_left or bool(self._later)
+        is_left = is_left or bool(self._later) or self._is_first
         if number is None and self._running >= self.most:
             return None, is_left or self._cursor < len(self._order)
         while number is None and self._cursor < len(self._order):
@@ -137,7 +157,7 @@ class Fetcher:
         return None, is_left
 
     def _may_fetch(self, number: int) -> bool:
-        return self._asking < self._most_asking or self._is_ours(number)
+        return len(self._asking) < self._most_asking or self._is_ours(number)
 
     # --- one unit
 
@@ -161,7 +181,7 @@ class Fetcher:
             is_given = self._from_peer is not None and self._from_peer(number, view)
         finally:
             with self._lock:
-                self._asking -= not self._is_ours(number)
+                self._asking.discard(number)
         return is_given and self._is_right(number, view)
 
     def _from_store(self, number: int, view: memoryview) -> None:

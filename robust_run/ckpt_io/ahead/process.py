@@ -15,6 +15,7 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from contextlib import closing
 from typing import NoReturn
 
@@ -31,6 +32,8 @@ _NICE = 10
 _TELL_S = 1.0
 _MOST_THREADS, _LEAST_THREADS = 16, 4
 _LINE_BYTES = 1 << 20
+#: What was begun before anybody knew who reads it is let go after so long: a node that stands by may never be told.
+_UNTOLD_S = 600.0
 
 
 def command(control: int, memory: int, listening: int | None) -> tuple[str, ...]:
@@ -92,15 +95,17 @@ class _Fetching:
         self._news = FetchNews(began_s=time.monotonic())
         self._deciding = threading.Lock()
         self._told: FetchOrder | None = None
+        self._is_told = threading.Event()
         self._uuid = "" if order.is_folder else order.uuid
         """Of what it was decided to fetch."""
 
     def is_told(self, order: FetchOrder) -> None:
         """The attempt starts from this. If it was decided otherwise, all of this was in vain: readers use the store."""
         with self._deciding:
-            self._told = order
             if self._uuid not in ("", order.uuid):
                 os._exit(0)
+            self._told = msgspec.structs.replace(order, limit_bytes=self._order.limit_bytes)
+            self._is_told.set()
 
     def _decided(self, newest: FetchOrder | None) -> FetchOrder:
         """Return what is fetched: what was told meanwhile, else the newest. Where there is neither the process ends: the job
@@ -108,7 +113,7 @@ class _Fetching:
         """
         with self._deciding:
             if self._told is not None:
-                newest = msgspec.structs.replace(self._order, url=self._told.url, uuid=self._told.uuid, is_folder=False)
+                newest = self._told
             if newest is None:
                 os._exit(0)
             self._uuid = newest.uuid
@@ -131,51 +136,46 @@ class _Fetching:
             os._exit(1)
 
     def _fetch(self, memory: int, listening: int) -> None:
-        from robust_run.ckpt_io import address
-        from robust_run.ckpt_io.ahead.area import Area, UnitTable, hand_out, mark_of
-        from robust_run.ckpt_io.ahead.belonging import belonging
-        from robust_run.ckpt_io.ahead.fetching import Fetcher
-        from robust_run.ckpt_io.ahead.peers import PeerServer, PeerUnits, place_of
-        from robust_run.ckpt_io.errors import Replaced
-        from robust_run.ckpt_io.finding import find_manifest
-        from robust_run.ckpt_io.memory import budget, node_memory
-        from robust_run.ckpt_io.rules import manifest as manifests
-        from robust_run.ckpt_io.targets import Targets
-        from robust_run.store.opening import open_store
+        from robust_run.ckpt_io.ahead.opened import OpenedCheckpoint
 
         order = self._order if not self._order.is_folder else self._decided(_newest(self._order))
-        if order.hands_out >= 0:
-            hand_out(socket.socket(fileno=order.hands_out), memory)
-        where = address.parse(order.url)
-        primary = open_store(where.url)
-        found = find_manifest(where, primary, open_store)
-        if order.uuid and found.manifest.uuid != order.uuid:
-            raise Replaced(order.url)
-        self._tell(uuid=found.manifest.uuid)
-        layouts = manifests.layouts(found.manifest)
-        table = UnitTable(layouts)
-        area = Area(memory, table, found.header)
-        room = budget.room(node_memory.read(), order.limit_bytes, 0).bytes
-        share = rules.Share(order.own, max(1, len(order.peers)))
-        belongs = belonging(found.manifest, table, order.ranks, order.world_size)
-        plan = rules.plan(table.sizes, share, room, belongs)
-        peers = None
-        place = place_of(mark_of(found.header))
-        if len(order.peers) > 1:
-            peers = PeerUnits(place, order.peers, order.own, order.key, table.sizes, belongs=belongs)
-        with closing(Targets(where, found, primary, open_store)) as targets:
-            fetcher = Fetcher(area, layouts, targets, plan, self._pace)
-            if peers is not None:
-                fetcher = Fetcher(area, layouts, targets, plan, self._pace, peers.take, peers.is_ours)
-            if peers is not None and listening >= 0:
-                listens = socket.socket(fileno=listening)
-                PeerServer(listens, area, place, order.key, fetcher.wait_for, peers.is_ours).start()
+        if not order.is_assumed:
+            self._hand_out(memory)
+        opened = OpenedCheckpoint(order, memory, listening)
+        self._tell(uuid=opened.manifest.uuid)
+        with closing(opened.targets) as targets:
+            fetcher, plan = opened.fetcher(order, self._pace)
             self._news = msgspec.structs.replace(
-                self._news, total_bytes=table.total_bytes, planned_bytes=plan.planned_bytes
+                self._news, total_bytes=opened.table.total_bytes, planned_bytes=plan.planned_bytes
             )
-            threads = min(_most_threads(), targets.threads) * (2 if peers is not None else 1)
-            self._take_turns(fetcher, plan.planned_bytes, threads)
-            self._run(fetcher, area, threads)
+            asks_others = order.is_assumed or len(order.peers) > 1
+            threads = min(_most_threads(), targets.threads) * (2 if asks_others else 1)
+            self._take_turns(fetcher, threads)
+
+            def go_on(told: FetchOrder) -> None:
+                plan = opened.go_on(told, fetcher)
+                self._news = msgspec.structs.replace(self._news, planned_bytes=plan.planned_bytes)
+                self._hand_out(memory)
+
+            if order.is_assumed:
+                threading.Thread(target=self._wait_to_be_told, args=(go_on,), daemon=True).start()
+            self._run(fetcher, opened.area, threads)
+
+    def _hand_out(self, memory: int) -> None:
+        from robust_run.ckpt_io.ahead.area import hand_out
+
+        if self._order.hands_out >= 0:
+            hand_out(socket.socket(fileno=self._order.hands_out), memory)
+
+    def _wait_to_be_told(self, go_on: Callable[[FetchOrder], None]) -> None:
+        """Go on with what an attempt needs as soon as that is known."""
+        if not self._is_told.wait(_UNTOLD_S) or self._told is None:
+            os._exit(0)
+        try:
+            go_on(self._told)
+        except BaseException as error:
+            self._tell(is_over=True, trouble=f"{type(error).__name__}: {error}")
+            os._exit(1)
 
     def _run(self, fetcher: Fetcher, area: Area, threads: int) -> NoReturn:
         work = threading.Thread(target=fetcher.run, args=(threads,), daemon=True)
@@ -189,7 +189,7 @@ class _Fetching:
             time.sleep(_TELL_S)
             self._watch(fetcher, area)
 
-    def _take_turns(self, fetcher: Fetcher, planned_bytes: int, threads: int) -> None:
+    def _take_turns(self, fetcher: Fetcher, threads: int) -> None:
         """Let go first what is needed sooner."""
         from robust_run.store import turn_table
         from robust_run.store.turns import Urgency
@@ -199,9 +199,9 @@ class _Fetching:
                 turn_table.CHECKPOINT,
                 Urgency.CHECKPOINT,
                 fetcher.have_bytes,
-                planned_bytes,
+                self._news.planned_bytes,
                 is_waited_for=fetcher.is_waited_for,
-                is_over=self._news.is_over,
+                is_over=self._news.is_over or fetcher.is_idle,
             )
             fetcher.most = table.allowed(turn_table.CHECKPOINT, threads)
             return not self._news.is_over
@@ -236,9 +236,11 @@ class _Fetching:
         )
 
     def _tell(self, **said: object) -> None:
-        news = msgspec.structs.replace(self._news, at_s=time.monotonic(), **said)
-        if msgspec.structs.replace(news, at_s=0.0) == msgspec.structs.replace(self._news, at_s=0.0):
+        news = msgspec.structs.replace(self._news, **said)
+        if news == self._news:
             return
+        if news.have_bytes > self._news.have_bytes:
+            news = msgspec.structs.replace(news, at_s=time.monotonic())
         self._news = news
         with contextlib.suppress(OSError):
             self._agent.sendall(msgspec.json.encode(news) + b"\n")

@@ -33,6 +33,8 @@ class FetchPlan(msgspec.Struct, frozen=True):
     planned_bytes: int
     later: tuple[int, ...] = ()
     """Those that another node reads: they come if they are wanted here, too."""
+    is_first: bool = False
+    """Another one follows, when it is known who shares."""
 
 
 def stripes(sizes: Sequence[int]) -> list[int]:
@@ -82,6 +84,22 @@ def plan(sizes: Sequence[int], share: Share, room_bytes: int | None, belongs: Se
         planned = taken if at < len(first) else planned
     cut = min(room, len(first))
     return FetchPlan(tuple(ordered[:cut]), tuple(ordered[room:]), planned, tuple(ordered[cut:room]))
+
+
+def early(
+    sizes: Sequence[int], share: Share, room_bytes: int | None, belongs: Sequence[int] | None = None
+) -> FetchPlan:
+    """Return what this node fetches before nodes can ask each other: what falls to it alone among `share`. See `plan`."""
+    found, planned = [], 0
+    for number, home in enumerate(homes(sizes, belongs)):
+        is_others = belongs is not None and belongs[number] not in (EVERYBODYS, share.own)
+        if is_others or owner(home, share.nodes) != share.own:
+            continue
+        if room_bytes is not None and planned + sizes[number] > room_bytes:
+            break
+        found.append(number)
+        planned += sizes[number]
+    return FetchPlan(tuple(found), (), planned, is_first=True)
 
 
 class Pace:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
+#: Of a socket at which readers get the memory, and so many may wait there.
+SOCKET_ENDING, BACKLOG = ".sock", 512
+
 
 class FetchOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """What to fetch: told once."""
+    """What to fetch: told once, or a second time when an attempt begins that it was fetched for."""
 
     url: str
     """Of the checkpoint."""
@@ -29,6 +32,10 @@ class FetchOrder(msgspec.Struct, frozen=True, kw_only=True):
     world_size: int = 0
     key: str = ""
     """Who does not know it gets nothing from this node."""
+    is_assumed: bool = False
+    """`own`, `ranks` and `world_size` are what the job's options promise. Until they are told, with who shares, only what falls
+    to this node is fetched: so nodes fetch one checkpoint together, and not one each.
+    """
 
 
 class FetchPace(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +57,7 @@ class FetchNews(msgspec.Struct, frozen=True, kw_only=True):
     began_s: float = 0.0
     """Of the monotonic clock."""
     at_s: float = 0.0
+    """When it was seen that more had come."""
     is_waited_for: bool = False
     """A reader waits for a unit."""
     is_over: bool = False

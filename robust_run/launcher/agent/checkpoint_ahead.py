@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
-from robust_run.ckpt_io.ahead.words import FetchNews, FetchOrder, FetchPace
+from robust_run.ckpt_io.ahead.words import BACKLOG, SOCKET_ENDING, FetchNews, FetchOrder, FetchPace
 from robust_run.errors import RobustRunError
 from robust_run.launcher.agent.checkpoint_sharing import CheckpointSharing
 from robust_run.launcher.model.actions import StartAttempt
@@ -53,6 +53,16 @@ class Readers(NamedTuple):
 
 
 NOBODY = Readers()
+
+
+class AssumedShare(NamedTuple):
+    """A node among several, as the job's options have it before they have met."""
+
+    own: int
+    nodes: int
+    nproc: int
+    has_place: bool = False
+    """Its ranks run in an image or set-up."""
 
 
 def readers_of(order: StartAttempt) -> Readers:
@@ -103,8 +113,15 @@ class CheckpointAhead:
         self._came = bytearray()
         self._uuid = self._place = ""
         self._has_said = False
+        self._is_untold = False
+        """What is fetched was begun before an attempt was told what it starts from."""
+        self._unbound: socket.socket | None = None
         self.news: FetchNews | None = None
         """The newest of what is fetched, or of what was fetched last; None: nothing ever was."""
+
+    def settle(self, sharing: CheckpointSharing | None, folder: str) -> None:
+        """This node has a part in a job: with whom it shares, and the folder that `__init__` tells of."""
+        self._sharing, self._folder = sharing, folder or self._folder
 
     def attach(self, listen: Listen) -> None:
         """Hear how it goes as it does, from now on."""
@@ -112,32 +129,67 @@ class CheckpointAhead:
         if self._socket is not None:
             listen(self._socket, self._read)
 
-    def begin_early(self, folder: str) -> None:
-        """Begin the newest checkpoint of a folder, a URL: before an attempt is told what it starts from."""
+    def begin_early(self, folder: str, assumed: AssumedShare | None = None, port: int = -1) -> None:
+        """Begin the newest checkpoint of a folder, a URL: before an attempt is told what it starts from.
+
+        `assumed`: of a node of several, which can be asked at `port`, a listening descriptor, when it knows the others.
+        """
         limit_bytes, rate_bytes_s = self._limit_bytes, self._rate_bytes_s
         order = FetchOrder(url=folder, uuid="", is_folder=True, limit_bytes=limit_bytes, rate_bytes_s=rate_bytes_s)
-        self._open(order, -1)
+        self._is_untold = True
+        if assumed is None:
+            self._open(order, -1)
+            return
+        ranks = tuple((each * assumed.nproc, assumed.nproc) for each in range(assumed.nodes))
+        order = msgspec.structs.replace(
+            order, is_assumed=True, own=assumed.own, ranks=ranks, world_size=assumed.nodes * assumed.nproc
+        )
+        if assumed.has_place:
+            self._unbound = socket.socket(socket.AF_UNIX)  # it is given a name when its folder is known
+        self._open(order, port)
 
     def begin(self, point: ResumePoint | None, url: str, readers: Readers = NOBODY) -> str:
         """Begin what an attempt starts from; return where its workers find it, empty: nowhere."""
         self._read()
         step = next_step(self._running, point, url)
-        if step == "tell" and point is not None:
-            self._uuid = point.uuid
-            self._send(FetchOrder(url=url, uuid=point.uuid))
+        if (step == "tell" or (step == "go_on" and self._is_untold)) and point is not None:
+            self._uuid, self._is_untold = point.uuid, False
+            self._name_unbound()
+            self._send(self._order_for(point, url, readers))
         if step in ("end", "begin"):
             self.end()
         if step == "begin" and point is not None:
-            order = FetchOrder(url=url, uuid=point.uuid, limit_bytes=self._limit_bytes, rate_bytes_s=self._rate_bytes_s)
-            order = msgspec.structs.replace(order, world_size=readers.world_size, ranks=(readers.own,))
-            sharing, nodes = self._sharing, readers.nodes
-            if sharing is None or sharing.own not in nodes or len(nodes) < 2:
-                self._open(order, -1)
-            else:
-                own = nodes.index(sharing.own)
-                order = msgspec.structs.replace(order, peers=nodes, ranks=readers.ranks, own=own, key=sharing.key)
-                self._open(order, sharing.listening.fileno())
+            order = self._order_for(point, url, readers)
+            self._open(order, self._sharing.listening.fileno() if self._sharing is not None and order.peers else -1)
         return self._place if self._socket is not None else ""
+
+    def _order_for(self, point: ResumePoint, url: str, readers: Readers) -> FetchOrder:
+        order = FetchOrder(url=url, uuid=point.uuid, limit_bytes=self._limit_bytes, rate_bytes_s=self._rate_bytes_s)
+        order = msgspec.structs.replace(order, world_size=readers.world_size, ranks=(readers.own,))
+        sharing, nodes = self._sharing, readers.nodes
+        if sharing is None or sharing.own not in nodes or len(nodes) < 2:
+            return order
+        own = nodes.index(sharing.own)
+        return msgspec.structs.replace(order, peers=nodes, ranks=readers.ranks, own=own, key=sharing.key)
+
+    def _new_place(self) -> str:
+        self._sockets += 1
+        return os.path.join(self._folder, f"ahead-{self._sockets}{SOCKET_ENDING}")
+
+    def _name_unbound(self) -> None:
+        """Let workers find the socket that the process has had since before the job had a folder."""
+        unbound, self._unbound = self._unbound, None
+        if unbound is None:
+            return
+        place = self._new_place()
+        with unbound:
+            try:
+                unbound.bind(place)
+                unbound.listen(BACKLOG)
+            except OSError as error:
+                self._say(f"what is fetched of the checkpoint cannot be handed to the ranks: {error}")
+                place = ""
+        self._place = place
 
     @property
     def _running(self) -> str:
@@ -163,6 +215,10 @@ class CheckpointAhead:
     def end(self) -> None:
         """Let the process end, with all it holds. The agent reaps it."""
         self._hang_up()
+        self._is_untold = False
+        if self._unbound is not None:
+            self._unbound.close()
+            self._unbound = None
         if self._place.startswith(self._folder or "\0"):
             with suppress(OSError):
                 os.unlink(self._place)
@@ -175,9 +231,10 @@ class CheckpointAhead:
         memory, counter, place = -1, None, ""
         try:
             memory = area.make()
-            if self._folder:
-                self._sockets += 1
-                place = os.path.join(self._folder, f"ahead-{self._sockets}{area.SOCKET_ENDING}")
+            if self._unbound is not None:
+                order = msgspec.structs.replace(order, hands_out=self._unbound.fileno())
+            elif self._folder:
+                place = self._new_place()
                 counter = area.counter(place)
                 order = msgspec.structs.replace(order, hands_out=counter.fileno())
             listening = port if port >= 0 else None

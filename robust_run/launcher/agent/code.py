@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -83,16 +82,14 @@ class AgentCode:
 
     def _take_turn(self) -> None:
         """Have what else this node fetches let the code go first: nothing starts before it."""
-        module = sys.modules.get("robust_run.store.turn_table")
-        if module is None or not module.is_begun():
-            return  # nothing else is fetched
+        from robust_run.store import turn_table
         from robust_run.store.turns import Urgency
 
-        self._table = self._table or module.opened(module.begin({}))
+        self._table = self._table or turn_table.opened(turn_table.begin({}))
         if self._table is not None:
             is_over = not self._asked
             waits = self._awaited is not None and not is_over
-            self._table.say(module.CODE, Urgency.SET_UP, self._came_bytes, 0, is_waited_for=waits, is_over=is_over)
+            self._table.say(turn_table.CODE, Urgency.SET_UP, self._came_bytes, 0, is_waited_for=waits, is_over=is_over)
 
     def forget_asked(self) -> None:
         """The connection was lost, and with it what was asked for."""

@@ -108,14 +108,10 @@ class AgentParts:
             node = self._node
             spec = node.spec
             self._ahead = node.early or CheckpointAhead(
-                node.helpers.start,
-                node.env,
-                node.say,
-                spec.ckpt_ahead_bytes,
-                spec.ckpt_ahead_bytes_s,
-                node.sharing,
-                node.run_directory.memory if node.workplace.place is not None else "",
+                node.helpers.start, node.env, node.say, spec.ckpt_ahead_bytes, spec.ckpt_ahead_bytes_s
             )
+            has_place = node.workplace.place is not None
+            self._ahead.settle(node.sharing, node.run_directory.memory if has_place else "")
             node.fetches_of_checkpoint = self._ahead.fetches
             if self._loop is not None:
                 self._ahead.attach(self._loop.listen)

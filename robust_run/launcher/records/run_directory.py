@@ -209,10 +209,12 @@ class RunDirectory:
         return relative if len(relative) < len(path) else path
 
     def remove_unused(self) -> None:
-        """Remove it where nothing was started, and nothing is in it but what keeps it out of commits."""
+        """Remove it where nothing was started: it holds what keeps it out of commits, and maybe an empty log."""
         with suppress(OSError):
-            if os.listdir(self.path) == [_IGNORE]:
-                os.unlink(os.path.join(self.path, _IGNORE))
+            files = set(os.listdir(self.path))
+            if files <= {_IGNORE, os.path.basename(self.store_log)} and not _has_content(self.store_log):
+                for file in files:
+                    os.unlink(os.path.join(self.path, file))
             os.rmdir(self.path)
 
     def remove_temporary(self) -> None:
@@ -221,6 +223,10 @@ class RunDirectory:
             remove_tree(self.memory)
         if self.temporary:
             remove_tree(self.path)
+
+
+def _has_content(path: str) -> bool:
+    return os.path.exists(path) and os.path.getsize(path) > 0
 
 
 def steady_links(run_path: str) -> str:

@@ -38,7 +38,7 @@ Tell = Callable[[str, str], None]
 class Fetcher:
     """Serves reads of an image from its cache and its sources. Threads run from `start` to `stop`."""
 
-    def __init__(  # noqa: PLR0913 - what it works with, and who hears of it
+    def __init__(
         self,
         block_map: BlockMap,
         cache: Cache,
@@ -49,13 +49,12 @@ class Fetcher:
         tell: Tell = lambda _sentence, _about: None,
         note: Callable[[str], None] = lambda _sentence: None,
         takes_over: bool = False,
-        kind: str = IMAGE,
     ) -> None:
         """`sources`: in the order of preference, the origin usually last. `tell` hears, from a thread and before who reads
         does, that reads fail or wait for long, and why; `note` what is worth knowing and fails nothing. `takes_over`: the image
-        was served before. `kind`: of what takes turns on this node (see `turn_table`).
+        was served before.
         """
-        self._map, self._cache, self._sources, self._kind = block_map, cache, tuple(sources), kind
+        self._map, self._cache, self._sources = block_map, cache, tuple(sources)
         self._limits, self._clock, self._tell, self._note = limits, clock, tell, note
         self._present = cache.scan()
         self._here_before = self._present.count(1)
@@ -145,17 +144,21 @@ class Fetcher:
             self._queue.background(min(width, self._limits.width), bytes_per_s, self._clock())
             self._work.notify()
 
-    def take_turn(self, table: TurnTable) -> bool:
-        """Say what is fetched, and let go first what is needed sooner. False: it was stopped."""
+    def take_turn(self, table: TurnTable, name: str = IMAGE, *, is_all_waited_for: bool = False) -> bool:
+        """Say what is fetched, and let go first what is needed sooner. False: it was stopped.
+
+        `name`: what people call it. `is_all_waited_for`: the whole image, although no read asks for it.
+        """
         with self._lock:
-            left, is_waited_for = self._queue.hot_left, self._queue.is_waited_for
-            is_over = not (left or is_waited_for or self._queue.in_background)
+            left, is_waited_for = self._queue.hot_left, self._queue.is_waited_for or is_all_waited_for
+            missing = self._present.count(0)
+            is_over = not (left or is_waited_for or (self._queue.in_background and missing))
             block_bytes = self._map.block_bytes
             # As soon as the hot ones are here, the rest of the image is what is to come.
-            to_come = left or self._present.count(0)
+            to_come = left or missing
             done_bytes = self._present.count(1) * block_bytes
             table.say(
-                self._kind,
+                name,
                 Urgency.HOT if left else Urgency.REST,
                 done_bytes,
                 done_bytes + to_come * block_bytes,
@@ -163,7 +166,7 @@ class Fetcher:
                 is_over=is_over,
                 here_before_bytes=self._here_before * block_bytes,
             )
-            self._queue.most_prefetching = table.allowed(self._kind, self._limits.width)
+            self._queue.most_prefetching = table.allowed(name, self._limits.width)
             self._work.notify()
         return not self._stopping.is_set()
 

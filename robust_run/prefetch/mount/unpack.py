@@ -23,6 +23,7 @@ from robust_run.prefetch.fetching.workers import Fetcher
 from robust_run.prefetch.pruning import remove_tree
 from robust_run.prefetch.rules.types import BlockMap, FetchCounts
 from robust_run.prefetch.server.config import ServeOptions
+from robust_run.store import turn_table
 
 _TREE, _LOCK, _PARTIAL = "tree", "unpacking", "tree.partial-"
 _LOOK_EVERY_S = 0.02
@@ -80,9 +81,16 @@ def _fetch(cache: Cache, image_url: str, options: ServeOptions, deadline_s: floa
     block_map: BlockMap = cache.block_map
     source = origin(image_url, block_map.offset_bytes, options.limits, options.store_options)
     fetcher = Fetcher(block_map, cache, (source,), options.limits)
+    turns = turn_table.opened()
+
+    def take_turn(table: turn_table.TurnTable) -> bool:
+        is_to_come = not cache.complete  # no worker starts before
+        return fetcher.take_turn(table, options.what, is_all_waited_for=is_to_come)
+
     fetcher.start()
     try:
         fetcher.background(options.limits.width, None)
+        turn_table.take_turns(take_turn, turns)
         while not cache.complete:
             counts = fetcher.counts()
             if counts.given_up or counts.passing_through or time.monotonic() > deadline_s:
@@ -90,6 +98,8 @@ def _fetch(cache: Cache, image_url: str, options: ServeOptions, deadline_s: floa
             time.sleep(_LOOK_EVERY_S)
     finally:
         fetcher.stop()
+        if turns is not None:
+            take_turn(turns)  # what came last is told of, too
         source.close()
 
 

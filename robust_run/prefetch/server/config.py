@@ -6,6 +6,7 @@ import msgspec
 
 from robust_run.prefetch.peers.types import PeerOptions
 from robust_run.prefetch.rules.types import BlockMap, BlockRun, FetchLimits
+from robust_run.store.turn_table import IMAGE
 from robust_run.store.types import StoreOptions
 
 #: Of the line that holds it: the largest block map, its JSON, and a long hot list.
@@ -24,14 +25,14 @@ class Background(msgspec.Struct, frozen=True, kw_only=True):
 class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How an image is served. The defaults suit a second launch; a first one wants a background."""
 
+    what: str = IMAGE
+    """What people call it; see `store.turn_table`."""
     limits: FetchLimits = FetchLimits()
     store_options: StoreOptions = StoreOptions()
     """For the origin: token, headers, certificates."""
     background: Background = Background()
     peers: PeerOptions | None = None
     """Other nodes of the job, with whom blocks are shared; None: there are none."""
-    is_laid: bool = False
-    """Whether it is not the image, but the set-up that is laid over it: they take turns."""
     max_readahead_bytes: int = 128 << 10
     """What the kernel may read ahead. Small, or the record lists what no program needed (measured: 3.6 times too much)."""
     start_limit_s: float = 60.0

@@ -98,7 +98,6 @@ class BlockServer:
             tell=telling.trouble,
             note=telling.note,
             takes_over=self._takes_over,
-            kind=turn_table.SET_UP if config.options.is_laid else turn_table.IMAGE,
         )
         answers = Answers(self._map.size_bytes, os.geteuid(), os.getegid(), config.options.max_readahead_bytes)
         self._server = Server(config.device, self._shared, answers, self._fetcher.read)
@@ -125,13 +124,16 @@ class BlockServer:
         self._fetcher.prefetch(self._config.hot)
         background = self._told.background or self._config.options.background
         self._fetcher.background(background.width, background.bytes_per_s)
-        turn_table.take_turns(self._fetcher.take_turn)
+        turns, what = turn_table.opened(), self._config.options.what
+        turn_table.take_turns(lambda table: self._fetcher.take_turn(table, what), turns)
         if self._together is not None:
             # What it imports takes a while, and this node's own reads go first; peers that ask meanwhile wait a moment.
             threading.Thread(target=self._together.start, args=(self._cache, self._fetcher.read), daemon=True).start()
         threading.Thread(target=self._wait_for_keeper, daemon=True).start()
         threading.Thread(target=self._wait_for_unmount, daemon=True).start()
         self._leave.wait()
+        if turns is not None:
+            self._fetcher.take_turn(turns, what)  # what came last is told of, too
         self._fetcher.stop(limit_s=1.0)
 
     def _say_late(self) -> None:

@@ -42,7 +42,9 @@ def plain(text: str) -> str:
 
 
 def size(size_bytes: float) -> str:
-    """Return `312 MB` or `1.6 GB`."""
+    """Return `312 MB`, `1.6 GB` or, of very little, `12 kB`."""
+    if size_bytes < 1e6:
+        return f"{size_bytes / 1e3:.0f} kB"
     return f"{size_bytes / 1e9:.1f} GB" if size_bytes >= 1e9 else f"{size_bytes / 1e6:.0f} MB"
 
 

@@ -25,7 +25,14 @@ class Node:
     """One of several that fetch the same checkpoint."""
 
     def __init__(
-        self, ground: Ground, own: int, listening: list[socket.socket], key: str = KEY, belongs: list[int] | None = None
+        self,
+        ground: Ground,
+        own: int,
+        listening: list[socket.socket],
+        key: str = KEY,
+        belongs: list[int] | None = None,
+        *,
+        early: bool = False,
     ) -> None:
         peers = [f"127.0.0.1:{each.getsockname()[1]}" for each in listening]
         place = place_of(mark_of(ground.found.header))
@@ -33,9 +40,12 @@ class Node:
         self.area = Area(self.memory, ground.table, ground.found.header)
         self.peers = PeerUnits(place, peers, own, key, ground.table.sizes, patience_s=30, belongs=belongs)
         share = rules.Share(own, len(peers))
-        self.fetcher = ground.fetcher(
-            self.area, share=share, peer=self.peers.take, is_ours=self.peers.is_ours, belongs=belongs
-        )
+        if early:
+            self.fetcher = ground.fetcher(self.area, plan=rules.early(ground.table.sizes, share, None))
+        else:
+            self.fetcher = ground.fetcher(
+                self.area, share=share, peer=self.peers.take, is_ours=self.peers.is_ours, belongs=belongs
+            )
         self.server = PeerServer(listening[own], self.area, place, KEY, self.fetcher.wait_for, self.peers.is_ours)
 
     def fetch(self) -> None:
@@ -118,6 +128,31 @@ def test_a_shard_of_another_node_comes_from_that_node_when_it_is_wanted_and_the_
             lambda: all(state == HERE for state, each in zip(found[1].area.states, belongs, strict=True) if each == 0)
         )
         assert ground.sent_bytes == TOTAL, "none of it came from the store"
+    finally:
+        for node, thread in zip(found, threads, strict=True):
+            node.fetcher.stop.set()
+            thread.join(60)
+            node.close()
+
+
+def test_a_node_goes_on_from_what_fell_to_it_when_it_knows_the_others(ground: Ground) -> None:
+    listening = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+    found = [Node(ground, own, listening, early=True) for own in range(2)]
+    threads = [threading.Thread(target=node.fetch) for node in found]
+    try:
+        for node, thread in zip(found, threads, strict=True):
+            thread.start()
+            until(lambda node=node: node.fetcher.is_idle)  # type: ignore[misc]
+        assert not any(node.is_whole or node.fetcher.is_over for node in found), "more follows"
+        assert ground.sent_bytes == TOTAL, "together they have all of it"
+        for own, node in enumerate(found):
+            node.server.start()
+            plan = rules.plan(ground.table.sizes, rules.Share(own, 2), None)
+            node.fetcher.go_on(plan, node.peers.take, node.peers.is_ours)
+        for node, thread in zip(found, threads, strict=True):
+            thread.join(60)
+            assert node.is_whole and node.fetcher.is_over
+        assert ground.sent_bytes == TOTAL, "and the rest from each other"
     finally:
         for node, thread in zip(found, threads, strict=True):
             node.fetcher.stop.set()

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robust_run.ckpt_io.ahead import rules
+from robust_run.ckpt_io.ahead.belonging import SOMEBODYS
 
 SIZES = st.lists(st.integers(1, 40 << 20), max_size=60)
 
@@ -19,6 +20,24 @@ def test_each_unit_has_one_node_that_fetches_it_and_all_nodes_plan_all_of_them(s
     for own, plan in enumerate(plans):
         mine = [number for number in range(len(sizes)) if owners[number] == own]
         assert [*plan.order[: len(mine)]] == mine, "its own come first, in the order in which they lie"
+
+
+@given(SIZES, st.integers(1, 9), st.data())
+def test_before_they_have_met_nodes_fetch_one_checkpoint_together(
+    sizes: list[int], nodes: int, data: st.DataObject
+) -> None:
+    whose = st.integers(SOMEBODYS, nodes - 1)
+    belongs = data.draw(st.none() | st.lists(whose, min_size=len(sizes), max_size=len(sizes)))
+    early = [rules.early(sizes, rules.Share(own, nodes), None, belongs) for own in range(nodes)]
+    fetched = [number for plan in early for number in plan.order]
+    wanted = [number for number in range(len(sizes)) if belongs is None or belongs[number] != SOMEBODYS]
+    assert sorted(fetched) == wanted, "each unit is fetched by one of them"
+    for own, plan in enumerate(early):
+        assert {*plan.order} <= {*rules.plan(sizes, rules.Share(own, nodes), None, belongs).order}, "none is in vain"
+        assert belongs is None or all(belongs[number] in (rules.EVERYBODYS, own) for number in plan.order)
+        assert rules.early(sizes, rules.Share(own, nodes), plan.planned_bytes // 2, belongs).planned_bytes <= (
+            plan.planned_bytes // 2
+        )
 
 
 @given(SIZES, st.integers(0, 200 << 20))

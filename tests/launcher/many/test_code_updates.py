@@ -116,6 +116,8 @@ def test_nodes_that_share_no_folder_get_the_version_and_go_back_together(cluster
     assert finish(job, here) == {0}
     job.assert_nothing_left(hosts)
     assert all(len({each["version"] for each in seen(here, attempt, 2)}) == 1 for attempt in range(4))
+    first = json.loads((job.log_dir / job.run_id / "startup.json").read_bytes())["attempts"][0]
+    assert [(node, fetch[0]) for node, fetch in first["fetched"]] == [(hosts[1].name, "code")], "a row of the waterfall"
 
 
 def test_a_controller_that_comes_back_knows_what_is_pending(cluster: Cluster, tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from robust_run.snapshot.platforms import ImageFacts, gpu_class
 from robust_run.snapshot.restore.unpacked import own_folder
 from robust_run.snapshot.roots import is_within
 from robust_run.snapshot.rules.types import SnapshotManifest
+from robust_run.store import turn_table
 from robust_run.store.types import Store
 
 
@@ -63,6 +64,7 @@ class ImageSetupOpening(SetupOpening):
 
     def open(self) -> AnyPlace:
         """See `SetupOpening`."""
+        turn_table.begin()  # the commands' image is fetched by a child of the holder, which must know of it
         self._begun.append(inside.begin())
         try:
             return super().open()
@@ -222,7 +224,7 @@ class ImageSetupOpening(SetupOpening):
                 hears.note(problem)
             blocks = inside.LaidBlocks(
                 image_url=prepared.image_url, block_map=prepared.block_map, cache_root=prepared.cache_root,
-                hot=prepared.plan.hot, serve_options=msgspec.structs.replace(prepared.options, is_laid=True),
+                hot=prepared.plan.hot, serve_options=msgspec.structs.replace(prepared.options, what=turn_table.SET_UP),
             )  # fmt: skip
             laid = inside.Laid(path="", layers=layers, blocks=blocks)
             plan = msgspec.structs.replace(self._inside_plan(), laid=laid)

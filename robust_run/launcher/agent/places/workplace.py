@@ -44,6 +44,8 @@ class Workplace:
         """How long the place took to make, until that has been told of a start."""
         self.ready_s: float | None = None
         """When this node had nothing more to do than to meet the others; None: it has none to meet."""
+        self.came_before: dict[str, int] | None = None
+        """By what: bytes that had been fetched when the newest attempt was ordered; None: it is the first here."""
         self.has_begun = False
         """Whether the start of an attempt has been looked at."""
         self.mount: CheckpointMount | None = None

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from robust_run.launcher.agent.fetch_rows import rows
 from robust_run.launcher.model.job import JobSpec
 from robust_run.launcher.model.start_notes import Starts
-from robust_run.report.startup.types import MOST_RANKS, NodeStart, RankMarks
+from robust_run.report.startup.types import MOST_RANKS, Fetch, NodeStart, RankMarks
 from robust_run.tracer.files import marks
 from robust_run.tracer.files.steps import MARKS_SUFFIX
 from robust_run.tracer.files.steps import read as read_steps
@@ -69,6 +69,7 @@ class StartWatch:
         self._kind = place.place.kind if place.place is not None else ""
         self._launched_s = None if place.has_begun else started_s(node.run_directory.guard)
         self._ready_s = place.ready_s
+        self._came_before = place.came_before
         place.has_begun = True
         self._uses = (
             *uses_of(node.spec),
@@ -132,7 +133,7 @@ class StartWatch:
                     place="image" if self._kind == "image" else "snapshot" if self._kind == "setup" else "",
                     place_began_s=opening.began_s if opening is not None else 0.0,
                     place_ended_s=opening.ended_s if opening is not None else 0.0,
-                    fetches=rows(self._node.fetches_of_checkpoint),
+                    fetches=self._fetches(),
                     ready_s=self._ready_s,
                     uses=self._uses,
                     ranks=tuple(map(self._rank, self._ranks)),
@@ -140,6 +141,10 @@ class StartWatch:
                 )
             )
         )
+
+    def _fetches(self) -> tuple[Fetch, ...]:
+        since_s = self._began_s if self._came_before is not None else 0.0
+        return rows(self._node.fetches_of_checkpoint, self._came_before, since_s)
 
     def _rank(self, rank: int) -> RankMarks:
         noted = marks.read(f"{self._file(rank)}{MARKS_SUFFIX}")

@@ -171,6 +171,10 @@ class Helpers:
         self._setup, self._log, self._now_s = setup, log, now_s
         self._running: list[Worker] = []
 
+    def log_to(self, log: str) -> None:
+        """Name the file for what those say that are started from now on."""
+        self._log = log
+
     def adopt(self, *pids: int) -> None:
         """Take over processes that we did not start but whose parent we became."""
         self._running += [adopt(pid, -1) for pid in pids]

@@ -39,6 +39,7 @@ from robust_run.launcher.start.many.standing_by import StandingBy
 from robust_run.launcher.start.priority import raise_priority
 
 if TYPE_CHECKING:
+    from robust_run.launcher.agent.checkpoint_early import EarlyCheckpoint
     from robust_run.launcher.agent.places.place import OpenedPlace
     from robust_run.launcher.agent.signals import Scheduler
 
@@ -109,6 +110,7 @@ class _NodeOfMany:
         self._opened: OpenedPlace | None = None
         self._fetched_at: socket.socket | None = None
         """Where other nodes get units of a checkpoint that is fetched ahead."""
+        self._early: EarlyCheckpoint | None = None
         self._ready_s: float | None = None
         self._clock: Clock = SystemClock()
         self._cell = cell
@@ -141,6 +143,7 @@ class _NodeOfMany:
             become_subreaper()
             raise_priority()
             signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+            self._share_fetched()
             if self._spec.image is not None or self._spec.setup is not None:
                 from robust_run.launcher.agent.places.opening import timed
 
@@ -150,7 +153,6 @@ class _NodeOfMany:
                 from robust_run.launcher.agent.checkpoint_mount import check
 
                 check(self._env)
-            self._share_fetched()
             self._ready_s = self._clock.monotonic_s()
             # Not asyncio.run: it waits for threads that may be asking a name server that does not answer.
             return asyncio.new_event_loop().run_until_complete(self._run())
@@ -179,6 +181,12 @@ class _NodeOfMany:
 
         self._fetched_at = listen(self._console.say)
         self._joining.fetch_port = self._fetched_at.getsockname()[1] if self._fetched_at is not None else 0
+        from robust_run.launcher.agent import checkpoint_early
+
+        if self._resumed is None and checkpoint_early.is_wanted(spec):
+            port = self._fetched_at.fileno() if self._fetched_at is not None else -1
+            say = self._console.say
+            self._early = checkpoint_early.begin(spec, self._env, self._clock, None, self._mask, say, port)
 
     async def _run(self) -> int:
         self._console.router.attach(asyncio.get_running_loop())
@@ -204,6 +212,8 @@ class _NodeOfMany:
         place = self._opened.place if self._opened is not None else None
         if place is not None:
             place.own = hello.node.blocks
+        if self._early is not None:
+            self._early.helpers.log_to(run_directory.store_log)
         node = Node(
             spec,
             self._env,
@@ -216,6 +226,7 @@ class _NodeOfMany:
             address=hello.node.address,
             opened=self._opened,
             memory_key=keeper_key(self._token, spec.run_id) if spec.ckpt_memory else b"",
+            early=self._early,
         )
         if self._fetched_at is not None:
             from robust_run.launcher.agent.checkpoint_sharing import CheckpointSharing
