@@ -331,11 +331,13 @@ def start_all(
     meet_at: Host | None = None,
     launch: Sequence[Host] | None = None,
     python: str = sys.executable,
+    admission: bool = False,
 ) -> ClusterJob:
     """Start `robust-run OPTIONS SCRIPT...` on hosts: on all, or on those of `launch`; the others may join later.
 
     They meet at the first of `hosts`, unless `meet_at` is another. Workers find gloo's network card and the folder for
-    their steps in the environment.
+    their steps in the environment. `admission`: standbys are checked 3 s after they came, as they are without an option; that
+    is some 10 s of CPU on each, in five processes of which four import torch.
     """
     everyone = list(hosts)
     run_id = f"t{uuid.uuid4().hex[:12]}"
@@ -349,6 +351,7 @@ def start_all(
         "TEST_STEPS": str(steps_dir),
         "ROBUST_TOKEN": TOKEN,
         "GLOO_SOCKET_IFNAME": "eth0",
+        **({} if admission else {"ROBUST_ADMISSION_CHECKS": "never"}),
         **(env or {}),
     }
     if any("wall" in host.skew for host in everyone):
