@@ -58,7 +58,9 @@ def one(fault: str, library: str, chance: random.Random) -> tuple[float, float]:
             host.run(["sh", "-c", OWN_LOG])
             StubDriver("", host.root / "run/tmp/gpus").set(count=2)
         env = {"ROBUST_NVML": library, "STUB_NVML_STATE": "/run/tmp/gpus"}
-        job = start_all(cluster, write(Path(name), TRAIN), tmp_path=Path(name), options=OPTIONS, env=env)
+        job = start_all(
+            cluster, write(Path(name), TRAIN), tmp_path=Path(name), options=OPTIONS, env=env, admission=True
+        )
         job.wait_for_event("sensors_began", 3)
         job.wait_for_steps(0, 2)
         culprit = next(host for host in cluster if host.name == job.layout(0)[1])

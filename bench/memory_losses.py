@@ -94,7 +94,9 @@ class Run:
         options = ["--nnodes", "2", "--nproc-per-node", "1", "--standby", "1", "--max-restarts", "100"]
         options += ["--ckpt-dir", str(folder / "ckpt"), *(["--ckpt-memory", "off"] if side == STORAGE else [])]
         env = {"BENCH_MB": str(args.mb), "BENCH_STEP_S": str(args.step_s), "BENCH_EVERY": str(args.every)}
-        self.job: ClusterJob = start_all(cluster, write(folder, TRAIN), tmp_path=folder, options=options, env=env)
+        self.job: ClusterJob = start_all(
+            cluster, write(folder, TRAIN), tmp_path=folder, options=options, env=env, admission=True
+        )
         self._attempt = 0
 
     def work_until(self, fraction: float) -> None:

@@ -117,7 +117,7 @@ def _start(schedule: Schedule, cluster: Cluster, folder: Path, disk: Path) -> Gr
         env = _clocks(cluster, folder / "clocks")
     there = [host for host in cluster if host.index not in schedule.late]
     script = write(folder, TRAIN)
-    job = start_all(cluster, script, tmp_path=folder, options=options, launch=[], env=env)
+    job = start_all(cluster, script, tmp_path=folder, options=options, launch=[], env=env, admission=True)
     job.argv = [str(disk) if word == str(job.log_dir) else word for word in job.argv]
     job.log_dir = disk
     place = Ground(cluster, job, disk, folder / "clocks")

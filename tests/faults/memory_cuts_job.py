@@ -143,7 +143,9 @@ class _Trial:
         options += ["--standby", str(SPARE), "--controller-standby", "2", "--restart-grace", "0.3"]
         options += ["--rdzv-conf", f"keep_alive_max_attempt={LEASE_S}", "--max-restarts", "100"]
         options += ["--ckpt-dir", str(self._storage)]
-        self.job: ClusterJob = start_all(cluster, write(folder, TRAIN), tmp_path=folder, options=options)
+        self.job: ClusterJob = start_all(
+            cluster, write(folder, TRAIN), tmp_path=folder, options=options, admission=True
+        )
         self._attempt = 0
         """The one that trains."""
 

@@ -62,7 +62,14 @@ def try_out(cut: PowerCut, folder: Path) -> str:
     """Have it happen; return what was wrong with what followed, empty if nothing was."""
     with Cluster(STANDBY + 1, folder) as cluster:
         options = ["--nnodes", "3", "--standby", "1", "--no-warm", "--rdzv-conf", f"keep_alive_max_attempt={LEASE_S}"]
-        job = start_all(cluster, write(folder, TRAIN), tmp_path=folder, options=options, launch=list(cluster)[:STANDBY])
+        job = start_all(
+            cluster,
+            write(folder, TRAIN),
+            tmp_path=folder,
+            options=options,
+            launch=list(cluster)[:STANDBY],
+            admission=True,
+        )
         try:
             job.wait_for_steps(0, 3)
             job.join(cluster[STANDBY])

@@ -168,7 +168,7 @@ def on_hosts(run: Run, plan: Plan, folder: Path, settings: Settings) -> Iterator
     options = ["--nnodes", str(run.case.hosts), *_options(run, settings)]
     with Cluster(run.case.hosts, folder) as cluster:
         env = _environment(run, plan, folder)
-        job = start_all(cluster, PROGRAM, tmp_path=folder, options=options, env=env)
+        job = start_all(cluster, PROGRAM, tmp_path=folder, options=options, env=env, admission=True)
 
         def ended() -> int | None:
             codes = [launcher.process.poll() for launcher in job.launchers]

@@ -65,6 +65,7 @@ def start(tmp_path: Path) -> Iterator[START]:
                 options=["--no-warm", *CALM, *options],
                 launch=list(cluster)[: hosts if at_first is None else at_first],
                 env={"XDG_STATE_HOME": str(tmp_path / "state"), **env},
+                admission=True,
             )
             stack.callback(lambda: print(job.said()))
             return cluster, job

@@ -14,6 +14,9 @@ from slurm_jobs import PATIENCE_S, srun, submit
 
 pytestmark = pytest.mark.timeout(600)  # they wait for Slurm, most of the time
 
+#: They are not checked here, which takes each 10 s of CPU; that of the next tests is.
+STANDBYS = ("--standby", "2", "--admission-checks", "never")
+
 
 def test_a_batch_job_trains_on_its_nodes_and_replaces_a_launcher_that_dies(slurm: SlurmCluster, tmp_path: Path) -> None:
     job = submit(slurm, write(tmp_path, TRAIN), tmp_path=tmp_path, sbatch=["-w", "node-[1-4]", "-c2"])
@@ -41,7 +44,7 @@ def test_eight_nodes_with_two_workers_each(slurm: SlurmCluster, tmp_path: Path) 
 
 
 def test_a_standby_takes_the_place_of_any_node_that_loses_power(slurm: SlurmCluster, tmp_path: Path) -> None:
-    job = srun(slurm, write(tmp_path, TRAIN), tmp_path=tmp_path, srun=["-w", "node-[1-5]"], options=["--standby", "2"])
+    job = srun(slurm, write(tmp_path, TRAIN), tmp_path=tmp_path, srun=["-w", "node-[1-5]"], options=STANDBYS)
     job.wait_for_steps(0, 3)
     job.wait_for_event("node_joined", 5)
     first = next(name for name in job.layout(0) if name != "node-1")
