@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from robust_run.launcher.agent.fetch_rows import rows
 from robust_run.launcher.model.job import JobSpec
 from robust_run.launcher.model.start_notes import Starts
 from robust_run.report.startup.types import MOST_RANKS, Fetch, NodeStart, RankMarks
@@ -144,6 +143,8 @@ class StartWatch:
 
     def _fetches(self) -> tuple[Fetch, ...]:
         since_s = self._began_s if self._came_before is not None else 0.0
+        from robust_run.launcher.agent.fetch_rows import rows
+
         return rows(self._node.fetches_of_checkpoint, self._came_before, since_s)
 
     def _rank(self, rank: int) -> RankMarks:
