@@ -13,7 +13,6 @@ import msgspec
 
 from robust_run.errors import PlatformError
 from robust_run.launcher.agent.attempt import Attempt
-from robust_run.launcher.agent.fetch_rows import came
 from robust_run.launcher.agent.workers.environment import place_of
 from robust_run.launcher.model.actions import (
     Collect,
@@ -195,7 +194,10 @@ class Agent:
         self.newest_attempt = attempt
         self.history = []
         workplace = self._node.workplace
-        workplace.came_before = came() if workplace.has_begun else None
+        if workplace.has_begun:
+            from robust_run.launcher.agent.fetch_rows import came
+
+            workplace.came_before = came()
 
     def _open_store(self, attempt: int) -> None:
         if attempt < self.newest_attempt or (attempt == self.newest_attempt and self._attempt_number == attempt):
