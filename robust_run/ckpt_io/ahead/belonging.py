@@ -29,7 +29,7 @@ def belonging(manifest: Manifest, table: UnitTable, nodes: Sequence[Ranks], worl
     if manifest.facts.get("world_size") != str(world_size):
         return found
     owners = [_owner(file.name, nodes) for file in manifest.files]
-    sharded = _sharded_bytes(manifest, table)
+    sharded = _sharded_bytes(manifest, table, world_size)
     for number in range(table.units):
         file, unit = table.unit(number)
         size = min(
@@ -50,11 +50,14 @@ def _owner(name: str, nodes: Sequence[Ranks]) -> int | None:
     return next((node for node, (first, count) in enumerate(nodes) if first <= rank < first + count), SOMEBODYS)
 
 
-def _sharded_bytes(manifest: Manifest, table: UnitTable) -> list[int]:
-    """Return how many bytes of each unit are shards: chunks of a tensor that lies in several files."""
+def _sharded_bytes(manifest: Manifest, table: UnitTable, world_size: int) -> list[int]:
+    """Return how many bytes of each unit are shards: chunks of a tensor of which each rank has one.
+
+    A tensor of fewer chunks has replicas (HSDP), and who has saved a chunk is one of several who read it.
+    """
     found = [0] * table.units
     for tensor in manifest.tensors:
-        if len({chunk.file for chunk in tensor.chunks}) < 2:
+        if world_size < 2 or len(tensor.chunks) < world_size:
             continue
         for chunk in tensor.chunks:
             unit_bytes, at = manifest.files[chunk.file].unit_bytes, chunk.offset_bytes

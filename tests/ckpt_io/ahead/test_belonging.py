@@ -18,28 +18,24 @@ DIGESTS = base64.b64encode(bytes(32)).decode()
 PAIRS = ((0, 2), (2, 2))
 
 
-def made(
-    ranks: int = 4, *, whole: bool = False, names: str = "rank-{:05d}.bin", world_size: str | None = None
-) -> Manifest:
-    """Of two units a rank: a shard each of one large tensor, or a tensor of its own."""
-    numbers = 2 * UNIT // 4
+def made(ranks: int = 4, *, shards: int = 0, names: str = "rank-{:05d}.bin", world_size: str | None = None) -> Manifest:
+    """Of two units a rank: a shard each of tensors that have so many shards; 0: as many as there are ranks."""
+    numbers, shards = 2 * UNIT // 4, shards or ranks
     files = tuple(
         LogicalFile(name=names.format(rank), size_bytes=2 * UNIT, unit_bytes=UNIT, digests=DIGESTS)
         for rank in range(ranks)
     )
-    shards = tuple(
-        Chunk(offsets=(rank * numbers,), sizes=(numbers,), file=rank, offset_bytes=0) for rank in range(ranks)
-    )
-    if whole:
-        pieces = [Chunk(offsets=(0,), sizes=(numbers,), file=rank, offset_bytes=0) for rank in range(ranks)]
-        tensors = tuple(
-            Tensor(name=f"w{piece.file}", dtype="float32", sizes=(numbers,), chunks=(piece,)) for piece in pieces
+    chunks = [
+        Chunk(offsets=(rank % shards * numbers,), sizes=(numbers,), file=rank, offset_bytes=0) for rank in range(ranks)
+    ]
+    tensors = tuple(
+        Tensor(
+            name=f"w{first}", dtype="float32", sizes=(shards * numbers,), chunks=tuple(chunks[first : first + shards])
         )
-    else:
-        tensors = (Tensor(name="w", dtype="float32", sizes=(ranks * numbers,), chunks=shards),)
-    return Manifest(
-        uuid="0" * 32, created_s=1.0, files=files, tensors=tensors, facts={"world_size": world_size or str(ranks)}
+        for first in range(0, ranks, shards)
     )
+    facts = {"world_size": world_size or str(ranks)}
+    return Manifest(uuid="0" * 32, created_s=1.0, files=files, tensors=tensors, facts=facts)
 
 
 def whose(manifest: Manifest, nodes: tuple[tuple[int, int], ...] = PAIRS, world_size: int = 4) -> list[int]:
@@ -56,8 +52,13 @@ def test_a_node_that_shares_nothing_is_somebody_else() -> None:
 
 @pytest.mark.parametrize(
     "manifest",
-    [made(whole=True), made(names="file-{}"), made(world_size="8")],
-    ids=["states of all ranks, and stages of a pipeline", "files of no rank", "saved by another number of ranks"],
+    [made(shards=1), made(names="file-{}"), made(world_size="8"), made(shards=2)],
+    ids=[
+        "states of all ranks, and stages of a pipeline",
+        "files of no rank",
+        "saved by other ranks",
+        "shards with replicas",
+    ],
 )
 def test_what_may_be_read_by_anybody_is_everybodys(manifest: Manifest) -> None:
     assert whose(manifest) == [EVERYBODYS] * 8
