@@ -45,8 +45,6 @@ from robust_run.signals import describe_exit
 
 #: Of making it: on a busy machine a Python takes its time to start.
 LIMIT_S = 60.0
-#: How long an attempt waits for one that is made anew.
-ANEW_S = 30.0
 _END_S = 5.0
 #: Of the processes that were started last, so many may still run.
 _MOST_STARTED = 8
@@ -114,15 +112,25 @@ class CheckpointMount:
         """Return the command line that runs a program where it is seen; as it is where all workers are there."""
         return tuple(argv) if not self._own else tuple(entering(self._own, argv, os.getcwd()))
 
+    def is_ready(self) -> bool:
+        """Whether an attempt may begin. False: it is being made anew, ask again soon; the agent's heartbeats go on meanwhile."""
+        if self._anew is not None and self._anew.is_alive():
+            return False
+        if self._server.has_ended and not self._why_not:
+            self.look()
+            return False
+        return True
+
     def begin(self, told: Mapping[str, str]) -> None:
-        """An attempt is about to start. `told`: variables of its first rank here. Raises PlatformError: it is not to be had."""
+        """An attempt is about to start, see `is_ready`. `told`: variables of its first rank here.
+
+        Raises PlatformError: it is not to be had.
+        """
         self._told = AttemptTold(env={name: told[name] for name in TOLD if told.get(name)})
-        if self._anew is not None:
-            self._anew.join(ANEW_S)
-            if self._anew.is_alive():
-                raise PlatformError("--ckpt-mount: the mount was lost and is still being made again")
-            self._anew = None
-        if self._server.has_ended or self._server.namespaces != self._now():
+        why_not, self._why_not, self._anew = self._why_not, "", None
+        if self._server.has_ended:
+            raise PlatformError(why_not or "--ckpt-mount: the mount was lost just now")
+        if self._server.namespaces != self._now():
             self._replace(self._made())
         self._tell()
 
