@@ -108,26 +108,35 @@ def _remove_ours(folder: str) -> None:
         remove_tree(folder)
 
 
-def unmount_files(point: str) -> None:
-    """Take away a mount of checkpoints that everybody sees, if there is one; nothing is asked of who serves it. Never raises."""
-    from robust_run.mounts.table import mounts
+def unmount_files(point: str) -> bool:
+    """Take away a mount of checkpoints that everybody sees, if there is one; nothing is asked of who serves it. Never raises.
 
-    if not any(each.point == os.path.realpath(os.path.dirname(point)) + f"/{FILES}" for each in mounts()):
-        return
+    False: there still is one. Who removes folders must not look into it: it may hang, and its files are nobody's leftovers.
+    """
+    if not _is_mounted(point):
+        return True
     import shutil
     import subprocess
 
     tool = shutil.which("fusermount3") or "fusermount3"
     with suppress(OSError, subprocess.SubprocessError):
         subprocess.run([tool, "-u", "-z", "--", point], capture_output=True, timeout=_UNMOUNT_S, check=False)
+    return not _is_mounted(point)
+
+
+def _is_mounted(point: str) -> bool:
+    from robust_run.mounts.table import mounts
+
+    place = f"{os.path.realpath(os.path.dirname(point))}/{FILES}"
+    return any(each.point == place for each in mounts())
 
 
 def remove_tree(path: str | None) -> None:
-    """Remove a folder and what is in it, as far as that can be."""
+    """Remove a folder and what is in it, as far as that can be; one in which files are still mounted stays as it is."""
     import shutil
 
     if path:
         with suppress(OSError):
-            if FILES in os.listdir(path):
-                unmount_files(os.path.join(path, FILES))
+            if FILES in os.listdir(path) and not unmount_files(os.path.join(path, FILES)):
+                return
         shutil.rmtree(path, ignore_errors=True)

@@ -127,28 +127,9 @@ def _mount(plan: InsidePlan, holding: Holding, troubles: Troubles) -> None:
     if holding.cache is not None:
         image, offset_bytes = holding.cache.path, 0
     elif plan.served:
-        os.mkdir("blocks")
-        holding.block_server = server.start(
-            plan.image_url,
-            plan.block_map,
-            plan.cache_root,
-            os.path.abspath("blocks"),
-            hot=plan.hot,
-            options=plan.serve_options,
-            on_problem=troubles.happened,
-            on_lost=troubles.reads_failed,
-            on_note=troubles.noted,
-        )
-        troubles.serving(holding.block_server)
-        holding.block_server.leave_device_to_keeper()
+        holding.block_server = _served(plan, "blocks", troubles)
         image, offset_bytes = holding.block_server.image_path, 0
-    target = os.path.abspath(IMAGE)
-    if holding.choice.rung == "kernel":
-        squashfs.by_kernel(image, target, offset_bytes=offset_bytes, limit_s=plan.limit_s)
-    else:
-        tool = squashfs.squashfuse_in(os.environ) or ""
-        process = squashfs.by_squashfuse(tool, image, target, offset_bytes=offset_bytes, limit_s=plan.limit_s)
-        threading.Thread(target=troubles.reader_ended, args=(process.wait,), daemon=True).start()
+    _mount_file(image, IMAGE, plan, holding, troubles, offset_bytes)
 
 
 def _lay(laid: Laid, plan: InsidePlan, holding: Holding, troubles: Troubles) -> None:
@@ -177,27 +158,40 @@ def _lay_blocks(laid: LaidBlocks, plan: InsidePlan, holding: Holding, troubles: 
     """Mount what a set-up changed before it is here."""
     if holding.choice.rung == "unpack":
         raise InsideFailed(f"{laid.image_url}: nothing can be mounted here before it is brought as a whole")
-    os.mkdir(_LAID_BLOCKS)
-    holding.laid_server = server.start(
-        laid.image_url,
-        laid.block_map,
-        laid.cache_root,
-        os.path.abspath(_LAID_BLOCKS),
-        hot=laid.hot,
-        options=laid.serve_options,
+    holding.laid_server = _served(laid, _LAID_BLOCKS, troubles)
+    _mount_file(holding.laid_server.image_path, view.LAID, plan, holding, troubles)
+
+
+def _served(what: InsidePlan | LaidBlocks, folder: str, troubles: Troubles) -> server.ServerHandle:
+    """Have a block server show an image as a file in a new folder."""
+    os.mkdir(folder)
+    handle = server.start(
+        what.image_url,
+        what.block_map,
+        what.cache_root,
+        os.path.abspath(folder),
+        hot=what.hot,
+        options=what.serve_options,
         on_problem=troubles.happened,
         on_lost=troubles.reads_failed,
         on_note=troubles.noted,
     )
-    troubles.serving(holding.laid_server)
-    holding.laid_server.leave_device_to_keeper()
-    image, target = holding.laid_server.image_path, os.path.abspath(view.LAID)
+    troubles.serving(handle)
+    handle.leave_device_to_keeper()
+    return handle
+
+
+def _mount_file(
+    image: str, folder: str, plan: InsidePlan, holding: Holding, troubles: Troubles, offset_bytes: int = 0
+) -> None:
+    """Mount an image file at a folder, by the reader that was chosen."""
+    target = os.path.abspath(folder)
     if holding.choice.rung == "kernel":
-        squashfs.by_kernel(image, target, limit_s=plan.limit_s)
-    else:
-        tool = squashfs.squashfuse_in(os.environ) or ""
-        process = squashfs.by_squashfuse(tool, image, target, limit_s=plan.limit_s)
-        threading.Thread(target=troubles.reader_ended, args=(process.wait,), daemon=True).start()
+        squashfs.by_kernel(image, target, offset_bytes=offset_bytes, limit_s=plan.limit_s)
+        return
+    tool = squashfs.squashfuse_in(os.environ) or ""
+    process = squashfs.by_squashfuse(tool, image, target, offset_bytes=offset_bytes, limit_s=plan.limit_s)
+    threading.Thread(target=troubles.reader_ended, args=(process.wait,), daemon=True).start()
 
 
 def _show(plan: InsidePlan, holding: Holding, *, as_user: bool) -> HolderReady:
