@@ -57,6 +57,10 @@ def _sharing(config: ServerConfig, limits: FetchLimits) -> Together | None:
     return Together(config.block_map, peers, limits, socket.socket(fileno=config.peer_socket))
 
 
+#: Reads are short; a thread that answers one does not wait the usual 5 ms for the interpreter while others fetch.
+_SWITCH_S = 0.0005
+
+
 def _limits(config: ServerConfig) -> FetchLimits:
     """Return how hard to fetch. Nodes that share blocks ask for whole groups, or they would not ask for the same."""
     limits = config.options.limits
@@ -205,6 +209,7 @@ def main() -> int:
     """Serve what standard input says. Return the exit code: 0: it was unmounted or told to leave."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    sys.setswitchinterval(_SWITCH_S)
     telling = Telling(1)
     try:
         line = sys.stdin.buffer.readline(LARGEST_CONFIG_BYTES)
