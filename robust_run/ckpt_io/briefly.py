@@ -7,7 +7,6 @@ machine. What is in them shows when they are read.
 from __future__ import annotations
 
 import os
-from binascii import a2b_base64
 from typing import BinaryIO, TypeVar
 
 import msgspec
@@ -99,6 +98,8 @@ def _part_bytes(file: File, target: int, targets: int) -> int:
     if not mine:
         return 0
     if file.stored:  # four bytes per unit, little-endian
+        from binascii import a2b_base64
+
         lengths = a2b_base64(file.stored)
         if len(lengths) != 4 * units:
             raise ValueError("as many lengths as units are needed")

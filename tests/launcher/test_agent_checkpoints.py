@@ -17,8 +17,8 @@ from robust_run.ckpt_io import briefly, newest
 from robust_run.ckpt_io.notes import leave_save as leave_note
 from robust_run.ckpt_io.notes import read_save as read_note
 from robust_run.ckpt_io.seen import FolderLook, MemoryGeneration, MemoryHeld, SeenCheckpoint
-from robust_run.launcher.agent import checkpoints as agent_checkpoints
-from robust_run.launcher.agent.checkpoints import AgentCheckpoints
+from robust_run.launcher.agent.checkpoint import lookup as agent_checkpoints
+from robust_run.launcher.agent.checkpoint.lookup import AgentCheckpoints
 from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
 from robust_run.launcher.model.resume_events import LookForCheckpoints, ResumePoint, SavedCheckpoint
 

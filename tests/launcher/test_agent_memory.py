@@ -60,8 +60,8 @@ class Ground:
         self.reported: list[Any] = []
         self.keepers: list[Keeper] = []
         spec = SimpleNamespace(ckpt_copies=copies, many=SimpleNamespace(most=most))
-        node = SimpleNamespace(spec=spec, memory_folder="/keeper", address="10.0.0.1", made_keeper=self._made)
-        self.memory = AgentMemory(node, "a", self.reported.append)  # type: ignore[arg-type]
+        node = SimpleNamespace(spec=spec, memory_folder="/keeper", address="10.0.0.1")
+        self.memory = AgentMemory(node, "a", self.reported.append, lambda _, ready: self._made(ready))  # type: ignore[arg-type]
 
     def _made(self, ready: Callable[[int], None]) -> Keeper:
         self.keepers.append(Keeper(self.told, ready))

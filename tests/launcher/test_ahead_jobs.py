@@ -13,8 +13,8 @@ from jobs import Job, run, running, script, unused_port, wait_for
 from made_checkpoints import make_checkpoint
 
 from robust_run.ckpt_io.ahead.taking import VARIABLE
-from robust_run.launcher.agent.checkpoint_ahead import LOOKING, AssumedShare, next_step
-from robust_run.launcher.agent.checkpoint_early import assumed_share, is_wanted
+from robust_run.launcher.agent.checkpoint.choosing import LOOKING, AssumedShare, next_step
+from robust_run.launcher.agent.checkpoint.early import assumed_share, is_wanted
 from robust_run.launcher.model.job import ImageUse, JobSpec, ManyNodes, OutputStreams
 from robust_run.launcher.model.resume_events import ResumePoint
 

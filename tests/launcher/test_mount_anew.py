@@ -11,7 +11,8 @@ import pytest
 
 from robust_run.clock import SystemClock
 from robust_run.errors import PlatformError
-from robust_run.launcher.agent.checkpoint_mount import CheckpointMount, MountServer
+from robust_run.launcher.agent.checkpoint.mount import CheckpointMount
+from robust_run.launcher.agent.checkpoint.mount_server import MountServer
 
 
 class Played(CheckpointMount):

@@ -15,7 +15,7 @@ from made_checkpoints import make_checkpoint
 
 from robust_run.ckpt_io.mount.mounts import ours
 from robust_run.clock import SystemClock
-from robust_run.launcher.agent.checkpoint_mount import CheckpointMount
+from robust_run.launcher.agent.checkpoint.mount import CheckpointMount
 from robust_run.launcher.records.memory_folders import FILES, remove_tree
 from tests.launcher.image_ground import needs_images
 

@@ -17,7 +17,7 @@ from hosts import Cluster, need_hosts
 from jobs import PATIENT, Job, run, running, script, wait_for
 
 from robust_run.report.files import startup as file
-from robust_run.report.startup.summarise import seconds_of
+from robust_run.report.startup.phases import seconds_of
 from robust_run.report.startup.types import AttemptStartup, RankRow
 from tests.launcher.image_ground import needs_images, root_image_of_run
 from tests.launcher.setup_ground import Ground, ground_at

@@ -71,7 +71,7 @@ def runs(node: Node, attempt: int, imported: tuple[str, ...]) -> bool:
     is_asked = path.exists()
     if is_asked:
         path.write_text("\n".join((*imported, ".")))
-    node.learn_modules()
+    node.learning.learn(publishes=node.tells_standbys)
     return is_asked
 
 
@@ -90,11 +90,11 @@ def test_after_an_update_of_variables_what_workers_import_is_learned_anew(tmp_pa
 def test_a_node_that_stands_by_learns_what_the_node_of_rank_0_imports(tmp_path: Path) -> None:
     many = msgspec.structs.replace(SPEC, many=ManyNodes(host="127.0.0.1", port=1), preload_auto=True)
     (node, _), (standby, told) = (node_of(tmp_path, spec=many) for _ in range(2))
-    standby.learn_from_others()
+    standby.learning.learn_from_others()
     assert told.told == [], "nothing is known"
     assert runs(node, 0, ("torch", "numpy", "their_own", *LATE))
-    standby.learn_from_others()
-    standby.learn_from_others()
+    standby.learning.learn_from_others()
+    standby.learning.learn_from_others()
     assert told.told == [("numpy", *LATE)], "once, and nothing that is not known to be harmless"
     assert not runs(standby, 1, ()), "it is known"
 
@@ -104,7 +104,7 @@ def test_after_an_update_a_node_that_stands_by_learns_from_its_own_workers_alone
     (node, _), (standby, told) = (node_of(tmp_path, spec=many) for _ in range(2))
     assert runs(node, 0, ("torch", *LATE))
     standby.forget_warm()
-    standby.learn_from_others()
+    standby.learning.learn_from_others()
     assert told.told == []
     assert runs(standby, 1, ("torch",))
 

@@ -261,7 +261,7 @@ class Agent:
         is_far = "://" in path and self._node.spec.ckpt_ahead
         if not is_far and self._node.early is None and (self._parts is None or not self._parts.fetches_ahead):
             return ""
-        from robust_run.launcher.agent.checkpoint_ahead import readers_of
+        from robust_run.launcher.agent.checkpoint.choosing import readers_of
 
         return self.parts.ahead.begin(order.resume, path, readers_of(order))
 
@@ -338,7 +338,7 @@ class Agent:
             return
         if attempt > self.newest_attempt:
             self._begin(attempt)
-        self._node.close_store()
+        self._node.store.give_up()
         now_s = self._node.clock.monotonic_s()
         self.report(AttemptEnded(attempt=attempt, node=self.node_id, started_at_s=now_s, ranks=(), progress=Progress()))
 

@@ -49,7 +49,7 @@ class Housekeeping:
         elif attempt is None and agent.exit_code is None and node.spec.many is not None:
             node.warm_up()
             if rounds % ORPHAN_ROUNDS == 0:
-                node.learn_from_others()
+                node.learning.learn_from_others()
 
     def _tell_what_is_fetched(self) -> None:
         """Say what is fetched while ranks start, if anything is."""
@@ -68,7 +68,7 @@ class Housekeeping:
         age_s = self._node.clock.monotonic_s() - attempt.started_at_s
         self._node.launch_warm(age_s)
         self._agent.look_for_saves()
-        self._node.learn_modules()
+        self._node.learning.learn(publishes=self._node.tells_standbys)
         self._node.restock(attempt.number, age_s)
         if rounds % ORPHAN_ROUNDS == 0:
             attempt.reap_orphans()

@@ -12,16 +12,14 @@ from robust_run.harmless import Harmless
 from robust_run.launcher.agent.output.route import OutputRouter
 from robust_run.launcher.agent.places.workplace import Workplace
 from robust_run.launcher.agent.warm.ladder import how_started
+from robust_run.launcher.agent.warm.learning import Learning
 from robust_run.launcher.agent.workers import workers
 from robust_run.launcher.agent.workers.devices import has_nvidia
 from robust_run.launcher.agent.workers.environment import RankPlace, worker_argv, worker_environment
 from robust_run.launcher.agent.workers.starter import Starter, StartPlan
 from robust_run.launcher.agent.workers.store import (
     DIED,
-    Listener,
     StoreHost,
-    listen,
-    listen_for_others,
     own_python,
     torch_is_installed,
     with_last_line,
@@ -36,11 +34,10 @@ from robust_run.tracer.files.steps import create as create_steps
 from robust_run.tracer.files.steps import read as read_steps
 
 if TYPE_CHECKING:
-    from robust_run.launcher.agent.checkpoint_ahead import CheckpointAhead
-    from robust_run.launcher.agent.checkpoint_early import EarlyCheckpoint
-    from robust_run.launcher.agent.checkpoint_sharing import CheckpointSharing
+    from robust_run.launcher.agent.checkpoint.ahead import CheckpointAhead
+    from robust_run.launcher.agent.checkpoint.early import EarlyCheckpoint
+    from robust_run.launcher.agent.checkpoint.sharing import CheckpointSharing
     from robust_run.launcher.agent.code_versions.node_code import NodeCode
-    from robust_run.launcher.agent.memory.keeper import MemoryKeeper
     from robust_run.launcher.agent.nccl.arming import NcclArming
     from robust_run.launcher.agent.places.place import OpenedPlace
     from robust_run.launcher.agent.warm.warm_handoff import WarmHandoff
@@ -91,7 +88,6 @@ class Node:
         self.helpers, self.early = early or _begun_now(setup, run_directory, clock)
         """What serves attempts: the warm process, the store, what reads sensors. What is fetched of a checkpoint before there is
         an attempt; None: nothing is."""
-        self._listener: Listener | None = None
         # The torch of a place may be another one than ours, and then the two may not understand each other.
         self._hosts_store = self.workplace.has_our_torch and torch_is_installed()
         self._cpus: tuple[frozenset[int], ...] = ()
@@ -106,8 +102,8 @@ class Node:
         self._twin: StartPlan | None = None
         self._first_rank = 0
         self._warm_launched = False
-        self._modules_file = _ask_again(spec)
-        self._may_learn_from_others = True
+        self.learning = Learning(spec, run_directory.modules, self._preload)
+        """What the warm process is to import of what workers import."""
         self._code: NodeCode | None = None
         self.has_told_of_grace = False
         """Whether it was said in this job that ranks used up --restart-grace."""
@@ -163,23 +159,6 @@ class Node:
         """Where workers find the keeper of what they save in memory; empty: the job has none."""
         return os.path.join(self.run_directory.memory, "keeper") if self.spec.ckpt_memory else ""
 
-    def made_keeper(self, ready: Callable[[int], None]) -> MemoryKeeper:
-        """Return the handle on this node's keeper, which is started with its first attempt. `ready`: see there."""
-        from robust_run.ckpt_io.memory.agent_protocol import KeeperSetup, TlsFiles
-        from robust_run.launcher.agent.memory.keeper import MemoryKeeper
-
-        many = self.spec.many
-        tls = TlsFiles(cert=many.tls_cert, key=many.tls_key, ca=many.tls_ca) if many is not None else TlsFiles()
-        setup = KeeperSetup(
-            folder=self.memory_folder,
-            limit_bytes=self.spec.ckpt_memory_bytes,
-            address=self.address if self.memory_key else "",
-            key=self.memory_key,
-            tls=tls if tls.cert or tls.ca else None,
-            job=self.spec.run_id,
-        )
-        return MemoryKeeper(self.helpers.start, self.env, setup, self.say, ready)
-
     @property
     def code(self) -> NodeCode:
         """The versions of the job's code here; imported when that is first needed, after the first workers were started."""
@@ -194,36 +173,22 @@ class Node:
 
         What they import without harm may have changed with it, so the next attempt lists that anew.
         """
-        self._warm_launched = self._may_learn_from_others = False
-        self._modules_file = _ask_again(self.spec)
+        self._warm_launched = False
+        self.learning.forget()
         self.starter.drop_warm()
 
     def open_store(self, attempt: int) -> tuple[str, int]:
         """Listen for the workers of an attempt and return where. Raises PlatformError."""
         spec = self.spec
-        self.close_store()
-        self._listener = (
-            listen(spec.master_addr, spec.master_port) if spec.many is None else listen_for_others(self.address)
-        )
-        if self._listener.note and attempt == 0:
-            self.say(self._listener.note)
-        return self._listener.address, self._listener.port
-
-    def close_store(self) -> None:
-        """Give up a listening socket that no worker was told of."""
-        if self._listener is not None:
-            self._listener.socket.close()
-            self._listener = None
+        address = spec.master_addr if spec.many is None else self.address
+        listener = self.store.open(address, spec.master_port, for_others=spec.many is not None)
+        if listener.note and attempt == 0:
+            self.say(listener.note)
+        return listener.address, listener.port
 
     def serve_store(self, attempt: int) -> None:
-        """Hand the listening socket to the store's process, after the workers, who need longer than it. Raises PlatformError."""
-        if self._listener is None:
-            return
-        listener, self._listener = self._listener, None
-        if self._hosts_store:
-            self.store.serve(attempt, listener)
-        else:
-            listener.socket.close()  # rank 0 will host, on a port that was free a moment ago
+        """Serve the store of an attempt, once its workers were started. Raises PlatformError."""
+        self.store.serve_opened(attempt, hosts=self._hosts_store)
 
     def start_workers(self, place: RankPlace) -> tuple[list[workers.Worker], tuple[Rung, ...], str]:
         """Start every rank; return the workers, the rung of each, and why one was not promoted, or will import much again.
@@ -231,7 +196,7 @@ class Node:
         Raises PlatformError; what was started by then is in our tree and ends with the attempt.
         """
         self.store.retire(place.attempt)
-        self.starter.is_behind = bool(self._to_preload())
+        self.starter.is_behind = bool(self.learning.to_preload())
         told = self._environment(place, 0) if self.workplace.mount is not None else {}
         if self.workplace.begin(place.group_rank, f"{place.address}:{place.port}", self.run_directory, told):
             self.forget_warm()
@@ -336,32 +301,13 @@ class Node:
             self.starter.restock(self._twin)
             self._prepare_store()
 
-    def learn_modules(self) -> None:
-        """Have the warm process import what this node's first workers had, as far as `known` thinks it worth it."""
-        chosen = self._to_preload()
-        if chosen is not None and self.starter.preload(chosen):
-            self._modules_file = None
-            if self.spec.many is not None and self._first_rank == 0:
-                from robust_run.launcher.agent.warm import known
+    def _preload(self, modules: tuple[str, ...]) -> bool:
+        return self.starter.preload(modules)
 
-                known.publish(self.run_directory.modules, chosen)
-
-    def learn_from_others(self) -> None:
-        """Have the warm process of a node that stands by import the same, where nodes share the run directory."""
-        if self._modules_file == "" and self._may_learn_from_others:
-            from robust_run.launcher.agent.warm import known
-
-            chosen = known.to_preload(self.run_directory.modules, everything=self.spec.preload_auto)
-            if chosen is not None and self.starter.preload(chosen):
-                self._modules_file = None
-
-    def _to_preload(self) -> tuple[str, ...] | None:
-        """Return what the warm process is still to be told to import; None while that is not known, or nothing is asked."""
-        if not self._modules_file:
-            return None
-        from robust_run.launcher.agent.warm import known
-
-        return known.to_preload(self._modules_file, everything=self.spec.preload_auto)
+    @property
+    def tells_standbys(self) -> bool:
+        """Whether nodes that stand by are to learn from this one: it has rank 0."""
+        return self.spec.many is not None and self._first_rank == 0
 
     def first_step_s(self, attempt: int, first_rank: int = 0) -> float | None:
         """Return the monotonic time of the first optimizer step of this node in an attempt, None before it."""
@@ -378,10 +324,8 @@ class Node:
             os.makedirs(self.run_directory.rank(attempt, rank), exist_ok=True)
             create_steps(self.run_directory.steps_file(attempt, rank))
             os.makedirs(self.run_directory.reports(attempt), exist_ok=True)
-            if self._modules_file is not None and rank == place.first_rank:
-                self._modules_file = self.run_directory.modules_file(attempt, rank)
-                with open(self._modules_file, "xb"):
-                    pass  # asks the worker to list what it had imported before its first step
+            if rank == place.first_rank:
+                self.learning.ask(self.run_directory.modules_file(attempt, rank))
         except OSError as error:
             self.complain(self.run_directory.rank(attempt, rank), error)
         if self.env.get("ROBUST_TRACE") != "0" and self.spec.is_python:
@@ -412,11 +356,6 @@ class Node:
         self.helpers.kill()
         while set(self.helper_pids()) - set(self.spare()) and time.monotonic() < give_up_at_s:
             time.sleep(0.001)
-
-
-def _ask_again(spec: JobSpec) -> str | None:
-    """Return that workers of the next attempt are to list what they import; None: nothing is imported ahead of workers."""
-    return "" if spec.preload else None
 
 
 def _begun_now(

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from robust_run.launcher.agent.attempt import Attempt
-    from robust_run.launcher.agent.checkpoint_ahead import CheckpointAhead
-    from robust_run.launcher.agent.checkpoints import AgentCheckpoints
+    from robust_run.launcher.agent.checkpoint.ahead import CheckpointAhead
+    from robust_run.launcher.agent.checkpoint.lookup import AgentCheckpoints
     from robust_run.launcher.agent.checks import AgentChecks
     from robust_run.launcher.agent.code import AgentCode
     from robust_run.launcher.agent.memory.keeper import MemoryKeeper
@@ -91,7 +91,7 @@ class AgentParts:
     def checkpoints(self) -> AgentCheckpoints:
         """What is done about checkpoints to start from."""
         if self._checkpoints is None:
-            from robust_run.launcher.agent.checkpoints import AgentCheckpoints
+            from robust_run.launcher.agent.checkpoint.lookup import AgentCheckpoints
 
             held = self.memory.held if self._node.spec.ckpt_memory else None
             self._checkpoints = AgentCheckpoints(self._node.spec.resume_folder, self._deliver, held)
@@ -103,7 +103,7 @@ class AgentParts:
     def ahead(self) -> CheckpointAhead:
         """What is fetched ahead of a checkpoint at a URL."""
         if self._ahead is None:
-            from robust_run.launcher.agent.checkpoint_ahead import CheckpointAhead
+            from robust_run.launcher.agent.checkpoint.ahead import CheckpointAhead
 
             node = self._node
             spec = node.spec

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from robust_run.clock import Clock
-from robust_run.launcher.controller.evidence_collector import EvidenceCollector
 from robust_run.launcher.core.membership import awaits_store
 from robust_run.launcher.core.state import CorePolicy, JobState
 from robust_run.launcher.core.step import step
@@ -107,9 +106,6 @@ class Controller:
         self._later = later
         self._on_finish = on_finish
         self._on_change = on_change
-        self.collector = EvidenceCollector(
-            state=state, clock=clock, send=outbox.send, later=later, tell=self.tell, say=book.say
-        )
         self._parts: ControllerParts | None = None
         self._survey: CheckpointSurvey | None = None
         """What asks nodes which checkpoints they see; imported when they are first asked."""
@@ -145,7 +141,6 @@ class Controller:
                 self._outbox,
                 self._later,
                 self.tell,
-                self.collector,
             )
         return self._parts
 
@@ -180,7 +175,7 @@ class Controller:
             if self.comparison is not None and seen.steps:
                 self.comparison.begin(seen.pace.attempt)  # the controller before may have been told the first step
         elif isinstance(seen, Sights):
-            self.collector.take(node, seen)
+            self.parts.collector.take(node, seen)
         elif isinstance(seen, CheckAnswer):
             self.parts.checking.take(node, seen)
         else:
@@ -210,7 +205,11 @@ class Controller:
         return self.parts.paces.steps
 
     def _take(self, event: Event) -> None:
-        if isinstance(event, AttemptEnded) and self.collector.has_left(event.attempt):
+        if (
+            isinstance(event, AttemptEnded)
+            and self._parts is not None
+            and self._parts.collector.has_left(event.attempt)
+        ):
             event = msgspec.structs.replace(event, has_sights=True)
         now_s = self._clock.monotonic_s()
         try:
@@ -295,9 +294,9 @@ class Controller:
                     self._wake.cancel()
                 self._wake = self._later(max(action.at_s - now_s, 0.0), lambda: self.tell(Tick()))
             case Inquire(post_mortem=True):
-                self._pending.appendleft(self.collector.post_mortem(action.attempt))
+                self._pending.appendleft(self.parts.collector.post_mortem(action.attempt))
             case Inquire():
-                self.collector.begin(action)
+                self.parts.collector.begin(action)
             case RecordIncident():
                 self._record(action)
             case StandstillOver():
@@ -332,7 +331,7 @@ class Controller:
             self._outbox.send(placement.node, own)
 
     def _record(self, action: RecordIncident) -> None:
-        self.book.record(action, self._later, self.collector.scene_of(action))
+        self.book.record(action, self._later, self.parts.collector.scene_of(action))
         if action.action == "report" and action.symptom != "health":
             self.keep_traces()
 

@@ -91,7 +91,7 @@ class Handle:
 
     def observe(self, then: Callable[[Scene], None], samples: int) -> bool:
         """Have all ranks looked at."""
-        return self._controller.collector.ask(then, samples=samples)
+        return self._controller.parts.collector.ask(then, samples=samples)
 
     def checking(self) -> Checking:
         """Return what has checks carried out."""

@@ -34,10 +34,13 @@ class ControllerParts:
         outbox: Outbox,
         later: Callable[[float, Callable[[], None]], Timer],
         tell: Callable[[Event], None],
-        collector: EvidenceCollector,
     ) -> None:
         self._policy, self._state, self._book, self._clock = policy, state, book, clock
-        self._outbox, self._later, self._tell, self._collector = outbox, later, tell, collector
+        self._outbox, self._later, self._tell = outbox, later, tell
+        self.collector = EvidenceCollector(
+            state=state, clock=clock, send=outbox.send, later=later, tell=tell, say=book.say
+        )
+        """What asks nodes what they see of their ranks."""
         self._checking: Checking | None = None
         self._starts: StartBook | None = None
 
@@ -56,9 +59,7 @@ class ControllerParts:
         """What compares how fast ranks are."""
         from robust_run.launcher.controller.pacing import Pacing
 
-        return Pacing(
-            state=self._state, clock=self._clock, ask=self._collector.ask, tell=self._tell, say=self._book.say
-        )
+        return Pacing(state=self._state, clock=self._clock, ask=self.collector.ask, tell=self._tell, say=self._book.say)
 
     @property
     def starts(self) -> StartBook:
@@ -95,7 +96,7 @@ class ControllerParts:
         """What finds out which nodes share a parallel group, where nodes may keep copies of each other's memory."""
         from robust_run.launcher.controller.memory_groups import MemoryGroupsLook
 
-        return MemoryGroupsLook(self._state, self._collector.ask, self._tell, self._later)
+        return MemoryGroupsLook(self._state, self.collector.ask, self._tell, self._later)
 
     @cached_property
     def staging(self) -> Staging:

@@ -16,6 +16,7 @@ from robust_run.errors import UserError
 from robust_run.launcher.core.state import CorePolicy, Eviction, JobState, Member
 from robust_run.launcher.model.actions import HostEvicted
 from robust_run.launcher.model.job import Placement
+from robust_run.launcher.model.node_events import NodeEvicted
 
 #: Whom to take first: who was checked and is well, before who was not, before who is not.
 CHECKED = ("admitted", "", "refused")
@@ -158,6 +159,33 @@ def evict(state: JobState, name: str, why: Eviction, *, listed: bool = False) ->
     state.evicted[name] = why
     recount(state)
     return [HostEvicted(name=name, reason=why.reason, by=why.by, at_unix_s=why.at_unix_s, listed=listed)]
+
+
+def put_out(state: JobState, event: NodeEvicted) -> list[HostEvicted]:
+    """Take out the host that an event names; see `evict`."""
+    why = Eviction(reason=event.reason, by=event.by, at_unix_s=event.at_unix_s)
+    return evict(state, event.name, why, listed=event.listed)
+
+
+def let_in(state: JobState, name: str) -> bool:
+    """Let a host be used again; False: it was not out."""
+    if state.evicted.pop(name, None) is None:
+        return False
+    recount(state)
+    if state.health.recent or state.health.evicted:
+        from robust_run.launcher.core.diagnosis import health_record
+
+        health_record.forget(state, name)
+    return True
+
+
+def evicted_text(state: JobState, name: str) -> str:
+    """Return what an evicted host is told."""
+    eviction = state.evicted[name]
+    why = f": {eviction.reason}" if eviction.reason else ""
+    return (
+        f"{name} is evicted from the job (by {eviction.by}{why}); it waits unused; robust readmit {name} takes it back"
+    )
 
 
 def is_usable(state: JobState, node: str) -> bool:

@@ -7,9 +7,9 @@ from typing import Literal
 import msgspec
 
 from robust_run.launcher.core.attempts import are_arriving, end_attempt, try_to_gather
-from robust_run.launcher.core.membership import counts, evict, name_of, placement_of, ranks_of, recount
-from robust_run.launcher.core.state import CorePolicy, EndCause, Eviction, JobState, Member
-from robust_run.launcher.model.actions import Action, Dismiss, EndAttempt, HostEvicted, Say
+from robust_run.launcher.core.membership import counts, evicted_text, let_in, name_of, placement_of, put_out, ranks_of
+from robust_run.launcher.core.state import CorePolicy, EndCause, JobState, Member
+from robust_run.launcher.model.actions import Action, Dismiss, EndAttempt, Say
 from robust_run.launcher.model.events import AttemptEnded, Event
 from robust_run.launcher.model.node_events import (
     ControllerResumed,
@@ -46,10 +46,6 @@ def take(policy: CorePolicy, state: JobState, event: Event, now_s: float) -> lis
             return left(policy, state, event, now_s)
         case NodeCannotStart():
             return cannot_start(policy, state, event, now_s)
-        case NodeEvicted():
-            return evicted(policy, state, event, now_s)
-        case NodeReadmitted():
-            return readmitted(policy, state, event, now_s)
         case MemoryNeeds():
             from robust_run.launcher.core.resume import strides
 
@@ -82,9 +78,9 @@ def too_late(state: JobState, event: Event) -> list[Action]:
         node = event.node.id if isinstance(event, NodeJoined) else event.node
         return [Dismiss(node=node, exit_code=state.finish.exit_code, reason="the job is over")]
     if isinstance(event, NodeEvicted):
-        return [*_put_out(state, event)]
+        return [*put_out(state, event)]
     if isinstance(event, NodeReadmitted):
-        _let_in(state, event.name)
+        let_in(state, event.name)
     return []
 
 
@@ -96,7 +92,7 @@ def joined(policy: CorePolicy, state: JobState, event: NodeJoined, now_s: float)
     state.unable.pop(info.name, None)
     state.members[info.id] = Member(info=info, joined=len(state.members), since_s=now_s)
     if info.name in state.evicted:
-        return [Say(text=_evicted_text(state, info.name), node=info.id)]
+        return [Say(text=evicted_text(state, info.name), node=info.id)]
     state.usable += 1
     if state.phase == "gathering":
         return try_to_gather(policy, state, now_s)
@@ -117,7 +113,7 @@ def returned(policy: CorePolicy, state: JobState, event: NodeReturned, now_s: fl
         return []
     member.gone, member.present, member.reason, member.since_s = "", True, "", now_s
     if member.info.name in state.evicted:
-        return [Say(text=_evicted_text(state, member.info.name), node=event.node)]
+        return [Say(text=evicted_text(state, member.info.name), node=event.node)]
     state.usable += 1
     if state.phase == "gathering":
         return try_to_gather(policy, state, now_s)
@@ -177,8 +173,8 @@ def left(policy: CorePolicy, state: JobState, event: NodeLeft, now_s: float) -> 
         return []
     _goes(state, member, "left", event.reason, now_s)
     if event.node in state.unended:
-        cause = _cause(state, "left", event.node, f"node {member.info.name} left: {event.reason}", now_s)
-        return _end_because(policy, state, cause, now_s)
+        cause = cause_of(state, "left", event.node, f"node {member.info.name} left: {event.reason}", now_s)
+        return end_because(policy, state, cause, now_s)
     if state.phase == "gathering":
         return try_to_gather(policy, state, now_s)
     return [Say(text=f"{member.info.name} left: {event.reason}"), *_without_copies(state, event.node)]
@@ -193,55 +189,10 @@ def cannot_start(policy: CorePolicy, state: JobState, event: NodeCannotStart, no
     return said + (try_to_gather(policy, state, now_s) if state.phase == "gathering" else [])
 
 
-def evicted(policy: CorePolicy, state: JobState, event: NodeEvicted, now_s: float) -> list[Action]:
-    """Take a host out: an attempt it is part of ends, and none will use it until it is readmitted."""
-    if event.name in state.evicted:
-        return []
-    on_record = _put_out(state, event)
-    there = [member.info.id for member in state.members.values() if member.info.name == event.name and member.present]
-    actions: list[Action] = [*on_record, *(Say(text=_evicted_text(state, event.name), node=node) for node in there)]
-    used = [node for node in there if node in state.unended]
-    for node in used:
-        text = f"node {event.name} was evicted by {event.by}" + (f": {event.reason}" if event.reason else "")
-        actions += _end_because(policy, state, _cause(state, "evicted", node, text, now_s), now_s)
-    if state.phase == "gathering":
-        actions += try_to_gather(policy, state, now_s)
-    return actions
-
-
-def readmitted(policy: CorePolicy, state: JobState, event: NodeReadmitted, now_s: float) -> list[Action]:
-    """Let a host be used again, from the next attempt on."""
-    if not _let_in(state, event.name):
-        return []
-    text = f"readmitted by {event.by}; this node stands by"
-    actions: list[Action] = [
-        Say(text=text, node=member.info.id)
-        for member in state.members.values()
-        if member.info.name == event.name and member.present
-    ]
-    return actions + (try_to_gather(policy, state, now_s) if state.phase == "gathering" else [])
-
-
-def _put_out(state: JobState, event: NodeEvicted) -> list[HostEvicted]:
-    why = Eviction(reason=event.reason, by=event.by, at_unix_s=event.at_unix_s)
-    return evict(state, event.name, why, listed=event.listed)
-
-
-def _let_in(state: JobState, name: str) -> bool:
-    if state.evicted.pop(name, None) is None:
-        return False
-    recount(state)
-    if state.health.recent or state.health.evicted:
-        from robust_run.launcher.core.diagnosis import health_record
-
-        health_record.forget(state, name)
-    return True
-
-
 def restart_asked(policy: CorePolicy, state: JobState, event: RestartAsked, now_s: float) -> list[Action]:
     """End the attempt so that the next one starts."""
     text = f"a restart was asked for by {event.by}" + (f": {event.reason}" if event.reason else "")
-    return _end_because(policy, state, EndCause(kind="asked", at_s=now_s, text=text), now_s)
+    return end_because(policy, state, EndCause(kind="asked", at_s=now_s, text=text), now_s)
 
 
 def _strayed(policy: CorePolicy, state: JobState, node: str, attempt: int, now_s: float) -> list[Action]:
@@ -257,7 +208,7 @@ def note_own_end(state: JobState, event: AttemptEnded, now_s: float) -> None:
     name, after_s = name_of(state, event.node), event.fenced_after_s
     if after_s is not None:
         text = f"node {name} could not reach the controller for {after_s:.1f} s and ended its workers"
-        cause = _cause(state, "fenced", event.node, text, now_s - after_s)
+        cause = cause_of(state, "fenced", event.node, text, now_s - after_s)
         if state.hold_until_s is not None and now_s < state.hold_until_s:
             cause = msgspec.structs.replace(cause, node="")  # the controller was away, whoever is to blame for that
         state.causes.append(cause)
@@ -266,13 +217,14 @@ def note_own_end(state: JobState, event: AttemptEnded, now_s: float) -> None:
 
         if any(map(own_failure, event.ranks)):
             return
-        state.causes.append(_cause(state, "left", event.node, f"node {name} ended its workers by itself", now_s))
+        state.causes.append(cause_of(state, "left", event.node, f"node {name} ended its workers by itself", now_s))
     else:
         return
     state.detected_at_s = now_s if state.detected_at_s is None else state.detected_at_s
 
 
-def _cause(state: JobState, kind: str, node: str, text: str, at_s: float) -> EndCause:
+def cause_of(state: JobState, kind: str, node: str, text: str, at_s: float) -> EndCause:
+    """Return what of a node ends an attempt."""
     placement = placement_of(state, node)
     ranks = tuple(ranks_of(placement)) if placement is not None else ()
     return EndCause(kind=kind, at_s=at_s, node=name_of(state, node), ranks=ranks, text=text)  # type: ignore[arg-type]
@@ -286,22 +238,15 @@ def _without(policy: CorePolicy, state: JobState, node: str, cause: EndCause | N
     if placement is not None:
         state.live.difference_update(ranks_of(placement))
     if cause is not None:
-        cause = _cause(state, cause.kind, node, cause.text, cause.at_s)
-        actions = _end_because(policy, state, cause, now_s)
+        cause = cause_of(state, cause.kind, node, cause.text, cause.at_s)
+        actions = end_because(policy, state, cause, now_s)
     return actions
 
 
-def _end_because(policy: CorePolicy, state: JobState, cause: EndCause, now_s: float) -> list[Action]:
+def end_because(policy: CorePolicy, state: JobState, cause: EndCause, now_s: float) -> list[Action]:
+    """End the running attempt for this cause, among others."""
     state.causes.append(cause)
     state.detected_at_s = now_s if state.detected_at_s is None else state.detected_at_s
     if not state.is_going:
         return []
     return end_attempt(state, EndAttempt(attempt=state.attempt, signal=SIGTERM, grace_s=policy.restart_grace_s))
-
-
-def _evicted_text(state: JobState, name: str) -> str:
-    eviction = state.evicted[name]
-    why = f": {eviction.reason}" if eviction.reason else ""
-    return (
-        f"{name} is evicted from the job (by {eviction.by}{why}); it waits unused; robust readmit {name} takes it back"
-    )

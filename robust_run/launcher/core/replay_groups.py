@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import msgspec
 
+from robust_run.launcher.core import evictions
 from robust_run.launcher.core import nodes as membership
 from robust_run.launcher.core.attempts import stopped
 from robust_run.launcher.core.ladder.ladder_state import GroupRun, ReplayRun, ladder_state_of, remember
@@ -65,7 +66,7 @@ def take(policy: CorePolicy, state: JobState, event: Event, now_s: float) -> lis
             ends = _give_up(policy, state, f"{name_of(state, event.node)} is gone")
             return ends + gone(policy, state, event, now_s)  # type: ignore[arg-type]
         case NodeEvicted(name=name) if any(name_of(state, node) == name for node in state.unended):
-            return _give_up(policy, state, f"{name} was evicted") + membership.evicted(policy, state, event, now_s)
+            return _give_up(policy, state, f"{name} was evicted") + evictions.evicted(policy, state, event, now_s)
         case ControllerResumed():
             return _resumed(policy, state, event, now_s)
         case SignalReceived():

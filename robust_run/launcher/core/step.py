@@ -45,6 +45,8 @@ from robust_run.launcher.model.node_events import (
     ControllerResumed,
     JobStarted,
     LeaseRecorded,
+    NodeEvicted,
+    NodeReadmitted,
     NodeToldToLeave,
     RestartAsked,
 )
@@ -178,6 +180,10 @@ def _take_rare(policy: CorePolicy, state: JobState, event: Event, now_s: float) 
         from robust_run.launcher.core.diagnosis import health
 
         return health.seen(policy, state, event, now_s)
+    if isinstance(event, (NodeEvicted, NodeReadmitted)):
+        from robust_run.launcher.core import evictions
+
+        return evictions.take(policy, state, event, now_s)
     if isinstance(event, (Diagnosed, StandbyChecked)):
         from robust_run.launcher.core.ladder import ladder
 

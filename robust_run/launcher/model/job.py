@@ -198,7 +198,7 @@ class JobSpec(JobPolicy, frozen=True, kw_only=True):
     ckpt_ahead_bytes_s: int | None = None
     """So much may be fetched a second, on average; None: no limit."""
     ckpt_mount: bool = False
-    """Whether the checkpoints of `ckpt_dir`, a URL, are mounted as files where workers run (see `agent.checkpoint_mount`)."""
+    """Whether the checkpoints of `ckpt_dir`, a URL, are mounted as files where workers run (see `agent.checkpoint.mount`)."""
     ckpt_memory_dir: str | None = None
     """Absolute folder whose files are in this node's memory, above those of `ckpt_dir`. None: there is none."""
     ckpt_memory: bool | None = None

@@ -33,7 +33,7 @@ from robust_run.launcher.start.warm import client as warm_process
 from robust_run.version import __version__
 
 if TYPE_CHECKING:
-    from robust_run.launcher.agent.checkpoint_early import EarlyCheckpoint
+    from robust_run.launcher.agent.checkpoint.early import EarlyCheckpoint
     from robust_run.launcher.agent.memory.folder import MemoryDir
     from robust_run.launcher.agent.places.place import OpenedPlace
     from robust_run.launcher.agent.signals import Scheduler
@@ -160,7 +160,7 @@ def _early(
     """Begin to fetch what the job will most likely start from, beside its image or set-up; None: there is no such thing."""
     if spec.ckpt_dir is None or "://" not in spec.ckpt_dir:
         return None
-    from robust_run.launcher.agent import checkpoint_early
+    from robust_run.launcher.agent.checkpoint import early as checkpoint_early
 
     if not checkpoint_early.is_wanted(spec):
         return None

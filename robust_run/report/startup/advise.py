@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from robust_run.report.startup.summarise import seconds_of
+from robust_run.report.startup.phases import seconds_of
 from robust_run.report.startup.types import Advice, AttemptStartup, Phase, PhaseSummary, Startup
 from robust_run.report.startup.words import plain, seconds
 

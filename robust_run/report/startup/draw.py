@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from html import escape
 
 from robust_run.report.startup.advise import advise, chosen
+from robust_run.report.startup.phases import seconds_of
 from robust_run.report.startup.style import CLASSES, STYLE
-from robust_run.report.startup.summarise import seconds_of
 from robust_run.report.startup.types import (
     MEANINGS,
     PHASES,

@@ -22,8 +22,8 @@ from statistics import median
 
 import msgspec
 
+from robust_run.report.startup.phases import seconds_of, slow_from_s
 from robust_run.report.startup.profile_types import SlowNode, SlowPhase
-from robust_run.report.startup.summarise import seconds_of, slow_from_s
 from robust_run.report.startup.types import PHASES, WAITS, AttemptStartup, Phase
 
 LEAST_STARTS = 3

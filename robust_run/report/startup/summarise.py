@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import chain
 
 import msgspec
 
+from robust_run.report.startup.phases import phases_of
 from robust_run.report.startup.types import (
     ALL_NODES,
     ALL_RANKS,
@@ -14,8 +14,6 @@ from robust_run.report.startup.types import (
     MOST_ATTEMPTS,
     MOST_NAMES,
     MOST_ROW_SPANS,
-    MOST_STRAGGLERS,
-    PHASES,
     SLOWEST_NODES,
     SLOWEST_RANKS,
     WAITS,
@@ -23,22 +21,14 @@ from robust_run.report.startup.types import (
     FetchRow,
     NodeStart,
     Phase,
-    PhaseSummary,
     RankMarks,
     RankRow,
     SchedulerQueue,
     StartSpan,
-    StartStraggler,
     Startup,
 )
 from robust_run.tracer.files.marks import KINDS
 
-#: A rank is a straggler in a phase that takes it so many times as long as the median,
-STRAGGLER_RATIO = 1.3
-#: and so much longer in seconds and as a part of the whole start.
-STRAGGLER_S, STRAGGLER_PART = 0.3, 0.03
-#: Phases that belong to a node: stragglers in them are nodes.
-NODE_PHASES: frozenset[Phase] = frozenset({"queue", "script", "agent", "image", "snapshot", "meet"})
 #: Gaps between spans that are shorter are no phase of their own.
 GAP_S = 0.01
 #: The index in `KINDS` from which on they are ways to load a checkpoint.
@@ -87,7 +77,7 @@ def summarise(
         stepped_ranks=len(stepped),
         complete=is_complete,
         total_s=round(total_s, 3),
-        phases=_phases(rows, total_s + lead_s),
+        phases=phases_of(rows, total_s + lead_s),
         critical=late[0] if late else None,
         rows=_some(late, ALL_RANKS, SLOWEST_RANKS),
         node_rows=node_rows,
@@ -241,74 +231,11 @@ def lateness(row: RankRow) -> float:
     return next((span.began_s for span in row.spans if span.began_s >= 0.0), 0.0) + worked_s
 
 
-def seconds_of(row: RankRow) -> dict[Phase, float]:
-    """Return how long a rank was in each phase; phases in which it was not are left out."""
-    found: dict[Phase, float] = {}
-    for span in row.spans:
-        found[span.phase] = found.get(span.phase, 0.0) + span.ended_s - span.began_s
-    return found
-
-
 def _how(rows: Sequence[RankRow]) -> tuple[tuple[str, int], ...]:
     counts: dict[str, int] = {}
     for row in rows:
         counts[row.how] = counts.get(row.how, 0) + 1
     return tuple(sorted(counts.items()))
-
-
-def _phases(rows: Sequence[RankRow], total_s: float) -> tuple[PhaseSummary, ...]:
-    seconds = [(seconds_of(row), row) for row in rows]
-    present = set(chain.from_iterable(each for each, _ in seconds))
-    return tuple(
-        _phase(phase, [(each.get(phase, 0.0), row) for each, row in seconds], total_s)
-        for phase in PHASES
-        if phase in present
-    )
-
-
-def _phase(phase: Phase, taken: list[tuple[float, RankRow]], total_s: float) -> PhaseSummary:
-    ordered = sorted(seconds for seconds, _ in taken)
-    median_s = ordered[(len(ordered) - 1) // 2]
-    longest_s, slowest = max(taken, key=lambda each: (each[0], -each[1].rank))
-    found = [] if phase in WAITS else _stragglers(phase, taken, median_s, total_s)
-    return PhaseSummary(
-        phase=phase,
-        median_s=round(median_s, 3),
-        p90_s=round(ordered[min(len(ordered) - 1, int(0.9 * len(ordered)))], 3),
-        longest_s=round(longest_s, 3),
-        node=slowest.node,
-        rank=slowest.rank,
-        stragglers=tuple(found[:MOST_STRAGGLERS]),
-        straggler_count=len(found),
-    )
-
-
-def _stragglers(
-    phase: Phase, taken: list[tuple[float, RankRow]], median_s: float, total_s: float
-) -> list[StartStraggler]:
-    """Return who takes much longer, slowest first; a node where most of its ranks do."""
-    limit_s = slow_from_s(median_s, total_s)
-    slow = [(seconds, row) for seconds, row in taken if seconds > limit_s]
-    ranks_of: dict[str, int] = {}
-    for _, row in taken:
-        ranks_of[row.node] = ranks_of.get(row.node, 0) + 1
-    slow_of: dict[str, list[float]] = {}
-    for seconds, row in slow:
-        slow_of.setdefault(row.node, []).append(seconds)
-    several = len(ranks_of) > 1
-    whole = {
-        node: max(of_node)
-        for node, of_node in slow_of.items()
-        if several and (phase in NODE_PHASES or 2 * len(of_node) > ranks_of[node])
-    }
-    found = [StartStraggler(node, -1, round(seconds, 3)) for node, seconds in whole.items()]
-    found += [StartStraggler(row.node, row.rank, round(seconds, 3)) for seconds, row in slow if row.node not in whole]
-    return sorted(found, key=lambda each: (-each.seconds, each.rank))
-
-
-def slow_from_s(median_s: float, total_s: float) -> float:
-    """Return above what a phase is slow, where its median is that and the whole start took so long."""
-    return max(STRAGGLER_RATIO * median_s, median_s + max(STRAGGLER_S, STRAGGLER_PART * total_s))
 
 
 def with_attempt(startup: Startup, attempt: AttemptStartup) -> Startup:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from robust_run.report.startup.summarise import seconds_of
+from robust_run.report.startup.phases import seconds_of
 from robust_run.report.startup.types import PHASES, Advice, AttemptStartup, FetchRow, Phase, PhaseSummary
 
 SHORT: dict[Phase, str] = {

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_starts import IMPORTS, INIT, TORCH_LOAD, UNIX_S, attempt_of, node_start, slow_node, startup_of
 
-from robust_run.report.startup.summarise import coarse, seconds_of, summarise, with_attempt
+from robust_run.report.startup.phases import seconds_of
+from robust_run.report.startup.summarise import coarse, summarise, with_attempt
 from robust_run.report.startup.types import (
     ALL_RANKS,
     MOST_ROW_SPANS,

@@ -21,8 +21,15 @@ if TYPE_CHECKING:
 class AgentMemory:
     """One agent's. Used from its thread, but for `held`."""
 
-    def __init__(self, node: Node, node_id: str, report: Callable[[MemoryReady | MemoryNeeds], None]) -> None:
-        self._node = node
+    def __init__(
+        self,
+        node: Node,
+        node_id: str,
+        report: Callable[[MemoryReady | MemoryNeeds], None],
+        make: Callable[[Node, Callable[[int], None]], MemoryKeeper] | None = None,
+    ) -> None:
+        """`make`: what makes the handle on a keeper that starts with the first attempt; None: `keeper_of`."""
+        self._node, self._make = node, make or keeper_of
         self._node_id = node_id
         self._report = report
         self._keeper: MemoryKeeper | None = None
@@ -97,7 +104,7 @@ class AgentMemory:
             self._keeper.end()
 
     def _made(self) -> MemoryKeeper:
-        self._keeper = self._node.made_keeper(self._say_ready)
+        self._keeper = self._make(self._node, self._say_ready)
         self._keeper.when_needed = self._say_needs
         if self._listen is not None:
             self._keeper.attach(self._listen)
@@ -123,3 +130,21 @@ class AgentMemory:
         node = self._node
         ready = MemoryReady(attempt=self._attempt, node=self._node_id, host=node.address, port=port)
         self._report(ready if node.spec.ckpt_copies else msgspec.structs.replace(ready, takes_copies=False))
+
+
+def keeper_of(node: Node, ready: Callable[[int], None]) -> MemoryKeeper:
+    """Return the handle on a node's keeper, which is started with its first attempt. `ready`: see `MemoryKeeper`."""
+    from robust_run.ckpt_io.memory.agent_protocol import KeeperSetup, TlsFiles
+    from robust_run.launcher.agent.memory.keeper import MemoryKeeper
+
+    many = node.spec.many
+    tls = TlsFiles(cert=many.tls_cert, key=many.tls_key, ca=many.tls_ca) if many is not None else TlsFiles()
+    setup = KeeperSetup(
+        folder=node.memory_folder,
+        limit_bytes=node.spec.ckpt_memory_bytes,
+        address=node.address if node.memory_key else "",
+        key=node.memory_key,
+        tls=tls if tls.cert or tls.ca else None,
+        job=node.spec.run_id,
+    )
+    return MemoryKeeper(node.helpers.start, node.env, setup, node.say, ready)

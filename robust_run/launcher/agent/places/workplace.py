@@ -16,7 +16,7 @@ from robust_run.launcher.model.job import JobSpec
 if TYPE_CHECKING:
     from robust_run.clock import Clock
     from robust_run.health.types import Finding
-    from robust_run.launcher.agent.checkpoint_mount import CheckpointMount
+    from robust_run.launcher.agent.checkpoint.mount import CheckpointMount
     from robust_run.launcher.agent.places.image_warmth import ImageWarmth
     from robust_run.launcher.agent.places.place import OpenedPlace
     from robust_run.launcher.agent.workers.starter import Starter, StartPlan
@@ -56,7 +56,7 @@ class Workplace:
     ) -> None:
         """Mount them where workers will run, if that was asked for. Raises PlatformError."""
         if self.spec.ckpt_mount and self.spec.ckpt_dir is not None:
-            from robust_run.launcher.agent.checkpoint_mount import CheckpointMount
+            from robust_run.launcher.agent.checkpoint.mount import CheckpointMount
             from robust_run.launcher.records.memory_folders import FILES
 
             folder = f"{run_directory.memory}/{FILES}"

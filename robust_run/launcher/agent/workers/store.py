@@ -103,7 +103,33 @@ class StoreHost:
         self._on_lost = on_lost
         self._control: socket.socket | None = None
         self._attempt: int | None = None
+        self._listener: Listener | None = None
         self.pid: int | None = None
+
+    def open(self, address: str, port: int | None, *, for_others: bool) -> Listener:
+        """Listen for the workers of an attempt; `for_others`: also for those of other nodes, at a free port.
+
+        Raises PlatformError.
+        """
+        self.give_up()
+        self._listener = listen_for_others(address) if for_others else listen(address, port)
+        return self._listener
+
+    def give_up(self) -> None:
+        """Give up a listening socket that no worker was told of."""
+        if self._listener is not None:
+            self._listener.socket.close()
+            self._listener = None
+
+    def serve_opened(self, attempt: int, *, hosts: bool) -> None:
+        """Hand the listening socket to the store's process, after the workers, who need longer than it. Raises PlatformError.
+
+        `hosts`: whether the agent hosts the store; else rank 0 will, on a port that was free a moment ago.
+        """
+        if hosts and self._listener is not None:
+            listener, self._listener = self._listener, None
+            self.serve(attempt, listener)
+        self.give_up()
 
     def serve(self, attempt: int, listener: Listener) -> None:
         """Have the store of this attempt served on the listener, which is closed here. Raises PlatformError."""

@@ -11,7 +11,7 @@ import msgspec
 from robust_run.health.rules import deciding
 from robust_run.health.rules.types import Evicted, RuleDecision
 from robust_run.health.types import Event
-from robust_run.launcher.core import nodes
+from robust_run.launcher.core import evictions
 from robust_run.launcher.core.attempts import end_attempt, failure_ending
 from robust_run.launcher.core.diagnosis import blindness
 from robust_run.launcher.core.diagnosis.hang_response import suspected
@@ -138,7 +138,7 @@ def evict(policy: CorePolicy, state: JobState, decision: RuleDecision, at_unix_s
     by = f"rule {decision.rule}"
     state.health.evicted.append(RuleEviction(name=name, rule=decision.rule, at_s=now_s))
     told = NodeEvicted(name=name, reason=decision.sentence, by=by, at_unix_s=at_unix_s)
-    actions = nodes.evicted(policy, state, told, now_s)
+    actions = evictions.evicted(policy, state, told, now_s)
     onset_s = min(decision.event.at_s, now_s)
     state.causes = [
         msgspec.structs.replace(cause, rule=decision.rule, at_s=onset_s)

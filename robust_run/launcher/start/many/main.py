@@ -19,6 +19,8 @@ from robust_run.launcher.agent.loop import live
 from robust_run.launcher.agent.node import Node
 from robust_run.launcher.agent.workers.process_tree import become_subreaper
 from robust_run.launcher.control.client import Connection
+from robust_run.launcher.control.messages import Hello
+from robust_run.launcher.model.events import NodeEvent
 from robust_run.launcher.model.job import JobSpec, ManyNodes
 from robust_run.launcher.records import evictions
 from robust_run.launcher.records.memory_folders import remove_dead_memory, remove_memory_folders
@@ -39,7 +41,7 @@ from robust_run.launcher.start.many.standing_by import StandingBy
 from robust_run.launcher.start.priority import raise_priority
 
 if TYPE_CHECKING:
-    from robust_run.launcher.agent.checkpoint_early import EarlyCheckpoint
+    from robust_run.launcher.agent.checkpoint.early import EarlyCheckpoint
     from robust_run.launcher.agent.places.place import OpenedPlace
     from robust_run.launcher.agent.signals import Scheduler
 
@@ -150,7 +152,7 @@ class _NodeOfMany:
                 opened, opening = timed(self._clock, self._open_place)
                 self._opened = opened._replace(opening=opening)
             if self._spec.ckpt_mount:
-                from robust_run.launcher.agent.checkpoint_mount import check
+                from robust_run.launcher.agent.checkpoint.mount_server import check
 
                 check(self._env)
             self._ready_s = self._clock.monotonic_s()
@@ -177,11 +179,11 @@ class _NodeOfMany:
         spec = self._spec
         if spec.ckpt_dir is None or "://" not in spec.ckpt_dir or not spec.ckpt_ahead or self._many.most < 2:
             return
-        from robust_run.launcher.agent.checkpoint_sharing import listen
+        from robust_run.launcher.agent.checkpoint.sharing import listen
 
         self._fetched_at = listen(self._console.say)
         self._joining.fetch_port = self._fetched_at.getsockname()[1] if self._fetched_at is not None else 0
-        from robust_run.launcher.agent import checkpoint_early
+        from robust_run.launcher.agent.checkpoint import early as checkpoint_early
 
         if self._resumed is None and checkpoint_early.is_wanted(spec):
             port = self._fetched_at.fileno() if self._fetched_at is not None else -1
@@ -209,61 +211,10 @@ class _NodeOfMany:
         spec = msgspec.structs.replace(self._spec, run_id=welcome.run_id, rdzv_id=welcome.rdzv_id)
         run_directory = self._run_directory(welcome.run_id)
         hello = self._joining.hello()
-        place = self._opened.place if self._opened is not None else None
-        if place is not None:
-            place.own = hello.node.blocks
-        if self._early is not None:
-            self._early.helpers.log_to(run_directory.store_log)
-        node = Node(
-            spec,
-            self._env,
-            self._clock,
-            run_directory,
-            self._console.router,
-            self._console.complain,
-            lambda event: agent.report(event),  # noqa: PLW0108 - there is no agent yet
-            self._mask,
-            address=hello.node.address,
-            opened=self._opened,
-            memory_key=keeper_key(self._token, spec.run_id) if spec.ckpt_memory else b"",
-            early=self._early,
-        )
-        if self._fetched_at is not None:
-            from robust_run.launcher.agent.checkpoint_sharing import CheckpointSharing
-
-            key = fetch_key(self._token, spec.run_id)
-            node.sharing = CheckpointSharing(self._fetched_at, hello.node.fetches, key)
-        node.spare = self._supervisor.pids
-        self._lasting_pids = node.lasting_pids
-        node.workplace.ready_s = self._ready_s
+        node = self._made_node(spec, run_directory, hello, lambda event: agent.report(event))  # noqa: PLW0108 - there is no agent yet
         agent = Agent(node, self._node_id)
-        standing_by = StandingBy(
-            spec=spec,
-            many=self._many,
-            run_directory=run_directory,
-            joining=self._joining,
-            supervisor=self._supervisor,
-            mark=self._own_mark,
-            token=self._token,
-            node_id=self._node_id,
-            guard=self._guard,
-            clock=self._clock,
-            say=self._console.say,
-        )
-        link = RemoteLink(
-            agent=agent,
-            spec=spec,
-            many=self._many,
-            hello=hello,
-            dial=self._joining.dial,
-            lease=self._lease,
-            clock=self._clock,
-            say=self._console.say,
-            on_candidates=lambda candidates: standing_by.candidates_changed(candidates, link.where),
-            own_controller=lambda: self._supervisor.address,
-            on_silence=self._on_silence,
-            ask=lambda: standing_by.where_led(link),
-        )
+        standing_by = self._standing_by(spec, run_directory)
+        link = self._link(spec, agent, hello, standing_by)
         agent.serve(link)
         link.take(connection)
         standing_by.remember(connection.where, welcome.candidates)
@@ -278,6 +229,70 @@ class _NodeOfMany:
         if link.failure is not None:
             raise link.failure
         return exit_code
+
+    def _made_node(
+        self, spec: JobSpec, run_directory: RunDirectory, hello: Hello, report: Callable[[NodeEvent], None]
+    ) -> Node:
+        place = self._opened.place if self._opened is not None else None
+        if place is not None:
+            place.own = hello.node.blocks
+        if self._early is not None:
+            self._early.helpers.log_to(run_directory.store_log)
+        node = Node(
+            spec,
+            self._env,
+            self._clock,
+            run_directory,
+            self._console.router,
+            self._console.complain,
+            report,
+            self._mask,
+            address=hello.node.address,
+            opened=self._opened,
+            memory_key=keeper_key(self._token, spec.run_id) if spec.ckpt_memory else b"",
+            early=self._early,
+        )
+        if self._fetched_at is not None:
+            from robust_run.launcher.agent.checkpoint.sharing import CheckpointSharing
+
+            key = fetch_key(self._token, spec.run_id)
+            node.sharing = CheckpointSharing(self._fetched_at, hello.node.fetches, key)
+        node.spare = self._supervisor.pids
+        self._lasting_pids = node.lasting_pids
+        node.workplace.ready_s = self._ready_s
+        return node
+
+    def _standing_by(self, spec: JobSpec, run_directory: RunDirectory) -> StandingBy:
+        return StandingBy(
+            spec=spec,
+            many=self._many,
+            run_directory=run_directory,
+            joining=self._joining,
+            supervisor=self._supervisor,
+            mark=self._own_mark,
+            token=self._token,
+            node_id=self._node_id,
+            guard=self._guard,
+            clock=self._clock,
+            say=self._console.say,
+        )
+
+    def _link(self, spec: JobSpec, agent: Agent, hello: Hello, standing_by: StandingBy) -> RemoteLink:
+        link = RemoteLink(
+            agent=agent,
+            spec=spec,
+            many=self._many,
+            hello=hello,
+            dial=self._joining.dial,
+            lease=self._lease,
+            clock=self._clock,
+            say=self._console.say,
+            on_candidates=lambda candidates: standing_by.candidates_changed(candidates, link.where),
+            own_controller=lambda: self._supervisor.address,
+            on_silence=self._on_silence,
+            ask=lambda: standing_by.where_led(link),
+        )
+        return link
 
     def _on_silence(self, where: str, silent_s: float) -> None:
         """Replace this node's controller if it does not answer, before the leases of all agents end. Called at each look."""

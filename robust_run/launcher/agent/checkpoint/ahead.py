@@ -1,7 +1,7 @@
 """What an attempt starts from, fetched ahead: the agent has a process bring it from its URL while workers import.
 
 It begins with the order to start, just before the workers; where their image or set-up is brought first, beside that, with the
-newest checkpoint there is (`checkpoint_early`). It is over with the first step on this node: then all ranks have loaded, and the
+newest checkpoint there is (`early`). It is over with the first step on this node: then all ranks have loaded, and the
 memory is theirs. One that was begun for another checkpoint is ended at once; one for the same goes on, also over a restart. It is
 a hint: whatever fails here, ranks read from the store. Imported where a job starts from a URL.
 """
@@ -12,14 +12,14 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Literal, NamedTuple, Protocol
+from typing import Protocol
 
 import msgspec
 
 from robust_run.ckpt_io.ahead.words import BACKLOG, SOCKET_ENDING, FetchNews, FetchOrder, FetchPace
 from robust_run.errors import RobustRunError
-from robust_run.launcher.agent.checkpoint_sharing import CheckpointSharing
-from robust_run.launcher.model.actions import StartAttempt
+from robust_run.launcher.agent.checkpoint.choosing import LOOKING, NOBODY, AssumedShare, Readers, next_step
+from robust_run.launcher.agent.checkpoint.sharing import CheckpointSharing
 from robust_run.launcher.model.resume_events import ResumePoint
 from robust_run.store import turn_table
 
@@ -39,55 +39,6 @@ class StartsHelpers(Protocol):
     def __call__(self, argv: tuple[str, ...], env: Mapping[str, str], keep: tuple[int, ...]) -> int:
         """Start `argv` with the descriptors in `keep` open. Raises RobustRunError, OSError."""
         ...
-
-
-class Readers(NamedTuple):
-    """Who reads what an attempt starts from: ranks of this node and of others, as first rank and number of ranks."""
-
-    own: tuple[int, int] = (0, 0)
-    world_size: int = 0
-    nodes: tuple[str, ...] = ()
-    """HOST:PORT of those that share."""
-    ranks: tuple[tuple[int, int], ...] = ()
-    """Of these."""
-
-
-NOBODY = Readers()
-
-
-class AssumedShare(NamedTuple):
-    """A node among several, as the job's options have it before they have met."""
-
-    own: int
-    nodes: int
-    nproc: int
-    has_place: bool = False
-    """Its ranks run in an image or set-up."""
-
-
-def readers_of(order: StartAttempt) -> Readers:
-    """Return who reads in an attempt, as the order to start it to one node says."""
-    mine = order.placements[0]
-    return Readers((mine.first_rank, mine.nproc), order.world_size, order.fetchers, order.fetcher_ranks)
-
-
-Step = Literal["begin", "tell", "go_on", "end", "nothing"]
-#: What is being fetched, as long as the process has not found the newest yet.
-LOOKING = "looking"
-
-
-def next_step(running: str, point: ResumePoint | None, url: str, *, is_wanted: bool = True) -> Step:
-    """Return what to do when an attempt begins. Pure.
-
-    `running`: the uuid of what is being fetched, or was and is still held; LOOKING: it is told; empty: nothing. `url`: where the
-    attempt starts. A step in memory, a checkpoint of this machine's own folder and the beginning have nothing to be fetched.
-    """
-    is_far = point is not None and point.source == "storage" and bool(point.uuid) and "://" in url
-    if point is None or not is_far or not is_wanted:
-        return "end" if running else "nothing"
-    if running == LOOKING:
-        return "tell"
-    return "go_on" if running == point.uuid else "begin"
 
 
 class CheckpointAhead:

@@ -38,34 +38,17 @@ from robust_run.ckpt_io.mount.held_types import (
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError, RobustRunError
 from robust_run.health.types import Finding
+from robust_run.launcher.agent.checkpoint.mount_server import END_S, LIMIT_S, MountServer, end, reap, source_of, widen
 from robust_run.launcher.agent.places.troubles import PlaceTroubles
 from robust_run.launcher.agent.thread_messages import ThreadMessages
 from robust_run.prefetch.inside.handle import entering
 from robust_run.signals import describe_exit
 
-#: Of making it: on a busy machine a Python takes its time to start.
-LIMIT_S = 60.0
-_END_S = 5.0
 #: Of the processes that were started last, so many may still run.
 _MOST_STARTED = 8
-READ_AHEAD_BYTES = 4 << 20
 _LARGEST_BYTES = 1 << 16
 #: The job's secret, and what is said to workers.
 _NOT_ITS_BUSINESS = frozenset(("ROBUST_TOKEN", "ROBUST_NOTIFY", "ROBUST_CKPT_MEMORY", "ROBUST_CKPT_MOUNTED", *TOLD))
-
-
-class MountServer:
-    """The process that serves, and the namespaces that it is seen in."""
-
-    def __init__(self, process: subprocess.Popen[bytes], channel: socket.socket, namespaces: tuple[int, ...]) -> None:
-        self.process, self.channel = process, channel
-        self.namespaces = namespaces
-        """Descriptors, not ours to close."""
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether it serves no more."""
-        return self.process.poll() is not None
 
 
 class CheckpointMount:
@@ -192,7 +175,7 @@ class CheckpointMount:
 
     def _replace(self, server: MountServer) -> None:
         old, self._server = self._server, server
-        _end(old)
+        end(old)
         self._tell()
 
     def blame(self, finding: Finding | None, exit_code: int | None) -> Finding | None:
@@ -208,10 +191,10 @@ class CheckpointMount:
         """Let it go, after the workers have ended. Never raises."""
         self._is_stopping = True
         if self._anew is not None:
-            self._anew.join(_END_S)
+            self._anew.join(END_S)
         self._hear()
         self._say.flush()
-        _end(self._server)
+        end(self._server)
         if not self._server.namespaces:  # fusermount3 made it, in the open
             from robust_run.launcher.records.memory_folders import unmount_files
 
@@ -250,11 +233,11 @@ class CheckpointMount:
             channel.settimeout(max(0.0, until_s - time.monotonic()))
             line, descriptors, _, _ = socket.recv_fds(channel, _LARGEST_BYTES, 3, socket.MSG_CMSG_CLOEXEC)
             if not line:
-                return Placed(failed=f"the process that mounts {describe_exit(process.wait(_END_S))}"), []
+                return Placed(failed=f"the process that mounts {describe_exit(process.wait(END_S))}"), []
             return msgspec.json.decode(line, type=Placed), descriptors
         finally:
             channel.close()
-            _reap(process)
+            reap(process)
 
     def _served(self, fuse: int, namespaces: tuple[int, ...], until_s: float) -> MountServer:
         process, channel = self._start(held.command(fuse, HeldOptions(url=self.url)), fuse)
@@ -269,7 +252,7 @@ class CheckpointMount:
         except OSError:
             said = HeldServing(failed=f"it did not serve within {LIMIT_S:g} s")
         if said.failed:
-            _end(server)
+            end(server)
             raise PlatformError(f"--ckpt-mount: {self.url} cannot be shown as files here: {said.failed}")
         return server
 
@@ -295,43 +278,3 @@ class CheckpointMount:
             theirs.close()
         self._started.append(process)
         return process, ours
-
-
-def check(env: Mapping[str, str]) -> None:
-    """Raise PlatformError where nothing can be mounted: before a node takes part in a job. In a process that ends afterwards."""
-    process = subprocess.run(
-        placing.trial(), stdin=subprocess.DEVNULL, capture_output=True, cwd="/", env=env, timeout=LIMIT_S, check=False
-    )
-    if process.returncode:
-        said = process.stderr.decode(errors="replace").strip().splitlines()
-        why = said[-1][:300] if said else f"the process that tried {describe_exit(process.returncode)}"
-        raise PlatformError(f"--ckpt-mount: checkpoints cannot be shown as files here: {why}")
-
-
-def source_of(url: str) -> str:
-    """Return what the mount says it shows."""
-    from robust_run.ckpt_io.mount.serve import source_name
-
-    return source_name(url)
-
-
-def widen(device: str) -> None:
-    """Let the kernel ask for more at once, where we may: else it asks for 128 KiB at a time."""
-    with suppress(OSError), open(f"/sys/class/bdi/{device}/read_ahead_kb", "w", encoding="ascii") as setting:
-        setting.write(str(READ_AHEAD_BYTES >> 10))
-
-
-def _end(server: MountServer) -> None:
-    with suppress(OSError):
-        server.channel.shutdown(socket.SHUT_RDWR)
-    server.channel.close()
-    _reap(server.process)
-
-
-def _reap(process: subprocess.Popen[bytes]) -> None:
-    try:
-        process.wait(_END_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_END_S)

@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from robust_run.clock import Clock
-from robust_run.launcher.agent.checkpoint_ahead import AssumedShare, CheckpointAhead
+from robust_run.launcher.agent.checkpoint.ahead import CheckpointAhead
+from robust_run.launcher.agent.checkpoint.choosing import AssumedShare
 from robust_run.launcher.agent.workers import workers
 from robust_run.launcher.model.job import JobSpec
 from robust_run.launcher.records.run_directory import RunDirectory
