@@ -13,7 +13,7 @@ PYTEST = $(BIN)/python -m pytest -q --dist worksteal --durations=30
 # Tests start thousands of processes: where Python may not keep what it compiled, each would compile anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: docs demo test test-first test-rest test-every test-all test-thrice soak soak-waits soak-chaos soak-memory compiled check format bench packages clean
+.PHONY: docs demo test test-first test-rest test-every test-all test-thrice soak soak-waits soak-chaos soak-memory compiled check format bench gpu packages clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -113,6 +113,12 @@ bench: $(STAMP)
 	$(BIN)/python bench/image_start.py
 	$(BIN)/python bench/env_restore.py
 	$(BIN)/python bench/faults.py --seeds 1 --minutes 30
+
+# All that only a GPU shows: tests/gpu, the benches that need one, a page (docs/gpu.md); 25 minutes at most. The Python must have a
+# torch with CUDA: that of the virtual environment if it has, else PYTHON, which then needs what pyproject.toml names, too.
+gpu:
+	@python=$(BIN)/python; $$python -c "import torch; assert torch.version.cuda" 2>/dev/null || python=$(PYTHON); \
+	$$python bench/on_gpu.py
 
 # System tools that some tests use. A test that misses one is skipped with its reason, which fails `.ci/run`.
 TOOLS := setpriv:util-linux ip:iproute2 etcd:etcd-server faketime:faketime openssl:openssl \

@@ -7,11 +7,11 @@ Sides: torchrun as it is, torchrun with a store for every attempt, NVRx's ft_lau
 environment of its own), robust-run, and robust-run without warm workers. One that cannot be had here is left out with a
 line that says why.
 
-The job is a loop of gloo all_reduce and optimizer steps. Each attempt runs for --run-s, on every side alike, so that
-standby workers are ready; then one rank (each in turn) gets SIGKILL. The restart counts as a success if in the attempt that
-directly follows all ranks make a step within --timeout-s. After a failure the job is ended and counting goes on with a fresh
-one; the sides take turns, a job of a few restarts each, the one that has had fewest first. Durations count from the kill,
-over successful restarts. The last line of standard output is one JSON object.
+The job is a loop of all_reduce (gloo, or with --backend nccl NCCL on one GPU) and optimizer steps. Each attempt runs for
+--run-s, on every side alike, so that standby workers are ready; then one rank (each in turn) gets SIGKILL. The restart counts as
+a success if in the attempt that directly follows all ranks make a step within --timeout-s. After a failure the job is ended and
+counting goes on with a fresh one; the sides take turns, a job of a few restarts each, the one that has had fewest first.
+Durations count from the kill, over successful restarts. The last line of standard output is one JSON object.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from typing import Any
 
 from launchers import LABELS, NVRX, OWN_STORE, Launcher, add_side_options, available
 from sidebyside import (
+    BACKEND_VARIABLE,
     BASELINE,
     OURS,
     TALKER,
@@ -74,7 +75,7 @@ class Side:
         self.standbys = Standbys() if launcher.name == OURS else None
         self._args = args
         self._command = launcher.command(ranks, "--max-restarts", "1000")
-        self._settings = launcher.settings
+        self._settings = {**launcher.settings, **backend_settings(args.backend)}
 
     @property
     def wanted(self) -> int:
@@ -159,6 +160,16 @@ class Side:
         }
 
 
+def backend_settings(backend: str) -> dict[str, str]:
+    """Return the variables that have the workers talk over this backend; with nccl on one GPU that they share."""
+    if backend != "nccl":
+        return {}
+    sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tests"))
+    from gpu.ground import APART
+
+    return {BACKEND_VARIABLE: backend, **APART}
+
+
 def figures_of(killed_s: float, marks: Marks) -> dict[str, float]:
     """Durations from the kill to what the workers of the next attempt noted."""
     first_lines = [notes["first_line"] for notes in marks.values()]
@@ -236,6 +247,7 @@ def main() -> int:
     parser.add_argument("--ranks", type=numbers, default=[2, 4], help="numbers of workers, as in 2,4")
     parser.add_argument("--timeout-s", type=float, default=20.0, help="a restart that takes longer has failed")
     parser.add_argument("--run-s", type=float, default=3.0, help="how long an attempt works before the next kill")
+    parser.add_argument("--backend", choices=("gloo", "nccl"), default="gloo", help="nccl: all ranks on the first GPU")
     parser.add_argument("--quick", action="store_true", help="4 restarts at 2 ranks")
     add_side_options(parser)
     add_launcher_options(parser, limit_s=3000)

@@ -43,25 +43,34 @@ def mark(name, at_s):
 
 """Worker code that defines `mark(name, monotonic seconds)`: notes a time in a file per attempt and rank."""
 
+BACKEND_VARIABLE = "SIDEBYSIDE_BACKEND"
+"""gloo, or nccl: then all ranks share the first GPU, as machines of their own (see tests/gpu/ground.py)."""
+
 #: A worker that talks to the others for ever, and notes its first moments.
 TALKER = f"""import time; T0 = time.monotonic()
 {MARKS}
 mark("first_line", T0)
+backend = _os.environ.get("{BACKEND_VARIABLE}", "gloo")
+if backend == "nccl":
+    _os.environ["NCCL_HOSTID"] = "machine-" + _os.environ["RANK"]
 import torch
 import torch.distributed as dist
 mark("torch_imported", time.monotonic())
-dist.init_process_group("gloo")
+device = torch.device("cuda:0" if backend == "nccl" else "cpu")
+dist.init_process_group(backend, device_id=device if backend == "nccl" else None)
 step = 0
 while True:
-    dist.all_reduce(torch.ones(1))
+    dist.all_reduce(torch.ones(1, device=device))
     step += 1
     if step == 1:
         mark("first_all_reduce", time.monotonic())
-        model = torch.nn.Linear(4, 1)
+        model = torch.nn.Linear(4, 1).to(device)
         optimizer = torch.optim.AdamW(model.parameters())
     optimizer.zero_grad()
-    model(torch.ones(4)).sum().backward()
+    loss = model(torch.ones(4, device=device)).sum()
+    loss.backward()
     optimizer.step()
+    loss.item()  # a step is over when the GPU is done with it
     if step == 1:
         mark("first_step", time.monotonic())
     if step == 5:

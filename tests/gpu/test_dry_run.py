@@ -5,12 +5,15 @@ from __future__ import annotations
 import importlib
 import os
 import signal
+import subprocess
+import sys
 from datetime import date
 from pathlib import Path
 
 import pytest
 from gpu import machine
 from gpu.ground import Ranks, TooLongError, until
+from gpu.job import healed
 
 BENCH = Path(__file__).parents[2] / "bench"
 
@@ -83,3 +86,42 @@ def test_the_bench_measures_and_writes_a_page(tmp_path: Path, monkeypatch: pytes
     assert "| traced | " in page
     assert "+50.00% | 8.0 | 2,000 |" in page
     assert today.isoformat() in page or date.today().isoformat() in page, "it may be midnight"
+
+
+def test_a_job_that_loses_a_rank_is_relaunched_from_its_warm_process(tmp_path: Path):
+    found = healed(tmp_path, "gloo", {**os.environ, "CUDA_VISIBLE_DEVICES": ""}, signal.SIGKILL)
+    assert (found.rungs[0], len(found.rungs), len(found.sums)) == ("spawn", 2, 4)
+    assert found.began_with_cuda == [False] * 4
+    assert len(set(found.sums)) == 1
+
+
+@pytest.mark.skipif(os.path.exists("/dev/nvidiactl"), reason="there is a GPU")
+def test_all_that_a_gpu_shows_says_in_one_line_that_there_is_none(tmp_path: Path):
+    page = tmp_path / "page.md"
+    argv = [sys.executable, str(BENCH / "on_gpu.py"), "--page", str(page)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert done.stdout == "gpu: nothing is measured: there is no NVIDIA GPU here (/dev/nvidiactl)\n", done.stderr
+    assert not page.exists()
+
+
+def test_all_that_a_gpu_shows_keeps_what_each_part_said_also_where_one_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.syspath_prepend(str(BENCH))
+    on_gpu = importlib.import_module("on_gpu")
+    parts = on_gpu.parts_of(on_gpu.wrappers(tmp_path))
+    assert sum(part.limit_s for part in parts) <= 24 * 60, "25 minutes in all"
+    outcomes = [
+        on_gpu.run(on_gpu.Part("good", ("-c", "print('a line'); print('{\"ratio\": 0.5}')"), 60.0)),
+        on_gpu.run(on_gpu.Part("bad", ("-c", "raise SystemExit('no such thing')"), 60.0)),
+        on_gpu.run(on_gpu.Part("slow", ("-c", "import time; time.sleep(600)"), 1.0)),
+    ]
+    assert [(each.trouble, each.lines) for each in outcomes] == [
+        ("", ("a line",)),
+        ("ended with 1", ("no such thing",)),
+        ("took longer than 1 s", ()),
+    ]
+    assert outcomes[0].result == {"ratio": 0.5}
+    page = on_gpu.page(outcomes, {"torch": "2.11"}, date(2026, 1, 2))
+    assert "2026-01-02: torch 2.11." in page and "| bad | ended with 1 | " in page and "    no such thing" in page
