@@ -179,6 +179,8 @@ class ProcessSight(msgspec.Struct, frozen=True, kw_only=True):
     """The file of the cgroup by which it was frozen during the whole look, and can be thawed; "": it is not frozen."""
     acting: tuple[int, ...] | None = ()
     """Of a rank: threads beside the main one, by the kernel's numbers, that may act by themselves; None: that was not read."""
+    gpu_wait: str = ""
+    """Of a rank: the call in which its main thread waits for its GPU, `.item()`; "": it does not, as far as is known."""
 
 
 class RankSight(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
-from robust_run.tracer.sight import processes
+from robust_run.tracer.sight import processes, source_lines
 from robust_run.tracer.sight.fault_signal import REST_S, StacksFile
 from robust_run.tracer.sight.flight_recorder import recorded
 from robust_run.tracer.sight.freezer import MOUNTS, frozen_by
@@ -22,6 +22,8 @@ from robust_run.tracer.sight.targets import Target
 from robust_run.tracer.sight.wake.access import why_hidden
 from robust_run.tracer.sight.wake.asking import needs_chain, wake_readings
 from robust_run.tracer.stacks.activity import LOOK_S
+from robust_run.tracer.stacks.device_wait import device_wait
+from robust_run.tracer.stacks.normal import main_thread
 from robust_run.tracer.types import LIFECYCLE, P2P, Op, ProcessSight, RankSight, RankTrace, ThreadStack, ThreadUse
 from robust_run.tracer.wake.types import WakeReading
 
@@ -247,7 +249,17 @@ class TargetView:
             links=links.of(first.pid) if last is not None else (),
             frozen_by=self._frozen.get(first.pid, ""),
             acting=acting_threads(first.pid, root) if first.pid == self._rank_pid else (),
+            gpu_wait=self._gpu_wait() if first.pid == self._rank_pid and last is not None else "",
         )
+
+    def _gpu_wait(self) -> str:
+        """Return in what call the rank waits for its GPU; "" where it does not, or has none."""
+        pid, root = self._rank_pid, self._world.root
+        found = (main_thread(sample) for sample in self._stacks.get(pid, ()))
+        stacks = [stack for stack in found if stack is not None]
+        if not stacks or not source_lines.uses_gpu(pid, root):
+            return ""
+        return device_wait(stacks, lambda frame: source_lines.line_of(pid, frame, root))
 
     def _used(self, first: processes.ProcessLook, last: processes.ProcessLook | None) -> tuple[float, int]:
         """Return CPU and bytes that were used between two looks, without what answering us took."""

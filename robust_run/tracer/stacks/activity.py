@@ -89,6 +89,15 @@ def activity_of(sight: RankSight) -> Activity:
     work = _work_of(children)
     if work:
         return Activity("working", work)
+    return _without_work(sight, rank_process, children, where)
+
+
+def _without_work(
+    sight: RankSight, rank_process: ProcessSight, children: Sequence[ProcessSight], where: str
+) -> Activity:
+    if rank_process.gpu_wait:
+        # The GPU may be computing, whether CUDA spins meanwhile or sleeps.
+        return Activity("spinning", f"waits for its GPU in {rank_process.gpu_wait}{_in(where)}")
     spinner = max((rank_process, *children), key=lambda one: one.cpu)
     if spinner.cpu >= BUSY_CPU:
         return Activity("spinning", _spins(spinner, where))

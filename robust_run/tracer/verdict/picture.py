@@ -105,7 +105,9 @@ class Picture:
                 last[sight.rank] = max(op.seq, last.get(sight.rank, 0))
             open_ops = [op for op in sight.recorded if op.state not in ("done", "failed")]
             stacks = main_stacks(sight) if open_ops and not any(self._blocked_in(sight)) else ()
-            if stacks and (is_waiting(stacks[-1]) or _in_ddp(stacks[-1].frames)):
+            if stacks and not is_waiting(stacks[-1]) and not _in_ddp(stacks[-1].frames):
+                open_ops = self._awaited_on_gpu(sight, open_ops)
+            if stacks and open_ops:
                 first = min(open_ops, key=lambda op: op.at_s)
                 found.setdefault((self.key(sight.rank, first.group), first.seq), []).append((sight.rank, first))
         for (key, seq), calls in found.items():
@@ -120,6 +122,20 @@ class Picture:
                     missing=missing,
                     since_s=min(_since(op) for _, op in calls),
                 )
+
+    def _awaited_on_gpu(self, sight: RankSight, open_ops: list[Op]) -> list[Op]:
+        """Return those of the calls that a rank waits for when it waits for its GPU, as in `.item()`: those on the GPU.
+
+        One whose kernel has not begun waits for what the GPU computes before it: that rank waits for nobody.
+        """
+        if not any(process.is_rank and process.gpu_wait for process in sight.processes):
+            return []
+        found = [
+            op
+            for op in open_ops
+            if "nccl" in self.group_of(self.key(sight.rank, op.group)).backends.partition("cuda:")[2]
+        ]
+        return [] if any(op.on_gpu is False for op in found[:1]) else found
 
     def _group_place(
         self, key: _GroupKey, seq: int, calls: list[tuple[int, Op]], missing: tuple[int, ...]

@@ -152,3 +152,42 @@ def test_the_number_of_a_backward_pass_says_nothing_about_other_calls(culprit: i
 
 def stack_of(file: str, function: str) -> ThreadStack:
     return ThreadStack(is_main=True, frames=(Frame(function, file, 850), Frame("<module>", "/home/me/train.py", 9)))
+
+
+def waiting_for_gpus(backends: str, *, on_gpu: bool | None = True, says: str = ".item()") -> Scene:
+    """Ranks 0, 1 and 2 wait for their GPUs, which are in the fifth collective; rank 3 has begun only four, and loads data."""
+    programs = [[Call("stuck")] for _ in range(4)]
+    scene = World(GROUPS, programs).run().scene(waited_s=11.0)
+    frames = (Frame("step", "/home/me/train.py", 52), Frame("<module>", "/home/me/train.py", 90))
+    ranks = []
+    for seen, count in zip(scene.ranks, (5, 5, 5, 4), strict=True):
+        assert seen.trace is not None
+        groups = tuple(msgspec.structs.replace(group, backends=backends) for group in seen.trace.groups)
+        calls = list(recorded(count, unfinished=int(count == 5)))
+        calls[-1] = msgspec.structs.replace(calls[-1], on_gpu=on_gpu)
+        known = seen
+        if count == 5:
+            stacks = ((ThreadStack(is_main=True, frames=frames),),) * 2
+            one = msgspec.structs.replace(seen.processes[0], stacks=stacks, gpu_wait=says, state="R", cpu=1.0)
+            known = msgspec.structs.replace(seen, processes=(one,))
+        trace = msgspec.structs.replace(seen.trace, groups=groups)
+        ranks.append(msgspec.structs.replace(known, trace=trace, recorded=tuple(calls)))
+    return msgspec.structs.replace(scene, ranks=tuple(ranks))
+
+
+def test_who_waits_for_its_gpu_waits_for_who_did_not_come_to_the_collective_that_is_on_it() -> None:
+    found = look(waiting_for_gpus("cpu:gloo,cuda:nccl"), RankPatience()).verdict
+    assert found is not None and (found.kind, found.ranks) == ("hang", (3,))
+    assert "all_reduce #5" in found.sentence and "(3 ranks have been waiting" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("why", "scene"),
+    [
+        ("its GPU has not come to it", waiting_for_gpus("cpu:gloo,cuda:nccl", on_gpu=False)),
+        ("gloo has no GPU", waiting_for_gpus("cpu:gloo")),
+        ("it computes", waiting_for_gpus("cpu:gloo,cuda:nccl", says="")),
+    ],
+)
+def test_who_waits_for_something_else_waits_for_nobody(why: str, scene: Scene) -> None:
+    assert look(scene, RankPatience()).verdict is None, why
