@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -38,7 +38,7 @@ class Heat(msgspec.Struct, frozen=True):
 
 def heat_of(traces: Sequence[RankTrace], most_steps: int = MOST_STEPS, most_rows: int = MOST_ROWS) -> Heat:
     """Return own times of the newest steps. Damaged marks leave gaps."""
-    known = {trace.rank: _own_ms(trace) for trace in sorted(traces, key=lambda trace: trace.rank)}
+    known = {trace.rank: own_ms_of(trace) for trace in sorted(traces, key=lambda trace: trace.rank)}
     newest = max((max(row) for row in known.values() if row), default=0)
     oldest = min((min(row) for row in known.values() if row), default=1)
     first = max(oldest, newest - most_steps + 1)
@@ -54,16 +54,23 @@ def heat_of(traces: Sequence[RankTrace], most_steps: int = MOST_STEPS, most_rows
     return Heat(tuple(rows), first, own, medians, first - oldest)
 
 
-def _own_ms(trace: RankTrace) -> dict[int, float]:
+def own_ms_of(trace: RankTrace) -> dict[int, float]:
     """Return the own time of each step that has a mark before it, by step number."""
-    own = {}
+    return {step: max(0.0, length_ms - blocked_ms) for step, length_ms, blocked_ms in _steps_of(trace)}
+
+
+def step_ms_of(trace: RankTrace) -> dict[int, float]:
+    """Return the length of each of these steps."""
+    return {step: length_ms for step, length_ms, _ in _steps_of(trace)}
+
+
+def _steps_of(trace: RankTrace) -> Iterator[tuple[int, float, float]]:
+    """Yield number, length and blocked time of steps, without those with a damaged mark."""
     for index in range(1, len(trace.marks)):
         before, after = trace.marks[index - 1], trace.marks[index]
-        length_s = after.at_s - before.at_s
-        value = (length_s - (after.blocked_s - before.blocked_s)) * 1e3
-        if math.isfinite(value) and length_s >= 0.0:
-            own[trace.steps - (len(trace.marks) - 1 - index)] = max(0.0, value)
-    return own
+        length_ms, blocked_ms = (after.at_s - before.at_s) * 1e3, (after.blocked_s - before.blocked_s) * 1e3
+        if math.isfinite(length_ms - blocked_ms) and length_ms >= 0.0:
+            yield trace.steps - (len(trace.marks) - 1 - index), length_ms, blocked_ms
 
 
 def median(values: Sequence[float]) -> float | None:

@@ -42,7 +42,7 @@ def draw(about: Subject, attempt: int | None, output: str, heatmap: str) -> Pict
     if not about.folder:
         raise UserError("a timeline is drawn from the run directory: name the run, not --url")
     if about.is_alive and attempt is None:
-        _have_copied(about)
+        have_copied(about)
     attempt = newest_with_rings(about.folder) if attempt is None else attempt
     traces = read_rings(about.folder, attempt)
     inside = _inside(about, attempt)
@@ -92,7 +92,7 @@ def _draw_heatmap(path: str, traces: list[RankTrace], nodes: Mapping[int, str]) 
     _write(path, step_heatmap_png(traces) if path.endswith(".png") else step_heatmap_svg(traces, nodes).encode())
 
 
-def _have_copied(about: Subject) -> None:
+def have_copied(about: Subject) -> None:
     """Have a live job copy its rings, and wait until no more appear."""
     begun_s = time.time()
     about.keep_traces()

@@ -26,6 +26,12 @@ NARROWEST = 60
     is_flag=True,
     help="Of many runs: seconds of each phase by number of nodes, and nodes that are slow again and again.",
 )
+@click.option(
+    "--what-if",
+    "what_if",
+    is_flag=True,
+    help="How long a step would take if a rank, a stage or a kind of work were as its peers. RUN may be a file with a trace.",
+)
 @click.option("--attempt", type=click.IntRange(min=0), metavar="N", help="Attempt to report on (default: the newest).")
 @click.option(
     "--all", "every", is_flag=True, help="All runs in the folder, on one page; with --startup, show every rank."
@@ -39,9 +45,10 @@ NARROWEST = 60
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @click.option("--log-dir", default="", metavar="FOLDER", help="Folder of the runs (default: ./robust-runs).")
 @click.argument("runs", nargs=-1, metavar="[RUN]...")
-def report(
+def report(  # noqa: PLR0913, PLR0917 - options of one command
     startup: bool,
     startups: bool,
+    what_if: bool,
     attempt: int | None,
     every: bool,
     html: str,
@@ -68,6 +75,12 @@ def report(
     if len(runs) > 1:
         raise UserError(f"{len(runs)} runs are named; name one, a folder of runs, or give --startups")
     run = runs[0] if runs else ""
+    if what_if:
+        from robust_run.launcher.operator.commands.what_if_command import what_if_report
+
+        if startup or every or html:
+            raise UserError("--what-if goes with --attempt, --json and --log-dir, and with nothing else")
+        return what_if_report(run, attempt, log_dir=log_dir, as_json=as_json)
     if not startup and (folder := folder_of(run, log_dir, every=every)):
         return write_runs(folder, html=html, as_json=as_json)
 
