@@ -54,6 +54,27 @@ def sample(groups: Sequence[Sequence[int]], most: int = MOST, turn: int = 0) -> 
     return tuple(sorted(chosen))
 
 
+def sampled_ranks(world_size: int, per_node: int, turn: int = 0, most: int = MOST) -> tuple[int, ...]:
+    """Return the ranks of a job to watch, `most` at the most: every node's agent finds the same without asking.
+
+    They are spread over the nodes, and over the places within a node: ranks at the same place of all nodes are mostly one group
+    of data parallelism. With another `turn` it is other places, and other nodes where there are more than `most`.
+    """
+    per_node = max(1, min(per_node, world_size))
+    nodes = -(-world_size // per_node)
+    count = min(most, world_size)
+    chosen: dict[int, None] = {}
+    for number in range(2 * world_size):
+        if len(chosen) == count:
+            break
+        lap, place = divmod(number, min(nodes, count))
+        node = (place * nodes // min(nodes, count) + turn) % nodes
+        rank = node * per_node + (place + lap * min(nodes, count) + lap // per_node + turn) % per_node
+        if rank < world_size:
+            chosen.setdefault(rank)
+    return tuple(sorted(chosen))
+
+
 def largest_groups(communicators: Mapping[int, Sequence[Communicator]], world_size: int) -> list[list[int]]:
     """Return the ranks that are together in each of the largest communicators in use: mostly those of data parallelism.
 

@@ -5,11 +5,12 @@ The counters of a flow (see `types.Flow`) say how far it has come; these say whe
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterable
+from typing import Annotated, Literal
 
 import msgspec
 
-from robust_run.tracer.nccl.types import NAME_CHARACTERS, Direction
+from robust_run.tracer.nccl.types import NAME_CHARACTERS, Confidence, Direction
 
 _Seconds = Annotated[float, msgspec.Meta(ge=0)]
 _Count = Annotated[int, msgspec.Meta(ge=0)]
@@ -33,7 +34,8 @@ class FlowWork(msgspec.Struct, frozen=True, array_like=True):
     """That were done."""
     bytes: _Count
     first_s: _Seconds
-    """Step-seconds between the first two rungs: a sender's buffers that the GPU has not filled; a receiver's that nothing came into."""
+    """Step-seconds between the first two rungs: a sender's buffers that the GPU has not filled, a receiver's that nothing came
+    into."""
     second_s: _Seconds
     """Between the next two: filled and not taken by the network; come and not flushed."""
     third_s: _Seconds
@@ -67,3 +69,47 @@ class RankWork(msgspec.Struct, frozen=True, kw_only=True):
     """For how long its proxy threads had work; 0: not known."""
     proxy_ran_s: _Seconds = 0.0
     """For how long of that they ran on a CPU."""
+
+
+SlowComponent = Literal["gpu", "proxy", "nic", "link", "node"]
+"""gpu: comes late to operations, or computes slowly in them. proxy: its thread gets no CPU, or sleeps. nic: all that one rank sends
+and receives is slow (its NIC, its PCIe slot). link: the way from one rank to another. node: several ranks of one."""
+
+
+class SlowFault(msgspec.Struct, frozen=True, kw_only=True):
+    """What makes operations slow."""
+
+    component: SlowComponent
+    ranks: tuple[int, ...]
+    """Of the world; of a link sender and receiver."""
+    nodes: tuple[str, ...]
+    comm: str
+    """Name of the communicator in which it costs most."""
+    share: float
+    """Part of the time between two operations that it costs."""
+    confidence: Confidence
+    sentence: str
+    """For people. One line."""
+    evidence: tuple[str, ...]
+
+
+def joined_flows(flows: Iterable[FlowWork]) -> tuple[FlowWork, ...]:
+    """Return flows of several windows of one rank as those of one."""
+    found: dict[tuple[int, int, int, str], FlowWork] = {}
+    for flow in flows:
+        key = flow.comm, flow.member, flow.peer, flow.direction
+        before = found.get(key)
+        found[key] = flow if before is None else _sum(before, flow)
+    return tuple(found.values())
+
+
+def _sum(one: FlowWork, other: FlowWork) -> FlowWork:
+    return msgspec.structs.replace(
+        other,
+        steps=one.steps + other.steps,
+        bytes=one.bytes + other.bytes,
+        first_s=one.first_s + other.first_s,
+        second_s=one.second_s + other.second_s,
+        third_s=one.third_s + other.third_s,
+        working_s=one.working_s + other.working_s,
+    )

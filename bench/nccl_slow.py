@@ -1,0 +1,113 @@
+"""How well what is slow inside NCCL is found: Mycroft's seven faults, and hours in which nothing is wrong, in virtual time.
+
+    python bench/nccl_slow.py [--seeds 20] [--hours 24] [--set held-out]
+
+Faults and harmless things come from a model (tests/tracer/nccl/slow_world.py) that knows nothing of the rules. Seeds from 1000 on
+are held out: thresholds were chosen with those below. Time to a verdict counts from the moment the fault strikes. The last line is
+one JSON object.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "bench")]
+
+from sidebyside import print_result  # noqa: E402
+from tracer.nccl.slow_play import Heard, play  # noqa: E402
+from tracer.nccl.slow_run import faulty, harmless  # noqa: E402
+from tracer.nccl.slow_world import FAULTS, HARMLESS  # noqa: E402
+
+FIRST_HELD_OUT = 1000
+
+
+def share_of(values: list[float], share: float) -> float:
+    """A quantile."""
+    return sorted(values)[min(len(values) - 1, int(len(values) * share))] if values else float("nan")
+
+
+def judge_faults(seeds: range, verbose: bool) -> list[dict[str, Any]]:
+    """Each fault with each seed."""
+    cases = []
+    for name in FAULTS:
+        heards: list[Heard] = []
+        for seed in seeds:
+            heard = play(faulty(name, seed))
+            heards.append(heard)
+            if verbose and not heard.is_right:
+                print(f"    {name} {seed}: {heard.fault and heard.fault.sentence}; {heard.case.fault}")
+        after = [heard.after_s for heard in heards if heard.is_right and heard.after_s is not None]
+        case = {
+            "fault": name,
+            "runs": len(heards),
+            "right": sum(heard.is_right for heard in heards),
+            "silent": sum(heard.fault is None for heard in heards),
+            "early": sum(heard.is_early for heard in heards),
+            "median_s": share_of(after, 0.5),
+            "p90_s": share_of(after, 0.9),
+            "most_s": max(after, default=float("nan")),
+        }
+        cases.append(case)
+        print(
+            "  "
+            + " ".join(
+                f"{key}={value:.3g}" if isinstance(value, float) else f"{key}={value}" for key, value in case.items()
+            ),
+            flush=True,
+        )
+    return cases
+
+
+def judge_harmless(seeds: deque[int], hours: float, verbose: bool) -> list[dict[str, Any]]:
+    """Hours of each harmless thing, half an hour a seed."""
+    cases = []
+    each = hours / len(HARMLESS)
+    for name in HARMLESS:
+        left_s, false, windows, everybody = each * 3600, 0, 0, 0
+        first = seeds[0]
+        while left_s > 0:
+            heard = play(harmless(name, first, for_s=min(1800.0, left_s)))
+            first, left_s = first + 1, left_s - 1800.0
+            false += heard.told
+            windows += heard.windows
+            everybody += heard.everybody
+            if verbose and heard.fault is not None:
+                print(f"    {name} {first - 1}: {heard.fault.sentence}")
+        case = {"harmless": name, "hours": each, "false": false, "looks_at_all": everybody / max(windows, 1)}
+        cases.append(case)
+        print(
+            "  "
+            + " ".join(
+                f"{key}={value:.3g}" if isinstance(value, float) else f"{key}={value}" for key, value in case.items()
+            ),
+            flush=True,
+        )
+    return cases
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=20, help="of each fault (default 20)")
+    parser.add_argument("--hours", type=float, default=24.0, help="simulated, of harmless things together (default 24)")
+    parser.add_argument("--set", choices=("tuning", "held-out"), default="held-out")
+    parser.add_argument("--wrong", action="store_true", help="say what was wrong")
+    args = parser.parse_args()
+    first = FIRST_HELD_OUT if args.set == "held-out" else 0
+    began_s = time.process_time()
+    faults = judge_faults(range(first, first + args.seeds), args.wrong)
+    quiet = judge_harmless(deque([first]), args.hours, args.wrong)
+    runs, right = sum(case["runs"] for case in faults), sum(case["right"] for case in faults)
+    print(
+        f"{right} of {runs} right; {sum(case['false'] for case in quiet)} false in {args.hours:g} h; {time.process_time() - began_s:.0f} s CPU"
+    )
+    print_result("nccl_slow", [*faults, *quiet], set=args.set, right=right, runs=runs, hours=args.hours)
+
+
+if __name__ == "__main__":
+    main()
