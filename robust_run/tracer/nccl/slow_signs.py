@@ -137,10 +137,22 @@ def by_comm(works: Iterable[RankWork]) -> dict[int, list[MemberWork]]:
     return found
 
 
+def latenesses(now: Sequence[MemberWork]) -> dict[int, float]:
+    """Return by how much each member's GPU came later than those of the others, by rank."""
+    late = {member.rank: member.late_s for member in now}
+    if len(late) < 2:
+        return {}
+    return {
+        rank: late_s - median_low(other_s for other, other_s in late.items() if other != rank)
+        for rank, late_s in late.items()
+    }
+
+
 def signs(now: Sequence[MemberWork], past: Mapping[int, MemberWork], usual_late_s: float) -> Signs:
     """Return what is slow among all members of a communicator.
 
-    `past`: what they did before, by rank of the world, as far as is known; `usual_late_s`: what GPUs here are late by now and then.
+    `past`: what they did before, by rank of the world, as far as is known; `usual_late_s`: by how much one is later than the others
+    now and then.
     """
     if len(now) < 2:
         return NONE

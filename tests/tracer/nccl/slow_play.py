@@ -73,5 +73,6 @@ def play(case: Case) -> Heard:
 
 
 def _all_of(looks: deque[Look], rank: int) -> RankWork:
-    parts = [part for look in looks for part in look.parts]
+    nodes = range(looks[-1].job.nodes)
+    parts = [[part for look in looks for part in look.parts_by_node[node]] for node in nodes]
     return Look(looks[-1].at_s, parts, WINDOW_S * len(looks), looks[-1].job).work(rank)

@@ -29,6 +29,8 @@ from robust_run.tracer.nccl.work import CommWork, FlowWork, RankWork
 
 #: Steps of each kind that are worked out.
 STORED = 24
+#: Nodes look at their ranks at moments that are so far apart at the most.
+MOST_SKEW_S = 0.2
 
 
 @dataclass
@@ -45,17 +47,18 @@ class Look:
     """A moment at which traces are read."""
 
     at_s: float
-    parts: Sequence[Part]
-    """That ended since the moment before."""
+    parts_by_node: Sequence[Sequence[Part]]
+    """That ended since the moment before, by the clock of each node."""
     length_s: float
     job: Job
 
     def work(self, rank: int) -> RankWork:
-        """What the trace of a rank says of the window."""
+        """What the trace of a rank says of the window. The clocks of nodes differ a little."""
+        parts = self.parts_by_node[rank // self.job.per_node]
         rail, member = rank % self.job.per_node, rank // self.job.per_node
         previous, following = (member - 1) % self.job.nodes, (member + 1) % self.job.nodes
-        sends = [part.step.parts[part.number][1][rail].sends[member] for part in self.parts]
-        receives = [part.step.parts[part.number][1][rail].receives[member] for part in self.parts]
+        sends = [part.step.parts[part.number][1][rail].sends[member] for part in parts]
+        receives = [part.step.parts[part.number][1][rail].receives[member] for part in parts]
         return RankWork(
             rank=rank,
             node=self.job.node(rank),
@@ -64,9 +67,9 @@ class Look:
                 self._flow(rail, member, following, sends, True),
                 self._flow(rail, member, previous, receives, False),
             ),
-            comms=(CommWork(1000 + rail, f"dp_{rail}", member, self.job.nodes, len(self.parts)),),
-            proxy_busy_s=sum(part.step.busy_s[rank] / self.job.parts for part in self.parts),
-            proxy_ran_s=sum(part.step.ran_s[rank] / self.job.parts for part in self.parts),
+            comms=(CommWork(1000 + rail, f"dp_{rail}", member, self.job.nodes, len(parts)),),
+            proxy_busy_s=sum(part.step.busy_s[rank] / self.job.parts for part in parts),
+            proxy_ran_s=sum(part.step.ran_s[rank] / self.job.parts for part in parts),
         )
 
     def _flow(self, rail: int, member: int, peer: int, sides: Sequence[Side], sends: bool) -> FlowWork:
@@ -93,7 +96,8 @@ class Life:
         self.rng = rng
         self._stores: dict[object, list[StepDone]] = {}
         self._at_s = 0.0
-        self._left: list[Part] = []
+        self._left: list[list[Part]] = [[] for _ in range(job.nodes)]
+        self._skews_s = [rng.uniform(0.0, MOST_SKEW_S) for _ in range(job.nodes)]
 
     def stored(self, kind: object, make: Callable[[], StepDone]) -> StepDone:
         """Return a step of a kind; new ones until there are enough, old ones then."""
@@ -107,12 +111,16 @@ class Life:
         """Yield the windows of so many seconds until a time."""
         next_s = (self._at_s // window_s + 1) * window_s
         while next_s <= until_s:
-            while not self._left or self._at_s <= next_s:
+            while self._at_s <= next_s + MOST_SKEW_S:
                 done = next(steps)
-                self._left += [Part(self._at_s + ended, done, n) for n, (ended, _) in enumerate(done.parts)]
+                begun = [Part(self._at_s + ended, done, number) for number, (ended, _) in enumerate(done.parts)]
+                for left in self._left:
+                    left += begun
                 self._at_s += done.length_s
-            parts = [part for part in self._left if part.ended_s <= next_s]
-            self._left = self._left[len(parts) :]
+            parts: list[list[Part]] = []
+            for node, skew_s in enumerate(self._skews_s):
+                parts.append([part for part in self._left[node] if part.ended_s <= next_s + skew_s])
+                self._left[node] = self._left[node][len(parts[-1]) :]
             yield Look(next_s, parts, window_s, self.job)
             next_s += window_s
 
@@ -131,6 +139,35 @@ class Case:
     fault: Fault | None = None
 
 
+class _Changing:
+    """What goes on in a job beside a fault: in half of them nothing; else some steps are uneven, or the fabric is busy at times, or
+    checkpoints are saved."""
+
+    def __init__(self, job: Job, rng: random.Random) -> None:
+        self._job, self._rng = job, rng
+        self._kind = rng.choice(("calm", "calm", "calm", "uneven", "busy", "checkpoint"))
+        self._left, self._now = 0, Weather()
+
+    def of_step(self) -> Weather:
+        """The weather of the next step."""
+        rng, job = self._rng, self._job
+        if self._kind == "uneven" and rng.random() < 0.15:
+            return Weather(late_s=((rng.randrange(job.ranks), job.compute_s * rng.uniform(0.1, 1.0)),))
+        if self._kind == "checkpoint" and rng.random() < 0.03:
+            return Weather(late_s=((0, rng.uniform(0.5, 8.0)),))
+        if self._kind == "busy":
+            if not self._left:
+                self._left = rng.randrange(20, 80)
+                self._now = Weather(wire=rng.choice((1.0, 1.0, rng.uniform(1.1, 1.8))), wires=_by_wire(job, rng, 0.1))
+            self._left -= 1
+            return self._now
+        return Weather()
+
+
+def _by_wire(job: Job, rng: random.Random, most: float) -> tuple[float, ...]:
+    return tuple(rng.uniform(1.0, 1.0 + most) for _ in range(job.ranks))
+
+
 def faulty(name: FaultName, seed: int, *, well_s: float = 150.0, for_s: float = 60.0) -> Case:
     """Return a job that is well for a while and then has a fault."""
     rng = random.Random(f"{name} {seed}")
@@ -139,13 +176,12 @@ def faulty(name: FaultName, seed: int, *, well_s: float = 150.0, for_s: float = 
     life = Life(job, rng)
     strikes_s = well_s + rng.uniform(0.0, 10.0)
 
+    weather = _Changing(job, rng)
+
     def steps() -> Iterator[StepDone]:
         at_s = 0.0
         while True:
-            if at_s < strikes_s:
-                done = life.stored("well", lambda: step(job, None, Weather(), rng))
-            else:
-                done = step(job, fault, Weather(), rng)
+            done = step(job, fault if at_s >= strikes_s else None, weather.of_step(), rng)
             at_s += done.length_s
             yield done
 
@@ -183,9 +219,10 @@ def _congestion(life: Life) -> Steps:
         for _ in range(rng.randrange(20, 300)):
             yield _usual(life)
         factor, jitter = round(rng.uniform(1.3, 4.0), 1), rng.choice((0.05, 0.15, 0.25))
-        weather = Weather(wire=factor, wire_jitter=jitter)
+        weather = Weather(wire=factor, wire_jitter=jitter, wires=_by_wire(life.job, rng, 0.2))
+        store = [step(life.job, None, weather, rng) for _ in range(STORED)]
         for _ in range(rng.randrange(10, 200)):
-            yield life.stored(("busy", int(factor), jitter), lambda weather=weather: step(life.job, None, weather, rng))
+            yield rng.choice(store)
 
 
 def _uneven(life: Life) -> Steps:

@@ -55,6 +55,8 @@ class Job:
     """By how much longer the way from a node to another is, where it is."""
     jitter: float = 0.02
     """Of what GPUs compute."""
+    wire_jitter: float = 0.0
+    """By how much wires differ from one another, anew in each part of each step."""
     chunk_bytes: int = 4 << 20
     leaves: int = 0
     """A node that comes to every part a little later, as it writes the log."""
@@ -81,6 +83,8 @@ def draw_job(rng: random.Random) -> Job:
         gpu_s=chunk_s * rng.uniform(0.1, 0.4),
         chunks=chunks,
         parts=parts,
+        jitter=rng.uniform(0.005, 0.05),
+        wire_jitter=rng.uniform(0.0, 0.2),
     )
 
 
@@ -149,6 +153,8 @@ class Weather:
     wire: float = 1.0
     """All wires are so many times as slow."""
     wire_jitter: float = 0.0
+    wires: tuple[float, ...] = ()
+    """How many times as slow the way from each rank is, on top of that; empty: none is."""
     late_s: tuple[tuple[int, float], ...] = ()
     """Ranks that come later to the first part of the step, and by how much."""
     chunks: float = 1.0
@@ -173,7 +179,6 @@ def step(job: Job, fault: Fault | None, weather: Weather, rng: random.Random) ->
     free = [0.0] * job.ranks
     busy, ran = [0.0] * job.ranks, [0.0] * job.ranks
     parts: list[tuple[float, list[Passed]]] = []
-    factors = [rng.uniform(1.0, 1.0 + weather.wire_jitter) * weather.wire for _ in range(job.ranks)]
     late = dict(weather.late_s)
     chunks = max(4, round(job.chunks * weather.chunks))
     for part in range(job.parts):
@@ -186,6 +191,9 @@ def step(job: Job, fault: Fault | None, weather: Weather, rng: random.Random) ->
             for node in range(job.nodes):
                 mates = slice(node * job.per_node, (node + 1) * job.per_node)
                 ready[mates] = [max(ready[mates])] * job.per_node
+        jitter = max(job.wire_jitter, weather.wire_jitter)
+        wires = weather.wires or (1.0,) * job.ranks
+        factors = [rng.uniform(1.0, 1.0 + jitter) * weather.wire * wires[rank] for rank in range(job.ranks)]
         rails = []
         for rail in range(job.per_node):
             ranks = range(rail, job.ranks, job.per_node)
