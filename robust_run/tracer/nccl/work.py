@@ -103,6 +103,17 @@ def joined_flows(flows: Iterable[FlowWork]) -> tuple[FlowWork, ...]:
     return tuple(found.values())
 
 
+def joined_channels(flows: Iterable[FlowWork]) -> tuple[FlowWork, ...]:
+    """Return flows of several channels as one of each peer and direction."""
+    found: dict[tuple[int, int, int, str], FlowWork] = {}
+    for flow in flows:
+        key = flow.comm, flow.member, flow.peer, flow.direction
+        before = found.get(key)
+        channels = flow.channels + (0 if before is None else before.channels)
+        found[key] = flow if before is None else msgspec.structs.replace(_sum(before, flow), channels=channels)
+    return tuple(found.values())
+
+
 def _sum(one: FlowWork, other: FlowWork) -> FlowWork:
     return msgspec.structs.replace(
         other,
