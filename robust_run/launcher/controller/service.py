@@ -47,6 +47,7 @@ from robust_run.launcher.model.node_events import (
     NodeReturned,
     NodeToldToLeave,
 )
+from robust_run.launcher.model.nccl_windows import NcclWindow
 from robust_run.launcher.model.start_notes import Starts
 
 if TYPE_CHECKING:
@@ -212,7 +213,7 @@ class Service:
                 self.controller.see_usage(peer.id, message.usage)
             case Sights() | Paces() | Starts():
                 self.controller.see(peer.id, rebased_sights(message, peer.clock_ahead_s))
-            case FactsTold() | PlaceOpened() | ChecksSaid() | CheckpointsSeen():
+            case FactsTold() | PlaceOpened() | ChecksSaid() | CheckpointsSeen() | NcclWindow():
                 self.controller.see(peer.id, message)
             case CodeWanted():
                 self._send_code(peer, message.tree)

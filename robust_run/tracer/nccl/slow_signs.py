@@ -21,10 +21,8 @@ import msgspec
 
 from robust_run.tracer.nccl.work import FlowWork, RankWork, joined_flows
 
-#: A wire is slow that takes so many times as long as it did, against how the others changed; without a past, as the others take.
-WIRE_FACTOR, WIRE_FACTOR_PEERS = 1.35, 1.7
-#: Others that are needed where there is no past.
-FEWEST_PEERS = 3
+#: A wire is slow that takes so many times as long as it did, against how the others changed.
+WIRE_FACTOR = 1.35
 #: A GPU is late by so much of the time between two operations, and so many times as much as is usual for anybody here.
 LATE_SHARE, LATE_FACTOR = 0.03, 1.5
 #: A proxy thread does not run for so much more of its time than the others, and than it did.
@@ -151,10 +149,10 @@ def latenesses(now: Sequence[MemberWork]) -> dict[int, float]:
 def signs(now: Sequence[MemberWork], past: Mapping[int, MemberWork], usual_late_s: float) -> Signs:
     """Return what is slow among all members of a communicator.
 
-    `past`: what they did before, by rank of the world, as far as is known; `usual_late_s`: by how much one is later than the others
-    now and then.
+    `past`: what they did before, by rank of the world; `usual_late_s`: by how much one is later than the others now and then.
+    Nothing is where the past of one is not known.
     """
-    if len(now) < 2:
+    if len(now) < 2 or any(member.rank not in past for member in now):
         return NONE
     period_s = median(member.period_s for member in now)
     return Signs(_wires(now, past), _gpus(now, past, usual_late_s, period_s), _proxies(now, past))
@@ -162,51 +160,44 @@ def signs(now: Sequence[MemberWork], past: Mapping[int, MemberWork], usual_late_
 
 # ---- wires
 def _wires(now: Sequence[MemberWork], past: Mapping[int, MemberWork]) -> dict[Wire, Sign]:
-    world = {member.member: member.rank for member in now}
-    nodes = {member.rank: member.node for member in now}
-    then: dict[Wire, float] = {}
-    taken: dict[Wire, tuple[float, int]] = {}
-    for member in now:
-        before = past.get(member.rank)
-        for flow in before.sends if before is not None else ():
-            if flow.peer in world:
-                then[Wire(member.rank, world[flow.peer])] = flow.working_s / flow.steps
-        for flow in member.sends:
-            if flow.peer in world:
-                steps_an_op = flow.steps // max(member.ops * max(flow.channels, 1), 1)
-                taken[Wire(member.rank, world[flow.peer])] = flow.working_s / flow.steps, steps_an_op
+    taken, then = _steps_of(now), _steps_of(list(past.values()))
+    known = {wire: took.step_s / then[wire].step_s for wire, took in taken.items() if wire in then}
     found = {}
-    for wire, (took_s, steps) in taken.items():
-        usual_s, factor = _usual_wire(wire, taken, then, nodes)
-        if usual_s > 0 and took_s >= factor * usual_s:
+    for wire, times in known.items():
+        others = [by for other, by in known.items() if other != wire]
+        if not others:
+            continue
+        usual_s, took_s = then[wire].step_s * max(1.0, median_low(others)), taken[wire].step_s
+        if took_s >= WIRE_FACTOR * usual_s:
             words = f"a step is under way for {_ms(took_s)} from rank {wire.sender} to rank {wire.receiver}, {_ms(usual_s)} are usual"
-            found[wire] = Sign((took_s - usual_s) * steps, took_s / usual_s, words)
+            found[wire] = Sign((took_s - usual_s) * taken[wire].steps, times, words)
     return found
 
 
-def _usual_wire(
-    wire: Wire, taken: Mapping[Wire, tuple[float, int]], then: Mapping[Wire, float], nodes: Mapping[int, str]
-) -> tuple[float, float]:
-    """Return how long a step should take on a wire now, and by what factor more is slow; 0: nobody knows."""
-    others = [other for other in taken if other != wire]
-    if then.get(wire):
-        drifts = [taken[other][0] / then[other] for other in others if then.get(other)]
-        if drifts:
-            return then[wire] * max(1.0, median_low(drifts)), WIRE_FACTOR
-        return 0.0, 1.0
-    alike = [taken[other][0] for other in others if _is_within(other, nodes) == _is_within(wire, nodes)]
-    return (median(alike), WIRE_FACTOR_PEERS) if len(alike) >= FEWEST_PEERS else (0.0, 1.0)
+class _Step(NamedTuple):
+    step_s: float
+    """For how long a step is under way, as long as there is one."""
+    steps: float
+    """On each channel, an operation."""
 
 
-def _is_within(wire: Wire, nodes: Mapping[int, str]) -> bool:
-    return nodes[wire.sender] == nodes[wire.receiver]
+def _steps_of(members: Sequence[MemberWork]) -> dict[Wire, _Step]:
+    world = {member.member: member.rank for member in members}
+    return {
+        Wire(member.rank, world[flow.peer]): _Step(
+            flow.working_s / flow.steps, flow.steps / max(member.ops, 1) / max(flow.channels, 1)
+        )
+        for member in members
+        for flow in member.sends
+        if flow.peer in world and flow.working_s > 0
+    }
 
 
 # ---- GPUs
 def _gpus(
     now: Sequence[MemberWork], past: Mapping[int, MemberWork], usual_late_s: float, period_s: float
 ) -> dict[int, Sign]:
-    more = {member.rank: member.late_s - (past[member.rank].late_s if member.rank in past else 0.0) for member in now}
+    more = {member.rank: member.late_s - past[member.rank].late_s for member in now}
     found = {}
     for member in now:
         others_s = median_low(late_s for rank, late_s in more.items() if rank != member.rank)
@@ -226,7 +217,7 @@ def _proxies(now: Sequence[MemberWork], past: Mapping[int, MemberWork]) -> dict[
         others = [share for rank, share in ran.items() if rank != member.rank]
         if mine is None or not others:
             continue
-        before = past[member.rank].ran_share if member.rank in past else None
+        before = past[member.rank].ran_share
         usual = min(median(others), before if before is not None else 1.0)
         if usual - mine >= IDLE_SHARE:
             words = f"the proxy thread of rank {member.rank} ran for {mine:.0%} of the time in which it had work, {usual:.0%} is usual"

@@ -31,10 +31,12 @@ USUAL, FEWEST = 60, 8
 #: A step that takes so many times as long as usual is suspicious.
 SUSPICIOUS = 1.06
 #: Everybody is wanted for so many windows after that.
-EVERYBODY = 8
+EVERYBODY = 12
+#: After so many more it may be asked for again; twice as many after each time, and at most so many; few again after a calm time.
+FIRST_PAUSE, LONGEST_PAUSE, CALM = 4, 240, 240
 #: In so many windows in a row a wire or a proxy thread must be slow to be told, and in so many a GPU, whose work differs more.
 NEEDED, NEEDED_OF_GPUS = 3, 4
-#: Windows since everybody was wanted do not count for what is usual, for what is judged must not be its own measure; those before
+#: Windows since all ranks were asked for do not count for what is usual, for what is judged must not be its own measure; those before
 #: so many do, for what lasts becomes usual.
 RECENT = 24
 #: A GPU is late in each of them by so much of what it is in another.
@@ -57,46 +59,73 @@ class _Known(msgspec.Struct, frozen=True):
     period_s: float = 0.0
     name: str = ""
 
+    @property
+    def is_slow(self) -> bool:
+        """Tell whether something was slow in the newest window in which all were seen."""
+        return bool(self.found) and any(self.found[-1])
+
 
 class Slowness(msgspec.Struct, frozen=True, kw_only=True):
     """The windows of an attempt."""
 
     windows: int = 0
-    everybody_since: int = 0
-    everybody_until: int = 0
-    """Windows from and until which all ranks are wanted."""
+    asked: int = -(1 << 30)
+    """Window in which all ranks were last asked for."""
+    quiet_until: int = 0
+    """Not before this window are they asked for again,"""
+    pause: int = 0
+    """and so many windows later the time after that, if nothing comes of it."""
+    suspicious: bool = False
+    """In the newest window something was."""
     comms: Mapping[int, _Known] = {}
     past: Mapping[int, RankWork] = {}
-    """What ranks did before, by rank: from when everybody was first wanted."""
+    """What ranks did before, by rank, of those that are looked at."""
     nodes: Mapping[int, str] = {}
     """The node of each rank that was seen."""
 
     @property
-    def wants_everybody(self) -> bool:
-        """Tell whether all ranks are to be looked at, not only those that are sampled."""
-        return self.windows < self.everybody_until
+    def asks(self) -> bool:
+        """Tell whether, with the newest window, all ranks are to be looked at for `EVERYBODY` windows."""
+        return self.windows == self.asked
 
-    def hear(self, works: Iterable[RankWork], past: Mapping[int, RankWork] = {}) -> Slowness:
+    def hear(self, works: Iterable[RankWork], past: Iterable[RankWork] = ()) -> Slowness:
         """Take in a window: `works` of the ranks that were looked at; `past` of those that are looked at anew, what they did
         before it."""
-        works = tuple(works)
-        now = self.windows + 1
-        known_past = {**self.past, **past} if self.wants_everybody else dict(past)
+        works, now = tuple(works), self.windows + 1
+        seen = {work.rank for work in works}
+        is_fresh = now - self.asked <= EVERYBODY + 2  # later it is not what was before any more
+        known_past = {rank: work for rank, work in self.past.items() if rank in seen and is_fresh}
+        known_past |= {work.rank: work for work in past}
         before = by_comm(known_past.values())
+        recent = min(now - self.asked, RECENT)
         comms, suspicious = dict(self.comms), False
-        recent = min(now - self.everybody_since, RECENT) if self.wants_everybody else 0
         for comm, members in by_comm(works).items():
             of = {member.rank: member for member in before.get(comm, ())}
             comms[comm], is_slower = _heard(comms.get(comm, _Known()), members, of, recent, now <= WARM_UP)
             suspicious = suspicious or is_slower
-        return Slowness(
+        heard = msgspec.structs.replace(
+            self,
             windows=now,
-            everybody_since=self.everybody_since if self.wants_everybody else now,
-            everybody_until=now + EVERYBODY if suspicious else self.everybody_until,
+            suspicious=suspicious,
             comms=comms,
             past=known_past,
             nodes={**self.nodes, **{work.rank: work.node for work in works}},
         )
+        return heard._asking()
+
+    def _asking(self) -> Slowness:
+        """Return the same, with all ranks asked for if that is due: where something is suspicious, and again while something is
+        slow that they have not been looked at for long enough to be told. What comes to nothing is asked for ever less often."""
+        now, since = self.windows, self.windows - self.asked
+        is_promising = any(known.is_slow for known in self.comms.values())
+        if since < EVERYBODY - 1:
+            return self
+        if since == EVERYBODY - 1 and is_promising:
+            return msgspec.structs.replace(self, asked=now)
+        if not self.suspicious or now < self.quiet_until:
+            return self
+        pause = FIRST_PAUSE if since > CALM else min(2 * self.pause, LONGEST_PAUSE)
+        return msgspec.structs.replace(self, asked=now, pause=pause, quiet_until=now + EVERYBODY + pause)
 
     def fault(self) -> SlowFault | None:
         """Return what is slow, and has been in every one of the newest windows; None: nothing."""

@@ -93,11 +93,13 @@ def moved(path: str, newest: int) -> Moves | None:
     return _looked_at(path, moves_of)
 
 
-def accounts(path: str, now_s: float) -> Accounts | None:
-    """Return what a trace has added up so far; `now_s`: monotonic. None as for `glance`. Never raises."""
+def accounts(path: str, now_s: float, most: int = layout.FLOWS) -> Accounts | None:
+    """Return what a trace has added up so far, without flows if it has more than `most`; `now_s`: monotonic. None as for `glance`.
+    Never raises."""
 
     def all_of(descriptor: int, cells: Row) -> Accounts:
-        rows = _rows(descriptor, _FLOW, layout.FLOWS_AT, min(cells[layout.FLOWS_CELL], layout.FLOWS))
+        count = cells[layout.FLOWS_CELL]
+        rows = _rows(descriptor, _FLOW, layout.FLOWS_AT, min(count, layout.FLOWS) if count <= most else 0)
         found = [account_of(row) for row in rows if row[layout.KEY] & layout.KEY_USED]
         return Accounts(
             at_s=now_s,

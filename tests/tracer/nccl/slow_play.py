@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from tracer.nccl.slow_run import Case, Look
 
 from robust_run.tracer.nccl.sampling import sampled_ranks
-from robust_run.tracer.nccl.slowness import WINDOW_S, Slowness
+from robust_run.tracer.nccl.slowness import EVERYBODY, WINDOW_S, Slowness
 from robust_run.tracer.nccl.work import RankWork, SlowFault
 
+#: Within so long what is asked for reaches all agents.
+REACHES_S = 0.5
 #: Windows of which agents remember what ranks did.
 REMEMBERED = 240
 
@@ -49,16 +51,26 @@ class Heard:
 
 
 def play(case: Case) -> Heard:
-    """Look at the job window after window, at all ranks where that is wanted; stop at a verdict about a fault."""
+    """Look at the job window after window, at all ranks where that is wanted; stop at a verdict about a fault.
+
+    What is asked for reaches agents during the next window. They take a first reading then, and tell of the rest of that window and
+    of the past at its end.
+    """
     job, heard, slowness = case.job, Heard(case), Slowness()
     remembered: deque[Look] = deque(maxlen=REMEMBERED)
     last: tuple[str, tuple[int, ...]] | None = None
+    first, until = 0, -1  # windows in which all are looked at
     for number, look in enumerate(case.life.looks(case.steps, WINDOW_S, case.ends_s)):
-        everybody = slowness.wants_everybody
-        ranks = range(job.ranks) if everybody else sampled_ranks(job.ranks, job.per_node, number // 120)
-        past = {rank: _all_of(remembered, rank) for rank in range(job.ranks)} if everybody and not slowness.past else {}
-        slowness = slowness.hear([look.work(rank) for rank in ranks], past)
         remembered.append(look)
+        sampled = sampled_ranks(job.ranks, job.per_node, number // 120)
+        everybody = first <= number <= until
+        past = [_all_of(remembered, rank) for rank in range(job.ranks)] if number == first - 1 else []
+        works = [look.work(rank) for rank in (range(job.ranks) if everybody else sampled)]
+        if past:
+            works += [look.latter(REACHES_S).work(rank) for rank in range(job.ranks) if rank not in sampled]
+        slowness = slowness.hear(works, past)
+        if slowness.asks:
+            first, until = (number + 2 if number > until else first), number + 1 + EVERYBODY
         heard.windows += 1
         heard.everybody += everybody
         fault = slowness.fault()

@@ -72,6 +72,12 @@ class Look:
             proxy_ran_s=sum(part.step.ran_s[rank] / self.job.parts for part in parts),
         )
 
+    def latter(self, after_s: float) -> Look:
+        """The part of the window from so long after its beginning on."""
+        begun_s = self.at_s - self.length_s + after_s
+        parts = [[part for part in of if part.ended_s > begun_s] for of in self.parts_by_node]
+        return Look(self.at_s, parts, self.length_s - after_s, self.job)
+
     def _flow(self, rail: int, member: int, peer: int, sides: Sequence[Side], sends: bool) -> FlowWork:
         steps = sum(side.steps for side in sides)
         return FlowWork(

@@ -1,0 +1,18 @@
+"""What an agent tells its controller of NCCL in its ranks, window by window. No behaviour. Not imported where NCCL is not traced."""
+
+from __future__ import annotations
+
+import msgspec
+
+from robust_run.tracer.nccl.work import RankWork
+
+
+class NcclWindow(msgspec.Struct, frozen=True, tag="nccl_window", kw_only=True):
+    """What ranks of a node did inside NCCL in one window; for the controller alone, as `Paces` is."""
+
+    attempt: int
+    number: int
+    """Of the window: windows of all nodes begin at multiples of their length, by the calendar's clock."""
+    works: tuple[RankWork, ...]
+    past: tuple[RankWork, ...] = ()
+    """What ranks did in the minutes before, where they are looked at anew."""
