@@ -30,10 +30,8 @@ WARM_UP = 30
 USUAL, FEWEST = 60, 8
 #: A step that takes so many times as long as usual is suspicious.
 SUSPICIOUS = 1.06
-#: Everybody is wanted for so many windows after that.
-EVERYBODY = 12
-#: After so many more it may be asked for again; twice as many after each time, and at most so many; few again after a calm time.
-FIRST_PAUSE, LONGEST_PAUSE, CALM = 4, 240, 240
+#: All ranks are asked for for so many windows then, if that many are left of a store: each window adds a part of one, up to a most.
+EVERYBODY, REFILL, STORE = 8, 0.2, 48.0
 #: In so many windows in a row a wire or a proxy thread must be slow to be told, and in so many a GPU, whose work differs more.
 NEEDED, NEEDED_OF_GPUS = 3, 4
 #: Windows since all ranks were asked for do not count for what is usual, for what is judged must not be its own measure; those before
@@ -71,10 +69,8 @@ class Slowness(msgspec.Struct, frozen=True, kw_only=True):
     windows: int = 0
     asked: int = -(1 << 30)
     """Window in which all ranks were last asked for."""
-    quiet_until: int = 0
-    """Not before this window are they asked for again,"""
-    pause: int = 0
-    """and so many windows later the time after that, if nothing comes of it."""
+    store: float = STORE
+    """Windows for which they may yet be."""
     suspicious: bool = False
     """In the newest window something was."""
     comms: Mapping[int, _Known] = {}
@@ -115,17 +111,14 @@ class Slowness(msgspec.Struct, frozen=True, kw_only=True):
 
     def _asking(self) -> Slowness:
         """Return the same, with all ranks asked for if that is due: where something is suspicious, and again while something is
-        slow that they have not been looked at for long enough to be told. What comes to nothing is asked for ever less often."""
-        now, since = self.windows, self.windows - self.asked
-        is_promising = any(known.is_slow for known in self.comms.values())
-        if since < EVERYBODY - 1:
-            return self
-        if since == EVERYBODY - 1 and is_promising:
-            return msgspec.structs.replace(self, asked=now)
-        if not self.suspicious or now < self.quiet_until:
-            return self
-        pause = FIRST_PAUSE if since > CALM else min(2 * self.pause, LONGEST_PAUSE)
-        return msgspec.structs.replace(self, asked=now, pause=pause, quiet_until=now + EVERYBODY + pause)
+        slow that they have not been looked at for long enough to be told. Where things are suspicious all the time, that is now and
+        then."""
+        since = self.windows - self.asked
+        is_promising = since == EVERYBODY - 1 and any(known.is_slow for known in self.comms.values())
+        is_due = self.suspicious and since >= EVERYBODY and self.store >= EVERYBODY
+        if not is_promising and not is_due:
+            return msgspec.structs.replace(self, store=min(STORE, self.store + REFILL))
+        return msgspec.structs.replace(self, asked=self.windows, store=max(0.0, self.store - EVERYBODY))
 
     def fault(self) -> SlowFault | None:
         """Return what is slow, and has been in every one of the newest windows; None: nothing."""
