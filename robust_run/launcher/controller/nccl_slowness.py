@@ -67,7 +67,7 @@ class NcclSlowness:
 
     def _judge(self, windows: dict[str, NcclWindow]) -> None:
         works = [self._named(node, work) for node, said in windows.items() for work in said.works]
-        past = {work.rank: self._named(node, work) for node, said in windows.items() for work in said.past}
+        past = [self._named(node, work) for node, said in windows.items() for work in said.past]
         self._slowness = self._slowness.hear(works, past)
         if self._slowness.asks:
             self._ask()

@@ -42,17 +42,20 @@ def sampled_ranks(world_size: int, per_node: int, turn: int = 0, most: int = MOS
     of data parallelism. With another `turn` it is other places, and other nodes where there are more than `most`.
     """
     per_node = max(1, min(per_node, world_size))
-    nodes = -(-world_size // per_node)
-    count = min(most, world_size)
-    chosen: dict[int, None] = {}
-    for number in range(2 * world_size):
+    nodes, count = -(-world_size // per_node), min(most, world_size)
+    spread = min(nodes, count)
+    chosen: set[int] = set()
+    for number in range(world_size + count):
         if len(chosen) == count:
             break
-        lap, place = divmod(number, min(nodes, count))
-        node = (place * nodes // min(nodes, count) + turn) % nodes
-        rank = node * per_node + (place + lap * min(nodes, count) + lap // per_node + turn) % per_node
-        if rank < world_size:
-            chosen.setdefault(rank)
+        lap, place = divmod(number, spread)
+        node = (place * nodes // spread + turn) % nodes
+        first, size = node * per_node, min(per_node, world_size - node * per_node)
+        for shift in range(size):  # the first place on the node that is not taken
+            rank = first + (place + lap * spread + turn + turn // nodes + shift) % size
+            if rank not in chosen:
+                chosen.add(rank)
+                break
     return tuple(sorted(chosen))
 
 
