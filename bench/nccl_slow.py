@@ -2,9 +2,9 @@
 
     python bench/nccl_slow.py [--seeds 20] [--hours 24] [--set held-out]
 
-Faults and harmless things come from a model (tests/tracer/nccl/slow_world.py) that knows nothing of the rules. Seeds from 1000 on
-are held out: thresholds were chosen with those below. Time to a verdict counts from the moment the fault strikes. The last line is
-one JSON object.
+Faults and harmless things come from a model (tests/tracer/nccl/slow_world.py) that knows nothing of the rules. Seeds from 1000
+on are held out: thresholds were chosen with those below. Time to a verdict counts from the moment the fault strikes. The last
+line is one JSON object.
 """
 
 from __future__ import annotations
@@ -104,7 +104,8 @@ def main() -> None:
     quiet = judge_harmless(deque([first]), args.hours, args.wrong)
     runs, right = sum(case["runs"] for case in faults), sum(case["right"] for case in faults)
     print(
-        f"{right} of {runs} right; {sum(case['false'] for case in quiet)} false in {args.hours:g} h; {time.process_time() - began_s:.0f} s CPU"
+        f"{right} of {runs} right; {sum(case['false'] for case in quiet)} false in {args.hours:g} h; "
+        f"{time.process_time() - began_s:.0f} s CPU"
     )
     print_result("nccl_slow", [*faults, *quiet], set=args.set, right=right, runs=runs, hours=args.hours)
 

@@ -1,10 +1,11 @@
-"""What is slow inside NCCL: gathers the windows of all nodes, asks for a look at all ranks where one calls for it, and says who is
+"""Slowness inside NCCL: gathers the windows of all nodes, asks for a look at all ranks where one calls for it, and says who is
 slow. The judging is pure (`tracer.nccl.slowness`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
@@ -18,8 +19,8 @@ from robust_run.tracer.nccl.slowness import Slowness
 from robust_run.tracer.nccl.work import RankWork, SlowFault
 from robust_run.tracer.types import TraceVerdict
 
-#: A window is judged when all nodes have spoken of it, or when one speaks of a window so much later: nodes none of whose ranks are
-#: sampled say nothing.
+#: A window is judged when all nodes have spoken of it, or when one speaks of a window so much later: nodes none of whose ranks
+#: are sampled say nothing.
 LATE = 2
 
 
@@ -63,7 +64,7 @@ class NcclSlowness:
             if number + LATE <= newest or self._held[number].keys() >= set(state.unended):
                 windows = self._held.pop(number)
                 self._judged = number
-                self._harmless.run(lambda windows=windows: self._judge(windows))
+                self._harmless.run(partial(self._judge, windows))
 
     def _judge(self, windows: dict[str, NcclWindow]) -> None:
         works = [self._named(node, work) for node, said in windows.items() for work in said.works]

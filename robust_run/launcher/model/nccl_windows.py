@@ -1,4 +1,4 @@
-"""What an agent tells its controller of NCCL in its ranks, window by window. No behaviour. Not imported where NCCL is not traced."""
+"""What an agent tells its controller of NCCL in its ranks, window by window. No behaviour."""
 
 from __future__ import annotations
 

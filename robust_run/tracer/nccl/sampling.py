@@ -1,7 +1,8 @@
 """Which ranks to watch, and when what they do calls for a look at all (Mycroft, arXiv 2509.03018, section 4.1). Pure.
 
-Ten ranks of a job are watched at the most, spread over its nodes and data-parallel groups; which ones changes from turn to turn. A look at all is called for when a watched rank has operations in flight and completes none in a
-window, or when its throughput halves or the interval between its operations doubles.
+Ten ranks of a job are watched at the most, spread over its nodes and data-parallel groups; which ones changes from turn to turn.
+A look at all is called for when a watched rank has operations in flight and completes none in a window, or when its throughput
+halves or the interval between its operations doubles.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Signs of slowness in one window of one communicator: wires, GPUs and proxy threads that are slower than they were and than their
-peers. Pure.
+"""Signs of slowness in one window of one communicator: wires, GPUs and proxy threads that are slower than they were, and than
+their peers. Pure.
 
 After Mycroft (arXiv 2509.03018, section 5.3), by where steps spend their time:
 
@@ -169,7 +169,10 @@ def _wires(now: Sequence[MemberWork], past: Mapping[int, MemberWork]) -> dict[Wi
             continue
         usual_s, took_s = then[wire].step_s * max(1.0, median_low(others)), taken[wire].step_s
         if took_s >= WIRE_FACTOR * usual_s:
-            words = f"a step is under way for {_ms(took_s)} from rank {wire.sender} to rank {wire.receiver}, {_ms(usual_s)} are usual"
+            words = (
+                f"a step is under way for {_ms(took_s)} from rank {wire.sender} to rank {wire.receiver}, "
+                f"{_ms(usual_s)} are usual"
+            )
             found[wire] = Sign((took_s - usual_s) * taken[wire].steps, times, words)
     return found
 
@@ -220,7 +223,10 @@ def _proxies(now: Sequence[MemberWork], past: Mapping[int, MemberWork]) -> dict[
         before = past[member.rank].ran_share
         usual = min(median(others), before if before is not None else 1.0)
         if usual - mine >= IDLE_SHARE:
-            words = f"the proxy thread of rank {member.rank} ran for {mine:.0%} of the time in which it had work, {usual:.0%} is usual"
+            words = (
+                f"the proxy thread of rank {member.rank} ran for {mine:.0%} of the time in which it had work, "
+                f"{usual:.0%} is usual"
+            )
             found[member.rank] = Sign((usual - mine) * member.period_s, usual - mine, words)
     return found
 

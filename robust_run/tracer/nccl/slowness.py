@@ -1,5 +1,5 @@
-"""Slow inside NCCL: who is suspicious, who stays slow window after window, and what part of the machine that is. Pure: every answer
-is a new value.
+"""Slow inside NCCL: who is suspicious, who stays slow window after window, and what part of the machine that is. Pure: every
+answer is a new value.
 
 A few ranks of the job are watched (`sampling`). Where a step of theirs takes longer than it did, everybody is wanted for some
 windows; what is slow among all members in each of several of those in a row is told (`signs` says what is slow in one).
@@ -30,12 +30,12 @@ WARM_UP = 30
 USUAL, FEWEST = 60, 8
 #: A step that takes so many times as long as usual is suspicious.
 SUSPICIOUS = 1.06
-#: All ranks are asked for for so many windows then, if that many are left of a store: each window adds a part of one, up to a most.
+#: All ranks are asked for for so many windows then, if so many are left of a store, to which each window adds a part of one.
 EVERYBODY, REFILL, STORE = 8, 0.2, 48.0
 #: In so many windows in a row a wire or a proxy thread must be slow to be told, and in so many a GPU, whose work differs more.
 NEEDED, NEEDED_OF_GPUS = 3, 4
-#: Windows since all ranks were asked for do not count for what is usual, for what is judged must not be its own measure; those before
-#: so many do, for what lasts becomes usual.
+#: Windows since all ranks were asked for do not count for what is usual, for what is judged must not be its own measure; those
+#: before so many do, for what lasts becomes usual.
 RECENT = 24
 #: A GPU is late in each of them by so much of what it is in another.
 STEADY = 0.5
@@ -111,10 +111,10 @@ class Slowness(msgspec.Struct, frozen=True, kw_only=True):
 
     def _asking(self) -> Slowness:
         """Return the same, with all ranks asked for if that is due: where something is suspicious, and again while something is
-        slow that they have not been looked at for long enough to be told. Where things are suspicious all the time, that is now and
-        then."""
+        slow that they have not been looked at for long enough to be told. Where things are always suspicious, that is now and then.
+        """
         since = self.windows - self.asked
-        is_promising = since == EVERYBODY - 1 and any(known.is_slow for known in self.comms.values())
+        is_promising = since == EVERYBODY - 1 and self.store > 0 and any(known.is_slow for known in self.comms.values())
         is_due = self.suspicious and since >= EVERYBODY and self.store >= EVERYBODY
         if not is_promising and not is_due:
             return msgspec.structs.replace(self, store=min(STORE, self.store + REFILL))

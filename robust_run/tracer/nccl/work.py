@@ -72,8 +72,8 @@ class RankWork(msgspec.Struct, frozen=True, kw_only=True):
 
 
 SlowComponent = Literal["gpu", "proxy", "nic", "link", "node"]
-"""gpu: comes late to operations, or computes slowly in them. proxy: its thread gets no CPU, or sleeps. nic: all that one rank sends
-and receives is slow (its NIC, its PCIe slot). link: the way from one rank to another. node: several ranks of one."""
+"""gpu: comes late to operations, or is slow in them. proxy: its thread gets no CPU, or sleeps. nic: all that one rank sends and
+receives is slow (its NIC, its PCIe slot). link: the way from one rank to another. node: several ranks of one."""
 
 
 class SlowFault(msgspec.Struct, frozen=True, kw_only=True):

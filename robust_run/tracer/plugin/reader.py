@@ -94,8 +94,8 @@ def moved(path: str, newest: int) -> Moves | None:
 
 
 def accounts(path: str, now_s: float, most: int = layout.FLOWS) -> Accounts | None:
-    """Return what a trace has added up so far, without flows if it has more than `most`; `now_s`: monotonic. None as for `glance`.
-    Never raises."""
+    """Return what a trace has added up so far, without flows if it has more than `most`; `now_s`: monotonic. None as for
+    `glance`. Never raises."""
 
     def all_of(descriptor: int, cells: Row) -> Accounts:
         count = cells[layout.FLOWS_CELL]

@@ -53,8 +53,8 @@ class Heard:
 def play(case: Case) -> Heard:
     """Look at the job window after window, at all ranks where that is wanted; stop at a verdict about a fault.
 
-    What is asked for reaches agents during the next window. They take a first reading then, and tell of the rest of that window and
-    of the past at its end.
+    What is asked for reaches agents during the next window. They take a first reading then, and tell of the rest of that window
+    and of the past at its end.
     """
     job, heard, slowness = case.job, Heard(case), Slowness()
     remembered: deque[Look] = deque(maxlen=REMEMBERED)

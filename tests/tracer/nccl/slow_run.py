@@ -146,8 +146,8 @@ class Case:
 
 
 class _Changing:
-    """What goes on in a job beside a fault: in half of them nothing; else some steps are uneven, or the fabric is busy at times, or
-    checkpoints are saved."""
+    """What goes on in a job beside a fault: in half of them nothing; else some steps are uneven, or the fabric is busy at times,
+    or checkpoints are saved."""
 
     def __init__(self, job: Job, rng: random.Random) -> None:
         self._job, self._rng = job, rng
@@ -265,7 +265,7 @@ def _evaluation(life: Life) -> Steps:
 
 
 def _warm_up(life: Life) -> Steps:
-    """Steps are long at first, and some ranks compile and tune for longer than others; later that happens again, for a few steps."""
+    """Steps are long at first, and some ranks compile for longer than others; later that happens again, for a few steps."""
     rng = life.rng
     count = rng.randrange(8, 30)
     while True:

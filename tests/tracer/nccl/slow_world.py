@@ -1,8 +1,8 @@
 """Training steps of a job in which something is slow, from a seed: who computes how long, whose wire is how fast.
 
-Ranks stand in nodes; those at the same place of all nodes form a ring that reduces gradients over the network (data parallelism by
-rails), and the ranks of a node may wait for each other before that (tensor parallelism, which NCCL's proxies never see). A step
-is a few parts: each computes, and then passes a collective round. Severity is drawn for every run. Nothing here knows of
+Ranks stand in nodes; those at the same place of all nodes form a ring that reduces gradients over the network (data parallelism
+by rails), and the ranks of a node may wait for each other before that (tensor parallelism, which NCCL's proxies never see). A
+step is a few parts: each computes, and then passes a collective round. Severity is drawn for every run. Nothing here knows of
 thresholds: what a fault does to the machine is written down, not how it is found.
 """
 
@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from tracer.nccl.slow_ring import Member, Passed, Wake, pass_round, sleeping, starved
 
 FaultName = Literal["wire", "nic", "pcie", "traffic", "compute", "clock", "proxy"]
 #: Mycroft's injections, the shutdown of a NIC (which is a hang) replaced by a wire of limited rate.
-FAULTS: tuple[FaultName, ...] = ("wire", "nic", "pcie", "traffic", "compute", "clock", "proxy")
+FAULTS: tuple[FaultName, ...] = get_args(FaultName)
 HarmlessName = Literal[
     "none",
     "congestion",
@@ -30,9 +30,7 @@ HarmlessName = Literal[
     "far",
     "logging",
 ]
-HARMLESS: tuple[HarmlessName, ...] = (
-    "none", "congestion", "uneven", "evaluation", "evaluation_of_one", "checkpoint", "warm_up", "sizes", "pause", "far", "logging",
-)  # fmt: skip
+HARMLESS: tuple[HarmlessName, ...] = get_args(HarmlessName)
 
 
 @dataclass(frozen=True)
@@ -131,7 +129,7 @@ class AtFault:
 
 
 def at_fault(fault: Fault, job: Job) -> AtFault:
-    """Return whom a right verdict names. Where the ranks of a node wait for each other, nobody outside can tell which was late."""
+    """Return whom a right verdict names. Where the ranks of a node wait for each other, nobody can tell which was late."""
     mates = frozenset(rank for rank in range(job.ranks) if job.node(rank) == job.node(fault.rank))
     own, node = frozenset({fault.rank}), frozenset({job.node(fault.rank)})
     if fault.name in ("wire", "traffic"):

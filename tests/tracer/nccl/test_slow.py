@@ -1,5 +1,5 @@
-"""What is slow inside NCCL is found and named, and what only looks so is not: a small sample of `bench/nccl_slow.py`, and rules one
-by one."""
+"""What is slow inside NCCL is found and named, and what only looks so is not: a small sample of `bench/nccl_slow.py`, and rules
+one by one."""
 
 from __future__ import annotations
 

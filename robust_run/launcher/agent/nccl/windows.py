@@ -1,7 +1,7 @@
-"""What ranks of this node do inside NCCL, window by window: of those that the job samples, and of all while something is suspicious.
+"""What ranks of this node do inside NCCL, window by window: those that the job samples, and all while something is suspicious.
 
-A reading takes 5 us for each connection of a rank. Minutes before a suspicion it is not known which rank will be of interest, so a
-reading of every rank is kept now and then: the plugin adds up from the start, so that one is enough to know a past.
+A reading takes 5 us for each connection of a rank. Before a suspicion nobody knows which rank will be of interest, so a reading
+of every rank is kept now and then: the plugin adds up from the start, so that one is enough to know a past.
 """
 
 from __future__ import annotations
