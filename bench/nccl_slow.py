@@ -2,7 +2,7 @@
 
     python bench/nccl_slow.py [--seeds 20] [--hours 24] [--set held-out]
 
-Faults and harmless things come from a model (tests/tracer/nccl/slow_world.py) that knows nothing of the rules. Seeds from 1000
+Faults and harmless things come from a model (tests/tracer/nccl/slow_world.py) that knows nothing of the rules. Seeds from 2000
 on are held out: thresholds were chosen with those below. Time to a verdict counts from the moment the fault strikes. The last
 line is one JSON object.
 """
@@ -24,7 +24,7 @@ from tracer.nccl.slow_play import Heard, play  # noqa: E402
 from tracer.nccl.slow_run import faulty, harmless  # noqa: E402
 from tracer.nccl.slow_world import FAULTS, HARMLESS  # noqa: E402
 
-FIRST_HELD_OUT = 1000
+FIRST_HELD_OUT = 2000
 
 
 def share_of(values: list[float], share: float) -> float:

@@ -81,6 +81,11 @@ class MemberWork(msgspec.Struct, frozen=True, kw_only=True):
         steps = sum(flow.steps for flow in self.sends)
         return sum(flow.first_s + flow.second_s + flow.third_s for flow in self.sends) / steps if steps else 0.0
 
+    @property
+    def wire_s(self) -> float:
+        """For how long a step that it sends is under way, on its slowest wire."""
+        return max((flow.working_s / flow.steps for flow in self.sends), default=0.0)
+
 
 class Wire(NamedTuple):
     """From a rank of the world to another."""

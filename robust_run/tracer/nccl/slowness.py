@@ -10,12 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
 from robust_run.tracer.nccl.slow_fault import Lasting, told
-from robust_run.tracer.nccl.slow_signs import MemberWork, Sign, Signs, Wire, by_comm, latenesses, signs
+from robust_run.tracer.nccl.slow_signs import (
+    LATE_SHARE,
+    WIRE_FACTOR,
+    MemberWork,
+    Sign,
+    Signs,
+    Wire,
+    by_comm,
+    latenesses,
+    signs,
+)
 from robust_run.tracer.nccl.work import RankWork, SlowFault
 
 Key = TypeVar("Key", int, Wire)
@@ -39,8 +49,18 @@ NEEDED, NEEDED_OF_GPUS = 3, 4
 RECENT = 24
 #: A GPU is late in each of them by so much of what it is in another.
 STEADY = 0.5
+#: What was not seen for so many windows says nothing any more: its communicator is closed.
+FORGOTTEN = 120
 #: What costs less of the time between two operations is not told.
 LEAST_COST = 0.02
+
+
+class _Seen(NamedTuple):
+    """What of a rank alone may be suspicious: see `MemberWork`."""
+
+    step_s: float
+    late_s: float
+    wire_s: float
 
 
 class _Known(msgspec.Struct, frozen=True):
@@ -48,14 +68,16 @@ class _Known(msgspec.Struct, frozen=True):
 
     held: tuple[MemberWork, ...] = ()
     """Of windows in which too little was completed."""
-    step_s: Mapping[int, tuple[float, ...]] = {}
-    """By rank, window after window: see `MemberWork.step_s`."""
+    seen: Mapping[int, tuple[_Seen, ...]] = {}
+    """Of each rank, window after window."""
     late_s: tuple[tuple[float, ...], ...] = ()
     """By how much those who were watched came later than the others, window after window (see `latenesses`)."""
     found: tuple[Signs, ...] = ()
     """In the newest windows, all of which all members were seen in."""
     period_s: float = 0.0
     name: str = ""
+    judged: int = 0
+    """In which window it last was."""
 
     @property
     def is_slow(self) -> bool:
@@ -97,7 +119,7 @@ class Slowness(msgspec.Struct, frozen=True, kw_only=True):
         comms, suspicious = dict(self.comms), False
         for comm, members in by_comm(works).items():
             of = {member.rank: member for member in before.get(comm, ())}
-            comms[comm], is_slower = _heard(comms.get(comm, _Known()), members, of, recent, now <= WARM_UP)
+            comms[comm], is_slower = _heard(comms.get(comm, _Known()), members, of, recent, now)
             suspicious = suspicious or is_slower
         heard = msgspec.structs.replace(
             self,
@@ -111,7 +133,7 @@ class Slowness(msgspec.Struct, frozen=True, kw_only=True):
 
     def _asking(self) -> Slowness:
         """Return the same, with all ranks asked for if that is due: where something is suspicious, and again while something is
-        slow that they have not been looked at for long enough to be told. Where things are always suspicious, that is now and then.
+        slow that they have not been looked at for long enough to be told. Where things are always suspicious, it is now and then.
         """
         since = self.windows - self.asked
         is_promising = since == EVERYBODY - 1 and self.store > 0 and any(known.is_slow for known in self.comms.values())
@@ -122,13 +144,19 @@ class Slowness(msgspec.Struct, frozen=True, kw_only=True):
 
     def fault(self) -> SlowFault | None:
         """Return what is slow, and has been in every one of the newest windows; None: nothing."""
-        return told([last for known in self.comms.values() if (last := _lasting(known)) is not None], self.nodes)
+        newest = [known for known in self.comms.values() if self.windows - known.judged < FORGOTTEN]
+        return told([last for known in newest if (last := _lasting(known)) is not None], self.nodes)
 
 
 def _lasting(known: _Known) -> Lasting | None:
-    """Return what was slow in a communicator in all of the windows needed, and costs something."""
+    """Return what was slow in a communicator in all of the windows needed, and costs something.
+
+    Where a wire was, one that was in all but the first of them is, too: what they have in common is at fault.
+    """
     newest = known.found[-NEEDED:]
     wires = _in_all([of.wires for of in newest], NEEDED, known.period_s)
+    if wires:
+        wires |= _in_all([of.wires for of in newest[1:]], NEEDED - 1, known.period_s)
     proxies = _in_all([of.proxies for of in newest], NEEDED, known.period_s)
     late = _in_all([of.gpus for of in known.found], NEEDED_OF_GPUS, known.period_s)
     gpus = {rank: of for rank, of in late.items() if _is_steady(of)}
@@ -149,24 +177,25 @@ def _is_steady(found: Sequence[Sign]) -> bool:
 
 
 def _heard(
-    known: _Known, members: Sequence[MemberWork], past: Mapping[int, MemberWork], recent: int, is_warming_up: bool
+    known: _Known, members: Sequence[MemberWork], past: Mapping[int, MemberWork], recent: int, now: int
 ) -> tuple[_Known, bool]:
     """Take in what members did; say too whether that is suspicious."""
     members = _with(known.held, members)
     if any(member.ops < FEWEST_OPS for member in members):
         return msgspec.structs.replace(known, held=tuple(members)), False
-    if is_warming_up:
+    if now <= WARM_UP:
         return msgspec.structs.replace(known, held=()), False
-    suspicious = any(_is_slower(member, known.step_s.get(member.rank, ())) for member in members)
+    period_s = median(member.period_s for member in members)
+    seen = {member.rank: _Seen(member.step_s, member.late_s, member.wire_s) for member in members}
+    suspicious = any(_is_slower(of, known.seen.get(rank, ()), period_s) for rank, of in seen.items())
     is_whole = len(members) == (members[0].ranks or max(member.member for member in members) + 1)
     found: tuple[Signs, ...] = ()
     if is_whole and past:
         found = (*known.found, signs(members, past, _usual_late_s(known, recent)))[-NEEDED_OF_GPUS:]
-    steps = {member.rank: (*known.step_s.get(member.rank, ()), member.step_s)[-USUAL:] for member in members}
+    kept = {rank: (*known.seen.get(rank, ()), of)[-USUAL:] for rank, of in seen.items()}
     late = (*known.late_s, tuple(latenesses(members).values()))[-USUAL:]
-    period_s = median(member.period_s for member in members)
     return _Known(
-        step_s={**known.step_s, **steps}, late_s=late, found=found, period_s=period_s, name=members[0].name
+        seen={**known.seen, **kept}, late_s=late, found=found, period_s=period_s, name=members[0].name, judged=now
     ), suspicious
 
 
@@ -178,8 +207,16 @@ def _with(held: Sequence[MemberWork], members: Sequence[MemberWork]) -> list[Mem
     return [before[member.rank].joined(member) for member in members]
 
 
-def _is_slower(member: MemberWork, usual: Sequence[float]) -> bool:
-    return len(usual) >= FEWEST and member.step_s >= SUSPICIOUS * median(usual)
+def _is_slower(now: _Seen, usual: Sequence[_Seen], period_s: float) -> bool:
+    """Tell whether the steps of a rank, its GPU or its wires take longer than they did; with the last two, others' work on the
+    fabric may have ended at the same moment, and all takes as long as before."""
+    if len(usual) < FEWEST:
+        return False
+    return (
+        now.step_s >= SUSPICIOUS * median(of.step_s for of in usual)
+        or now.late_s - median(of.late_s for of in usual) >= LATE_SHARE * period_s
+        or now.wire_s >= WIRE_FACTOR * median(of.wire_s for of in usual) > 0
+    )
 
 
 def _usual_late_s(known: _Known, recent: int) -> float:
