@@ -14,8 +14,8 @@ other wires of the communicator compare with theirs. So a way that was always lo
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import median, median_low
-from typing import NamedTuple
+from statistics import median
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -87,6 +87,9 @@ class MemberWork(msgspec.Struct, frozen=True, kw_only=True):
         return max((flow.working_s / flow.steps for flow in self.sends), default=0.0)
 
 
+Key = TypeVar("Key")
+
+
 class Wire(NamedTuple):
     """From a rank of the world to another."""
 
@@ -143,12 +146,16 @@ def by_comm(works: Iterable[RankWork]) -> dict[int, list[MemberWork]]:
 def latenesses(now: Sequence[MemberWork]) -> dict[int, float]:
     """Return by how much each member's GPU came later than those of the others, by rank."""
     late = {member.rank: member.late_s for member in now}
-    if len(late) < 2:
+    return {rank: late[rank] - others_s for rank, others_s in _of_others(late).items()}
+
+
+def _of_others(values: Mapping[Key, float]) -> dict[Key, float]:
+    """Return for each value the (lower) median of all others; nothing where there is one alone."""
+    if len(values) < 2:
         return {}
-    return {
-        rank: late_s - median_low(other_s for other, other_s in late.items() if other != rank)
-        for rank, late_s in late.items()
-    }
+    ordered = sorted(values, key=lambda key: values[key])
+    middle = (len(ordered) - 2) // 2
+    return {key: values[ordered[middle + 1 if place <= middle else middle]] for place, key in enumerate(ordered)}
 
 
 def signs(now: Sequence[MemberWork], past: Mapping[int, MemberWork], usual_late_s: float) -> Signs:
@@ -168,17 +175,14 @@ def _wires(now: Sequence[MemberWork], past: Mapping[int, MemberWork]) -> dict[Wi
     taken, then = _steps_of(now), _steps_of(list(past.values()))
     known = {wire: took.step_s / then[wire].step_s for wire, took in taken.items() if wire in then}
     found = {}
-    for wire, times in known.items():
-        others = [by for other, by in known.items() if other != wire]
-        if not others:
-            continue
-        usual_s, took_s = then[wire].step_s * max(1.0, median_low(others)), taken[wire].step_s
+    for wire, drift in _of_others(known).items():
+        usual_s, took_s = then[wire].step_s * max(1.0, drift), taken[wire].step_s
         if took_s >= WIRE_FACTOR * usual_s:
             words = (
                 f"a step is under way for {_ms(took_s)} from rank {wire.sender} to rank {wire.receiver}, "
                 f"{_ms(usual_s)} are usual"
             )
-            found[wire] = Sign((took_s - usual_s) * taken[wire].steps, times, words)
+            found[wire] = Sign((took_s - usual_s) * taken[wire].steps, took_s / usual_s, words)
     return found
 
 
@@ -206,10 +210,9 @@ def _gpus(
     now: Sequence[MemberWork], past: Mapping[int, MemberWork], usual_late_s: float, period_s: float
 ) -> dict[int, Sign]:
     more = {member.rank: member.late_s - past[member.rank].late_s for member in now}
-    found = {}
+    others_s, found = _of_others(more), {}
     for member in now:
-        others_s = median_low(late_s for rank, late_s in more.items() if rank != member.rank)
-        by_s = more[member.rank] - max(others_s, 0.0)
+        by_s = more[member.rank] - max(others_s[member.rank], 0.0)
         if by_s >= max(LATE_SHARE * period_s, LATE_FACTOR * usual_late_s):
             words = f"data waits {_ms(member.late_s)} an operation for the GPU of rank {member.rank}"
             found[member.rank] = Sign(by_s, member.late_s / max(member.late_s - by_s, 1e-6), words)
@@ -219,14 +222,12 @@ def _gpus(
 # ---- proxy threads
 def _proxies(now: Sequence[MemberWork], past: Mapping[int, MemberWork]) -> dict[int, Sign]:
     ran = {member.rank: member.ran_share for member in now if member.ran_share is not None}
-    found = {}
+    others, found = _of_others(ran), {}
     for member in now:
-        mine = ran.get(member.rank)
-        others = [share for rank, share in ran.items() if rank != member.rank]
-        if mine is None or not others:
+        if member.rank not in others:
             continue
-        before = past[member.rank].ran_share
-        usual = min(median(others), before if before is not None else 1.0)
+        mine, before = ran[member.rank], past[member.rank].ran_share
+        usual = min(others[member.rank], before if before is not None else 1.0)
         if usual - mine >= IDLE_SHARE:
             words = (
                 f"the proxy thread of rank {member.rank} ran for {mine:.0%} of the time in which it had work, "

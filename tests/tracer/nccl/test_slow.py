@@ -4,14 +4,17 @@ one by one."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from statistics import median_low
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tracer.nccl.slow_play import play
 from tracer.nccl.slow_ring import Member, pass_round
 from tracer.nccl.slow_run import faulty, harmless
 from tracer.nccl.slow_world import FAULTS, HARMLESS, FaultName, HarmlessName
 
-from robust_run.tracer.nccl.slow_signs import Wire, by_comm, signs
+from robust_run.tracer.nccl.slow_signs import Wire, _of_others, by_comm, signs
 from robust_run.tracer.nccl.slowness import EVERYBODY, FEWEST, NEEDED, WARM_UP, Slowness
 from robust_run.tracer.nccl.work import CommWork, FlowWork, RankWork
 
@@ -183,3 +186,9 @@ def test_where_things_are_suspicious_all_the_time_all_are_asked_for_now_and_then
 def test_a_member_that_is_not_seen_leaves_its_communicator_unjudged() -> None:
     slowness = suspicious().hear(SLOW[:3], past=WELL)
     assert after_a_while([SLOW[:3]] * 6, slowness).fault() is None
+
+
+@given(st.lists(st.floats(0, 10), min_size=2, max_size=9))
+def test_the_median_of_all_others(values: list[float]) -> None:
+    found = _of_others(dict(enumerate(values)))
+    assert found == {place: median_low(values[:place] + values[place + 1 :]) for place in range(len(values))}
