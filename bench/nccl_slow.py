@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "bench")]
 from sidebyside import print_result  # noqa: E402
 from tracer.nccl.slow_play import Heard, play  # noqa: E402
 from tracer.nccl.slow_run import faulty, harmless  # noqa: E402
-from tracer.nccl.slow_world import FAULTS, HARMLESS  # noqa: E402
+from tracer.nccl.slow_world import FAULTS, HARMLESS, HarmlessName  # noqa: E402
 
 FIRST_HELD_OUT = 2000
 
@@ -64,13 +64,13 @@ def judge_faults(seeds: range, verbose: bool) -> list[dict[str, Any]]:
     return cases
 
 
-def judge_harmless(seeds: deque[int], hours: float, verbose: bool) -> list[dict[str, Any]]:
-    """Hours of each harmless thing, half an hour a seed."""
+def judge_harmless(first_seed: int, hours: float, names: Sequence[HarmlessName], verbose: bool) -> list[dict[str, Any]]:
+    """Hours of harmless things, as many of each, half an hour a seed."""
     cases = []
-    each = hours / len(HARMLESS)
-    for name in HARMLESS:
+    each = hours / len(names)
+    for name in names:
         left_s, false, windows, everybody = each * 3600, 0, 0, 0
-        first = seeds[0]
+        first = first_seed
         while left_s > 0:
             heard = play(harmless(name, first, for_s=min(1800.0, left_s)))
             first, left_s = first + 1, left_s - 1800.0
@@ -95,13 +95,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=20, help="of each fault (default 20)")
     parser.add_argument("--hours", type=float, default=24.0, help="simulated, of harmless things together (default 24)")
+    parser.add_argument("--harmless", choices=HARMLESS, nargs="+", default=HARMLESS, help="these things (default: all)")
     parser.add_argument("--set", choices=("tuning", "held-out"), default="held-out")
     parser.add_argument("--wrong", action="store_true", help="say what was wrong")
     args = parser.parse_args()
     first = FIRST_HELD_OUT if args.set == "held-out" else 0
     began_s = time.process_time()
     faults = judge_faults(range(first, first + args.seeds), args.wrong)
-    quiet = judge_harmless(deque([first]), args.hours, args.wrong)
+    quiet = judge_harmless(first, args.hours, args.harmless, args.wrong)
     runs, right = sum(case["runs"] for case in faults), sum(case["right"] for case in faults)
     print(
         f"{right} of {runs} right; {sum(case['false'] for case in quiet)} false in {args.hours:g} h; "
