@@ -233,7 +233,7 @@ def _proxies(now: Sequence[MemberWork], past: Mapping[int, MemberWork]) -> dict[
                 f"the proxy thread of rank {member.rank} ran for {mine:.0%} of the time in which it had work, "
                 f"{usual:.0%} is usual"
             )
-            found[member.rank] = Sign((usual - mine) * member.period_s, usual - mine, words)
+            found[member.rank] = Sign((usual - mine) * member.busy_s / max(member.ops, 1), usual - mine, words)
     return found
 
 

@@ -49,8 +49,8 @@ NEEDED, NEEDED_OF_GPUS = 3, 4
 RECENT = 24
 #: A GPU is late in each of them by so much of what it is in another.
 STEADY = 0.5
-#: What was not seen for so many windows says nothing any more: its communicator is closed.
-FORGOTTEN = 120
+#: What was not seen for so many windows says nothing any more; a communicator is forgotten after so many without a step.
+FORGOTTEN, CLOSED = 120, 600
 #: What costs less of the time between two operations is not told.
 LEAST_COST = 0.02
 
@@ -77,7 +77,9 @@ class _Known(msgspec.Struct, frozen=True):
     period_s: float = 0.0
     name: str = ""
     judged: int = 0
-    """In which window it last was."""
+    """In which window it last was,"""
+    heard: int = 0
+    """and in which something was heard of it."""
 
     @property
     def is_slow(self) -> bool:
@@ -125,7 +127,7 @@ class Slowness(msgspec.Struct, frozen=True, kw_only=True):
             self,
             windows=now,
             suspicious=suspicious,
-            comms=comms,
+            comms={comm: known for comm, known in comms.items() if now - known.heard < CLOSED},
             past=known_past,
             nodes={**self.nodes, **{work.rank: work.node for work in works}},
         )
@@ -182,9 +184,9 @@ def _heard(
     """Take in what members did; say too whether that is suspicious."""
     members = _with(known.held, members)
     if any(member.ops < FEWEST_OPS for member in members):
-        return msgspec.structs.replace(known, held=tuple(members)), False
+        return msgspec.structs.replace(known, held=tuple(members), heard=now), False
     if now <= WARM_UP:
-        return msgspec.structs.replace(known, held=()), False
+        return msgspec.structs.replace(known, held=(), heard=now), False
     period_s = median(member.period_s for member in members)
     seen = {member.rank: _Seen(member.step_s, member.late_s, member.wire_s) for member in members}
     suspicious = any(_is_slower(of, known.seen.get(rank, ()), period_s) for rank, of in seen.items())
@@ -194,9 +196,16 @@ def _heard(
         found = (*known.found, signs(members, past, _usual_late_s(known, recent)))[-NEEDED_OF_GPUS:]
     kept = {rank: (*known.seen.get(rank, ()), of)[-USUAL:] for rank, of in seen.items()}
     late = (*known.late_s, tuple(latenesses(members).values()))[-USUAL:]
-    return _Known(
-        seen={**known.seen, **kept}, late_s=late, found=found, period_s=period_s, name=members[0].name, judged=now
-    ), suspicious
+    judged = _Known(
+        seen={**known.seen, **kept},
+        late_s=late,
+        found=found,
+        period_s=period_s,
+        name=members[0].name,
+        judged=now,
+        heard=now,
+    )
+    return judged, suspicious
 
 
 def _with(held: Sequence[MemberWork], members: Sequence[MemberWork]) -> list[MemberWork]:

@@ -15,7 +15,7 @@ from tracer.nccl.slow_run import faulty, harmless
 from tracer.nccl.slow_world import FAULTS, HARMLESS, FaultName, HarmlessName
 
 from robust_run.tracer.nccl.slow_signs import Wire, _of_others, by_comm, signs
-from robust_run.tracer.nccl.slowness import EVERYBODY, FEWEST, NEEDED, WARM_UP, Slowness
+from robust_run.tracer.nccl.slowness import CLOSED, EVERYBODY, FEWEST, FORGOTTEN, NEEDED, WARM_UP, Slowness
 from robust_run.tracer.nccl.work import CommWork, FlowWork, RankWork
 
 #: Seeds of the tuning set, with which thresholds were chosen; the bench has others.
@@ -186,6 +186,14 @@ def test_where_things_are_suspicious_all_the_time_all_are_asked_for_now_and_then
 def test_a_member_that_is_not_seen_leaves_its_communicator_unjudged() -> None:
     slowness = suspicious().hear(SLOW[:3], past=WELL)
     assert after_a_while([SLOW[:3]] * 6, slowness).fault() is None
+
+
+def test_a_communicator_in_which_nothing_goes_on_is_forgotten() -> None:
+    slowness = suspicious().hear(SLOW, past=WELL)
+    slowness = after_a_while([SLOW] * NEEDED, slowness)
+    assert slowness.fault() is not None
+    assert after_a_while([[]] * FORGOTTEN, slowness).fault() is None
+    assert after_a_while([[]] * CLOSED, slowness).comms == {}
 
 
 @given(st.lists(st.floats(0, 10), min_size=2, max_size=9))
