@@ -25,6 +25,7 @@ from tracer.nccl.slow_run import faulty, harmless  # noqa: E402
 from tracer.nccl.slow_world import FAULTS, HARMLESS, HarmlessName  # noqa: E402
 
 FIRST_HELD_OUT = 2000
+AIM_S = 15.0
 
 
 def share_of(values: list[float], share: float) -> float:
@@ -32,9 +33,10 @@ def share_of(values: list[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(len(values) * share))] if values else float("nan")
 
 
-def judge_faults(seeds: range, verbose: bool) -> list[dict[str, Any]]:
-    """Each fault with each seed."""
-    cases = []
+def judge_faults(seeds: range, verbose: bool) -> tuple[list[dict[str, Any]], list[float]]:
+    """Each fault with each seed; and how long after it struck each was told."""
+    cases: list[dict[str, Any]] = []
+    all_after: list[float] = []
     for name in FAULTS:
         heards: list[Heard] = []
         for seed in seeds:
@@ -43,7 +45,8 @@ def judge_faults(seeds: range, verbose: bool) -> list[dict[str, Any]]:
             if verbose and not heard.is_right:
                 print(f"    {name} {seed}: {heard.fault and heard.fault.sentence}; {heard.case.fault}")
         after = [heard.after_s for heard in heards if heard.is_right and heard.after_s is not None]
-        case = {
+        all_after += after
+        case: dict[str, Any] = {
             "fault": name,
             "runs": len(heards),
             "right": sum(heard.is_right for heard in heards),
@@ -61,7 +64,7 @@ def judge_faults(seeds: range, verbose: bool) -> list[dict[str, Any]]:
             ),
             flush=True,
         )
-    return cases
+    return cases, all_after
 
 
 def judge_harmless(first_seed: int, hours: float, names: Sequence[HarmlessName], verbose: bool) -> list[dict[str, Any]]:
@@ -101,14 +104,23 @@ def main() -> None:
     args = parser.parse_args()
     first = FIRST_HELD_OUT if args.set == "held-out" else 0
     began_s = time.process_time()
-    faults = judge_faults(range(first, first + args.seeds), args.wrong)
+    faults, after = judge_faults(range(first, first + args.seeds), args.wrong)
     quiet = judge_harmless(first, args.hours, args.harmless, args.wrong)
     runs, right = sum(case["runs"] for case in faults), sum(case["right"] for case in faults)
     print(
         f"{right} of {runs} right; {sum(case['false'] for case in quiet)} false in {args.hours:g} h; "
         f"{time.process_time() - began_s:.0f} s CPU"
     )
-    print_result("nccl_slow", [*faults, *quiet], set=args.set, right=right, runs=runs, hours=args.hours)
+    times = {
+        "median_s": share_of(after, 0.5),
+        "p90_s": share_of(after, 0.9),
+        "most_s": max(after, default=float("nan")),
+    }
+    in_time = sum(after_s <= AIM_S for after_s in after)
+    print(f"told after {times}; {in_time} within {AIM_S:g} s")
+    print_result(
+        "nccl_slow", [*faults, *quiet], set=args.set, right=right, runs=runs, hours=args.hours, in_time=in_time, **times
+    )
 
 
 if __name__ == "__main__":
