@@ -440,7 +440,8 @@ static void stop_step(Trace *t, const void *handle) {
 
 /* ---- proxy operations: the part of one operation in one flow ---- */
 /* NCCL starts and ends them in a proxy thread, which polls without a pause as long as it has one. What it has not run meanwhile,
- * it was kept from: stopped, asleep, or without a CPU. `change`: of those that this thread has. */
+ * it was kept from: stopped, asleep, or without a CPU. `change`: of those that this thread has. (libc may allocate these 24 bytes,
+ * once for each thread: the only exception. A static place for them might not be free, and the plugin could not be loaded then.) */
 static __thread uint64_t thread_has, thread_wall, thread_cpu;
 static void account(Trace *t, uint64_t now, int change) {
     uint64_t cpu = clock_ns(CLOCK_THREAD_CPUTIME_ID);

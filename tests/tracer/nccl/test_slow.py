@@ -14,7 +14,8 @@ from tracer.nccl.slow_ring import Member, pass_round
 from tracer.nccl.slow_run import faulty, harmless
 from tracer.nccl.slow_world import FAULTS, HARMLESS, FaultName, HarmlessName
 
-from robust_run.tracer.nccl.slow_signs import Wire, _of_others, by_comm, signs
+from robust_run.tracer.nccl.slow_fault import Lasting, told
+from robust_run.tracer.nccl.slow_signs import Sign, Wire, _of_others, by_comm, signs
 from robust_run.tracer.nccl.slowness import CLOSED, EVERYBODY, FEWEST, FORGOTTEN, NEEDED, WARM_UP, Slowness
 from robust_run.tracer.nccl.work import CommWork, FlowWork, RankWork
 
@@ -186,6 +187,44 @@ def test_where_things_are_suspicious_all_the_time_all_are_asked_for_now_and_then
 def test_a_member_that_is_not_seen_leaves_its_communicator_unjudged() -> None:
     slowness = suspicious().hear(SLOW[:3], past=WELL)
     assert after_a_while([SLOW[:3]] * 6, slowness).fault() is None
+
+
+def lasting(comm: str, wires: Sequence[Wire] = (), gpus: Sequence[int] = (), proxies: Sequence[int] = ()) -> Lasting:
+    signs_ = (Sign(0.1, 2.0, "as seen"),) * NEEDED
+    return Lasting(comm, dict.fromkeys(wires, signs_), dict.fromkeys(gpus, signs_), dict.fromkeys(proxies, signs_), 1.0)
+
+
+#: Three nodes of two ranks each.
+HOSTS = {rank: f"n{rank // 2}" for rank in range(6)}
+
+NAMED = {
+    "one wire": ([lasting("a", [Wire(0, 2)])], ("link", (0, 2))),
+    "to a rank and from it": ([lasting("a", [Wire(0, 2), Wire(2, 4)])], ("nic", (2,))),
+    "both ways between two": ([lasting("a", [Wire(0, 2), Wire(2, 0)])], ("link", (0, 2))),
+    "all of a node": (
+        [lasting("a", [Wire(0, 2), Wire(2, 4)]), lasting("b", [Wire(1, 3), Wire(3, 5)])],
+        ("node", (2, 3)),
+    ),
+    "two nodes, all rails": ([lasting("a", [Wire(0, 2)]), lasting("b", [Wire(1, 3)])], ("link", (0, 2))),
+    "one late GPU": ([lasting("a", gpus=[2])], ("gpu", (2,))),
+    "all GPUs of a node": ([lasting("a", gpus=[2]), lasting("b", gpus=[3])], ("node", (2, 3))),
+    "a proxy thread makes wires slow": ([lasting("a", [Wire(0, 2)], proxies=[0])], ("proxy", (0,))),
+    "a slow wire goes before a late GPU": ([lasting("a", [Wire(0, 2)], gpus=[4])], ("link", (0, 2))),
+}
+
+
+@pytest.mark.parametrize("what", NAMED)
+def test_what_slow_things_have_in_common_is_named(what: str) -> None:
+    found, expected = NAMED[what]
+    fault = told(found, HOSTS)
+    assert fault is not None
+    assert (fault.component, fault.ranks) == expected
+    assert fault.share == pytest.approx(0.1)
+    assert "\n" not in fault.sentence
+
+
+def test_nothing_slow_is_nothing_told() -> None:
+    assert told([], HOSTS) is None
 
 
 def test_a_communicator_in_which_nothing_goes_on_is_forgotten() -> None:
