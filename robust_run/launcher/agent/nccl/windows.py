@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 FIRST_MARK_S, MARK_S = 60.0, 300.0
 #: Other ranks are sampled after so many windows.
 TURN_WINDOWS = 120
-#: Ranks with more connections are left out: reading them would take longer than it is worth.
-MOST_FLOWS = 4096
+#: Ranks with more connections are left out: those of a node would hold up its agent for more than a tenth of a second.
+MOST_FLOWS = 2048
 
 
 class NcclWindows:
