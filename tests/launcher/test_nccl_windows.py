@@ -9,16 +9,18 @@ import pytest
 from stories import several_nodes
 from tracer.nccl.conftest import compiler, driver, plugin  # noqa: F401 - fixtures
 from tracer.nccl.playing import Rank
-from tracer.nccl.test_slow import SLOW, WELL
+from tracer.nccl.test_slow import SLOW, WELL, work
 
 from robust_run.harmless import Harmless
+from robust_run.health.signs.nic_bursts import NicBurst
+from robust_run.launcher.agent.nccl.nics import NicLook
 from robust_run.launcher.agent.nccl.windows import FIRST_MARK_S, NcclWindows
 from robust_run.launcher.control.frames import HEADER_BYTES, decode_from_agent, encode
 from robust_run.launcher.controller.nccl_slowness import NcclSlowness
 from robust_run.launcher.model.events import Event, Inquired
 from robust_run.launcher.model.nccl_windows import NcclWindow
 from robust_run.tracer.nccl.sampling import sampled_ranks
-from robust_run.tracer.nccl.slowness import EVERYBODY, FEWEST, NEEDED, WARM_UP, WINDOW_S
+from robust_run.tracer.nccl.slowness import EVERYBODY, FEWEST, NEEDED, NEEDED_OF_GPUS, WARM_UP, WINDOW_S
 from robust_run.tracer.nccl.work import RankWork
 from robust_run.tracer.plugin import layout
 
@@ -36,6 +38,11 @@ class Clock:
         return self.now_s
 
 
+def nics_of(second: int) -> NicBurst:
+    """Half a second of two NICs."""
+    return NicBurst(length_s=0.5, moved={"mlx5_0": (10**6,) * 50, "mlx5_1": (second,) * 50})
+
+
 class Node:
     """Two ranks of a node of a job of forty, of which the second is not sampled."""
 
@@ -46,6 +53,7 @@ class Node:
         self.done = 0
         for number, rank in enumerate(ranks):
             rank.play(f"comm 0 dp_{number} {70 + number} 20 4 0")
+        self.bursts = [nics_of(10**6), nics_of(0)]
         self.windows = NcclWindows(
             attempt=3,
             world_size=40,
@@ -53,6 +61,7 @@ class Node:
             clock=self.clock,
             deliver=self.told.append,
             harmless=Harmless("looking", self.complaints.append),
+            nics=NicLook(lambda: self.bursts.pop(0), lambda what: what()),
         )
 
     def window(self, after_s: float = WINDOW_S) -> None:
@@ -109,6 +118,8 @@ def test_the_past_is_told_once_when_all_are_looked_at(node: Node) -> None:
     node.window()
     assert ranks_of(node.told[-1].past) == [0, 1]
     assert [work.comms[0].ops for work in node.told[-1].past] == [3, 3]
+    assert node.told[-1].nics == ("NIC mlx5_1 moves nothing, its peers 100 MB/s",)
+    assert [told.nics for told in node.told[:-1]] == [()] * (len(node.told) - 1)
     node.windows.everybody()  # it goes on
     node.window()
     assert node.told[-1].past == ()
@@ -172,6 +183,29 @@ def test_what_stays_slow_is_said_once_and_as_other_slow_verdicts_are() -> None:
     assert (told.verdict.kind, told.verdict.ranks, told.verdict.rule) == ("slow", (1, 2), "nccl_slow_link")
     assert told.verdict.nodes == ()  # it is not known which of the two; nobody is evicted for it
     assert controller.complaints == []
+
+
+def test_what_nics_are_unlike_their_peers_is_evidence() -> None:
+    controller = Controller()
+    late = [work(0), work(1, late_s=0.3), work(2), work(3)]
+    for _ in range(WARM_UP + FEWEST):
+        controller.window(WELL)
+    controller.window(late)
+    controller.window(late, past=WELL)
+    for node in NODES[1:3]:
+        said = NcclWindow(
+            attempt=controller.story.state.attempt,
+            number=controller.number + 1,
+            works=(),
+            nics=("NIC x moves nothing",),
+        )
+        controller.slowness.take(node, said)
+    for _ in range(NEEDED_OF_GPUS + 2):
+        controller.window(late)
+    (told,) = controller.told
+    assert isinstance(told, Inquired) and told.verdict is not None
+    assert (told.verdict.rule, told.verdict.nodes) == ("nccl_slow_gpu", ("n1",))
+    assert told.verdict.evidence[-1] == "n1: NIC x moves nothing"
 
 
 def test_a_node_that_says_nothing_holds_a_window_up_for_a_moment_only() -> None:

@@ -22,6 +22,8 @@ from robust_run.tracer.types import TraceVerdict
 #: A window is judged when all nodes have spoken of it, or when one speaks of a window so much later: nodes none of whose ranks
 #: are sampled say nothing.
 LATE = 2
+#: Lines of evidence of a verdict.
+MOST_LINES = 40
 
 
 class NcclSlowness:
@@ -47,6 +49,8 @@ class NcclSlowness:
         self._held: dict[int, dict[str, NcclWindow]] = {}
         self._slowness = Slowness()
         self._told: set[tuple[str, tuple[int, ...]]] = set()
+        self._nics: dict[str, tuple[str, ...]] = {}
+        """Of each node by its name, what its NICs were unlike their peers when they were last looked at."""
 
     def take(self, node: str, said: NcclWindow) -> None:
         """Take in what a node says of a window."""
@@ -55,7 +59,7 @@ class NcclSlowness:
             return
         if said.attempt != self._attempt:
             self._attempt, self._judged, self._held, self._slowness = said.attempt, -1, {}, Slowness()
-            self._told = set()
+            self._told, self._nics = set(), {}
         if said.number <= self._judged:
             return
         self._held.setdefault(said.number, {})[node] = said
@@ -69,13 +73,15 @@ class NcclSlowness:
     def _judge(self, windows: dict[str, NcclWindow]) -> None:
         works = [self._named(node, work) for node, said in windows.items() for work in said.works]
         past = [self._named(node, work) for node, said in windows.items() for work in said.past]
+        self._nics |= {name_of(self._state, node): said.nics for node, said in windows.items() if said.nics}
         self._slowness = self._slowness.hear(works, past)
         if self._slowness.asks:
             self._ask()
         fault = self._slowness.fault()
         if fault is not None and (fault.component, fault.ranks) not in self._told:
             self._told.add((fault.component, fault.ranks))  # it is found again in every window, and said once
-            verdict = verdict_of(fault)
+            seen = [f"{node}: {line}" for node in fault.nodes for line in self._nics.get(node, ())]
+            verdict = verdict_of(msgspec.structs.replace(fault, evidence=(*fault.evidence, *seen)[:MOST_LINES]))
             self._tell(Inquired(attempt=self._attempt, verdict=verdict, at_unix_s=self._clock.unix_s()))
 
     def _named(self, node: str, work: RankWork) -> RankWork:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from robust_run.tracer.nccl.work import RankWork
@@ -16,3 +18,5 @@ class NcclWindow(msgspec.Struct, frozen=True, tag="nccl_window", kw_only=True):
     works: tuple[RankWork, ...]
     past: tuple[RankWork, ...] = ()
     """What ranks did in the minutes before, where they are looked at anew."""
+    nics: Annotated[tuple[Annotated[str, msgspec.Meta(max_length=300)], ...], msgspec.Meta(max_length=32)] = ()
+    """What NICs of the node are unlike their peers, a line each; where they were looked at."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from robust_run.clock import Clock
 from robust_run.harmless import Harmless
+from robust_run.launcher.agent.nccl.nics import NicLook
 from robust_run.launcher.model.nccl_windows import NcclWindow
 
 if TYPE_CHECKING:
@@ -39,12 +40,14 @@ class NcclWindows:
         clock: Clock,
         deliver: Callable[[NcclWindow], None],
         harmless: Harmless,
+        nics: NicLook | None = None,
     ) -> None:
         self._attempt, self._world_size = attempt, world_size
         self._paths = paths
         self._clock = clock
         self._deliver = deliver
         self._harmless = harmless
+        self._nics = nics or NicLook()
         self._begun_s = clock.monotonic_s()
         self._marked_s: float | None = None
         self._marks: tuple[dict[int, Accounts], ...] = ()
@@ -72,6 +75,8 @@ class NcclWindows:
 
         now = self._now()
         if now > self._everybody_until:
+            if any(self._marks):
+                self._nics.begin(suspicious=True)
             self._before |= self._read(set(self._paths) - self._before.keys(), self._clock.monotonic_s())
         self._everybody_until = now + EVERYBODY
 
@@ -107,8 +112,10 @@ class NcclWindows:
         works = self._between(before) if is_next else ()
         past = self._between(self._marks[0]) if is_everybody and not was_everybody and self._marks else ()
         self._mark(now_s)
-        if works or past:
-            self._deliver(NcclWindow(attempt=self._attempt, number=number, works=works, past=past))
+        nics = self._nics.news()
+        if works or past or nics:
+            told = NcclWindow(attempt=self._attempt, number=number, works=works, past=past, nics=nics)
+            self._deliver(told)
 
     def _between(self, before: Mapping[int, Accounts]) -> tuple[RankWork, ...]:
         """Return what ranks did between readings of before and the newest ones."""
@@ -124,6 +131,8 @@ class NcclWindows:
         if now_s - since_s >= MARK_S:
             self._marked_s = now_s
             self._marks = (*self._marks, self._read(set(self._paths), now_s))[-2:]
+            if self._marks[-1]:
+                self._nics.begin(suspicious=False)
 
     def _read(self, ranks: set[int], now_s: float) -> dict[int, Accounts]:
         from robust_run.tracer.plugin import reader
