@@ -154,18 +154,23 @@ class Controller:
         self.asked += 1
 
     def window(
-        self, works: list[RankWork], past: list[RankWork] | None = None, speaks: Callable[[int], bool] = bool
+        self,
+        works: list[RankWork],
+        past: list[RankWork] | None = None,
+        nics: tuple[str, ...] = (),
+        speaks: Callable[[int], bool] = lambda _: True,
     ) -> None:
         self.number += 1
         for rank, node in enumerate(NODES):
-            if rank < len(works) and (speaks is bool or speaks(rank)):
-                of_past = (past[rank],) if past is not None else ()
-                self.slowness.take(
-                    node,
-                    NcclWindow(
-                        attempt=self.story.state.attempt, number=self.number, works=(works[rank],), past=of_past
-                    ),
+            if speaks(rank):
+                said = NcclWindow(
+                    attempt=self.story.state.attempt,
+                    number=self.number,
+                    works=(works[rank],),
+                    past=(past[rank],) if past is not None else (),
+                    nics=nics,
                 )
+                self.slowness.take(node, said)
 
 
 def test_what_stays_slow_is_said_once_and_as_other_slow_verdicts_are() -> None:
@@ -192,14 +197,7 @@ def test_what_nics_are_unlike_their_peers_is_evidence() -> None:
         controller.window(WELL)
     controller.window(late)
     controller.window(late, past=WELL)
-    for node in NODES[1:3]:
-        said = NcclWindow(
-            attempt=controller.story.state.attempt,
-            number=controller.number + 1,
-            works=(),
-            nics=("NIC x moves nothing",),
-        )
-        controller.slowness.take(node, said)
+    controller.window(late, nics=("NIC x moves nothing",))
     for _ in range(NEEDED_OF_GPUS + 2):
         controller.window(late)
     (told,) = controller.told
