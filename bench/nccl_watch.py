@@ -24,7 +24,8 @@ from robust_run.clock import SystemClock  # noqa: E402
 from robust_run.harmless import Harmless  # noqa: E402
 from robust_run.launcher.agent.nccl.watch import NcclWatch  # noqa: E402
 from robust_run.tracer.nccl.sampling import WINDOW_S  # noqa: E402
-from robust_run.tracer.plugin import build, layout  # noqa: E402
+from robust_run.tracer.nccl.slowness import WINDOW_S as SHORT_S  # noqa: E402
+from robust_run.tracer.plugin import build, layout, reader  # noqa: E402
 from robust_run.tracer.plugin.waiting import NOTE_S  # noqa: E402
 from robust_run.tracer.suspicion import LOOK_S  # noqa: E402
 
@@ -103,13 +104,16 @@ def main() -> None:
             for rank in ranks:
                 rank.note(now_s + 3.1)
 
+        read = cpu_us(lambda: [reader.accounts(path, now_s) for path in paths.values()], 20)
         touching = cpu_us(move, 100)
         still = cpu_us(note, REPEATS)
         noting = cpu_us(lambda: (move(), note()), 100) - touching
     print(f"{options.ranks} ranks, {options.flows} flows and {options.ops} operations each; CPU of the agent:")
     print(f"  a look at all ranks in training {training:.0f} us, in a stall {stalled:.0f} us; every {LOOK_S} s")
     print(f"  a window {window / 1e3:.2f} ms, every {WINDOW_S:g} s")
-    share = training / LOOK_S + window / WINDOW_S
+    each = read / options.ranks / options.flows
+    print(f"  what all ranks have added up {read / 1e3:.2f} ms ({each:.1f} us a connection), every {SHORT_S:g} s")
+    share = training / LOOK_S + window / WINDOW_S + read / SHORT_S
     print(f"  in training {share / 1e4:.3f} % of a core")
     print(f"  notes of all ranks, nothing changed {still:.0f} us, all changed {noting / 1e3:.2f} ms; every {NOTE_S} s")
     print(f"  in a stall {(stalled / LOOK_S + still / NOTE_S + window / WINDOW_S) / 1e4:.3f} % of a core")

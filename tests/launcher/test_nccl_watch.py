@@ -14,8 +14,7 @@ from tracer.nccl.playing import Rank
 from robust_run.harmless import Harmless
 from robust_run.launcher.agent.nccl.watch import PAUSE_S, NcclWatch
 from robust_run.launcher.model.events import HangSuspected, NodeEvent
-from robust_run.tracer.nccl.sampling import FEWEST, WINDOW_S, largest_groups
-from robust_run.tracer.nccl.types import Communicator
+from robust_run.tracer.nccl.sampling import FEWEST, WINDOW_S
 from robust_run.tracer.plugin import layout, reader
 from robust_run.tracer.plugin.waiting import TICK_S
 
@@ -169,18 +168,3 @@ def test_while_a_stall_is_forming_states_are_noted_ten_times_a_second(node: Node
 
     asyncio.run(asyncio.wait_for(look(), 30))
     assert [note.done for note in node.watch.notes(1)] == [4, 6]
-
-
-def comm(serial: int, of: int, ranks: int | None, closed_s: float | None = None) -> Communicator:
-    return Communicator(serial=serial, hash=of, name="", rank=0, ranks=ranks, nodes=1, opened_s=0.0, closed_s=closed_s)
-
-
-def test_ranks_are_sampled_by_the_largest_groups_but_not_the_world() -> None:
-    world, closed = comm(1, 1, 16), comm(9, 9, 15, closed_s=1.0)
-    known = {
-        rank: (world, comm(2, 100 + rank // 2, 2), comm(3, 200 + rank % 2, 8), closed) for rank in range(4)
-    }  # tensor pairs, and data parallelism over other nodes
-    assert largest_groups(known, 16) == [[0, 2], [1, 3]]
-    assert largest_groups({0: (world,), 1: (world,)}, 16) == [[0, 1]]
-    assert largest_groups({0: (comm(1, 0, None),)}, 4) == []
-    assert largest_groups({}, 4) == []

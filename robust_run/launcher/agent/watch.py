@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from robust_run.launcher.agent.nccl.watch import NcclWatch
+    from robust_run.launcher.agent.nccl.windows import NcclWindows
     from robust_run.launcher.agent.rank_sights import RankSights
     from robust_run.launcher.model.start_notes import Seen
     from robust_run.tracer.nccl.types import CommRate
@@ -84,6 +85,7 @@ class RankWatch:
         self._metering: Metering | None = None
         self._limits = CpuLimits()
         self._nccl: NcclWatch | None = None
+        self._windows: NcclWindows | None = None
         if spec.trace_nccl != "off":
             from robust_run.launcher.agent.nccl.watch import NcclWatch
 
@@ -95,6 +97,17 @@ class RankWatch:
                 after_s=spec.hang_after_s,
                 clock=clock,
                 report=report,
+                harmless=harmless,
+            )
+        if self._nccl is not None and self._round_s > 0:
+            from robust_run.launcher.agent.nccl.windows import NcclWindows
+
+            self._windows = NcclWindows(
+                attempt=attempt,
+                world_size=world_size,
+                paths={worker.rank: self._file(worker.rank, self._nccl_suffix) for worker in workers},
+                clock=clock,
+                deliver=deliver,
                 harmless=harmless,
             )
         self._readers: dict[int, ring.RingReader] = {}
@@ -110,6 +123,8 @@ class RankWatch:
         loop.call_later(PREPARE_S, self._harmless.run, import_what_failures_need)
         if self._nccl is not None:
             self._nccl.start(loop)
+        if self._windows is not None:
+            self._windows.start(loop)
         if self._round_s > 0:
             self._pacer = loop.call_later(self._round_s, self._pace)
 
@@ -120,6 +135,8 @@ class RankWatch:
                 timer.cancel()
         if self._nccl is not None:
             self._nccl.stop()
+        if self._windows is not None:
+            self._windows.stop()
         for task in tuple(self._tasks):
             task.cancel()
         for reader in self._readers.values():
@@ -219,6 +236,8 @@ class RankWatch:
     def collect(self, order: Collect) -> None:
         """Look at all ranks and deliver what is seen, a moment later."""
         assert self._loop is not None
+        if self._windows is not None:
+            self._windows.everybody()
         task = self._loop.create_task(self._sights().collect(order, self._ras_address, self._deliver))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -6,7 +6,7 @@ versions can refuse each other in words; then frames follow: four bytes of lengt
     controller: Challenge        agent: Hello
     controller: Welcome or Refused
     then, in any order           agent: Heartbeat, Report, ToldToLeave, Leaving, Notice, Sights, Paces, Starts,
-                                        CodeWanted, FactsTold, PlaceOpened, ChecksSaid, CheckpointsSeen
+                                        CodeWanted, FactsTold, PlaceOpened, ChecksSaid, CheckpointsSeen, NcclWindow
                                  controller: Beat, Orders, Candidates, CodeParts
 
 Both sides prove that they know the job's token without sending it (see `handshake`); each frame after that is sealed (`sealing`).
@@ -21,6 +21,7 @@ from robust_run.launcher.model.check_events import CheckAnswer
 from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
 from robust_run.launcher.model.events import NodeEvent
 from robust_run.launcher.model.job import NodeInfo, Paces, Sights
+from robust_run.launcher.model.nccl_windows import NcclWindow
 from robust_run.launcher.model.start_notes import Starts
 from robust_run.launcher.records.code.types import TreeParts
 
@@ -164,6 +165,6 @@ class CodeParts(msgspec.Struct, frozen=True, tag="code_parts", kw_only=True):
     parts: TreeParts
 
 
-_Told = Sights | Paces | Starts | CheckAnswer | CheckpointsSeen
+_Told = Sights | Paces | Starts | CheckAnswer | CheckpointsSeen | NcclWindow
 FromAgent = Hello | Heartbeat | EventReport | ControlNotice | Leaving | ToldToLeave | CodeWanted | _Told
 FromController = Challenge | Welcome | JoinRefused | HeartbeatReply | Orders | CandidateList | CodeParts

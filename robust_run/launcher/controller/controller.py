@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from robust_run.launcher.controller.usage_book import UsageBook
     from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
     from robust_run.launcher.model.links import Outbox, Timer
+    from robust_run.launcher.model.nccl_windows import NcclWindow
     from robust_run.launcher.model.start_notes import Seen, Starts
 
 #: How long the journal may take to reach the disk before the next attempt starts without waiting for it.
@@ -181,10 +182,13 @@ class Controller:
         else:
             self._see_of_start(node, seen)
 
-    def _see_of_start(self, node: str, seen: Starts | CheckpointsSeen) -> None:
+    def _see_of_start(self, node: str, seen: Starts | CheckpointsSeen | NcclWindow) -> None:
         from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
+        from robust_run.launcher.model.nccl_windows import NcclWindow
 
-        if not isinstance(seen, CheckpointsSeen):
+        if isinstance(seen, NcclWindow):
+            self.parts.nccl_slowness.take(node, seen)
+        elif not isinstance(seen, CheckpointsSeen):
             self.parts.starts.take(node, seen.start)
         elif self._survey is not None:  # else the controller before this one asked
             self._survey.take(node, seen)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from robust_run.launcher.controller.checks.checking import Checking
     from robust_run.launcher.controller.code.staging import Staging
     from robust_run.launcher.controller.memory_groups import MemoryGroupsLook
+    from robust_run.launcher.controller.nccl_slowness import NcclSlowness
     from robust_run.launcher.controller.news import News
     from robust_run.launcher.controller.pacing import Pacing
     from robust_run.launcher.controller.starts import StartBook
@@ -60,6 +61,19 @@ class ControllerParts:
         from robust_run.launcher.controller.pacing import Pacing
 
         return Pacing(state=self._state, clock=self._clock, ask=self.collector.ask, tell=self._tell, say=self._book.say)
+
+    @cached_property
+    def nccl_slowness(self) -> NcclSlowness:
+        """What finds what is slow inside NCCL."""
+        from robust_run.launcher.controller.nccl_slowness import NcclSlowness
+
+        return NcclSlowness(
+            state=self._state,
+            clock=self._clock,
+            ask=lambda: self._collector.ask(lambda _: None, samples=0),
+            tell=self._tell,
+            say=self._book.say,
+        )
 
     @property
     def starts(self) -> StartBook:

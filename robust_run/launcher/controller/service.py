@@ -38,6 +38,7 @@ from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
 from robust_run.launcher.model.events import NodeEvent, SignalReceived
 from robust_run.launcher.model.job import JobSpec, ManyNodes, Paces, Sights
 from robust_run.launcher.model.lease_times import lease_times
+from robust_run.launcher.model.nccl_windows import NcclWindow
 from robust_run.launcher.model.node_events import (
     LeaseRecorded,
     NodeCannotStart,
@@ -212,7 +213,7 @@ class Service:
                 self.controller.see_usage(peer.id, message.usage)
             case Sights() | Paces() | Starts():
                 self.controller.see(peer.id, rebased_sights(message, peer.clock_ahead_s))
-            case FactsTold() | PlaceOpened() | ChecksSaid() | CheckpointsSeen():
+            case FactsTold() | PlaceOpened() | ChecksSaid() | CheckpointsSeen() | NcclWindow():
                 self.controller.see(peer.id, message)
             case CodeWanted():
                 self._send_code(peer, message.tree)

@@ -7,6 +7,7 @@ import msgspec
 from robust_run.launcher.model.check_events import CheckAnswer
 from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
 from robust_run.launcher.model.job import Paces, Sights
+from robust_run.launcher.model.nccl_windows import NcclWindow
 from robust_run.report.startup.types import NodeStart
 
 
@@ -16,5 +17,5 @@ class Starts(msgspec.Struct, frozen=True, tag="starts", kw_only=True):
     start: NodeStart
 
 
-Seen = Sights | Paces | Starts | CheckAnswer | CheckpointsSeen
+Seen = Sights | Paces | Starts | CheckAnswer | CheckpointsSeen | NcclWindow
 """What an agent sees of its ranks."""

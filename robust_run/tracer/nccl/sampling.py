@@ -1,18 +1,17 @@
 """Which ranks to watch, and when what they do calls for a look at all (Mycroft, arXiv 2509.03018, section 4.1). Pure.
 
-At least one rank of each data-parallel group is watched and ten in all at the most; with more groups than that, which ones
-changes from turn to turn. A look at all is called for when a watched rank has operations in flight and completes none in a
-window, or when its throughput halves or the interval between its operations doubles.
+Ten ranks of a job are watched at the most, spread over its nodes and data-parallel groups; which ones changes from turn to turn.
+A look at all is called for when a watched rank has operations in flight and completes none in a window, or when its throughput
+halves or the interval between its operations doubles.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from robust_run.tracer.nccl.types import Communicator, NcclTrace
+from robust_run.tracer.nccl.types import NcclTrace
 
 #: Ranks that are watched at the same time.
 MOST = 10
@@ -37,38 +36,28 @@ class SampleWindow(msgspec.Struct, frozen=True, kw_only=True):
     """Something is, at the end."""
 
 
-def sample(groups: Sequence[Sequence[int]], most: int = MOST, turn: int = 0) -> tuple[int, ...]:
-    """Return the ranks to watch: one of each data-parallel group, `most` at the most, evenly spread.
+def sampled_ranks(world_size: int, per_node: int, turn: int = 0, most: int = MOST) -> tuple[int, ...]:
+    """Return the ranks of a job to watch, `most` at the most: every node's agent finds the same without asking.
 
-    With another `turn` it is another rank of each group, and other groups where there are more than `most`. What is left of
-    `most` is not used: more than one of a group says the same.
+    They are spread over the nodes, and over the places within a node: ranks at the same place of all nodes are mostly one group
+    of data parallelism. With another `turn` it is other places, and other nodes where there are more than `most`.
     """
-    filled = [sorted(group) for group in groups if group]
-    if not filled or most < 1:
-        return ()
-    count = min(most, len(filled))
+    per_node = max(1, min(per_node, world_size))
+    nodes, count = -(-world_size // per_node), min(most, world_size)
+    spread = min(nodes, count)
     chosen: set[int] = set()
-    for place in range(count):
-        group = filled[(place * len(filled) // count + turn) % len(filled)]
-        chosen.add(next((rank for rank in group[turn % len(group) :] + group if rank not in chosen), group[0]))
+    for number in range(world_size + count):
+        if len(chosen) == count:
+            break
+        lap, place = divmod(number, spread)
+        node = (place * nodes // spread + turn) % nodes
+        first, size = node * per_node, min(per_node, world_size - node * per_node)
+        for shift in range(size):  # the first place on the node that is not taken
+            rank = first + (place + lap * spread + turn + turn // nodes + shift) % size
+            if rank not in chosen:
+                chosen.add(rank)
+                break
     return tuple(sorted(chosen))
-
-
-def largest_groups(communicators: Mapping[int, Sequence[Communicator]], world_size: int) -> list[list[int]]:
-    """Return the ranks that are together in each of the largest communicators in use: mostly those of data parallelism.
-
-    That of the whole world counts only where there is no other.
-    """
-    groups: dict[tuple[int, int], list[int]] = {}
-    for rank, of in communicators.items():
-        for one in of:
-            if one.hash and one.closed_s is None:
-                members = groups.setdefault((one.ranks or 0, one.hash), [])
-                if rank not in members:
-                    members.append(rank)
-    smaller = {key: ranks for key, ranks in groups.items() if key[0] != world_size} or groups
-    most = max((size for size, _ in smaller), default=0)
-    return [ranks for (size, _), ranks in sorted(smaller.items()) if size == most]
 
 
 def window(before: NcclTrace, now: NcclTrace, length_s: float) -> SampleWindow:

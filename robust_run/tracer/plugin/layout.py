@@ -54,8 +54,10 @@ FILE_BYTES = OPS_AT + OPS * OP_BYTES
     FOREIGN_CELL,  # proxy operations done for a process beside
     UNKNOWN_CELL,  # events and states of no known kind
     STALE_CELL,  # handles that fit nothing: late, doubled or garbage
-) = range(14)
-HEADER_CELLS = 14
+    BUSY_CELL,  # for how long proxy threads had work
+    RAN_CELL,  # for how long of that they ran on a CPU
+) = range(16)
+HEADER_CELLS = 16
 
 COMM_FORMAT = "=8Q64s"
 (SERIAL, HASH, RANKS, RANK, NODES, COMM_OPENED, COMM_CLOSED, P2PS, NAME) = range(9)
@@ -65,6 +67,9 @@ FLOW_FORMAT = "=24Q"
 LEVELS = slice(8, 12)
 LEVEL_TIMES = slice(12, 16)
 (FLOW_BYTES_MOVED, FLOW_OPENED, FLOW_CLOSED) = range(16, 19)
+#: Where steps spent their time, between two rungs each; for how long any was between the last two; until when that is counted.
+SPENT = slice(19, 22)
+(FLOW_WORKING, FLOW_WEIGHED) = range(22, 24)
 
 #: A flow's key: in use, foreign, number of the communicator (or pid), channel, peer, direction.
 KEY_USED = 1 << 63

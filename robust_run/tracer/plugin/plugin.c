@@ -42,8 +42,9 @@ enum { VERSION = 1, COMMS = 256, FLOWS = 16384, OPS = 8192, HEADER_BYTES = 4096,
 
 typedef struct {
     Cell magic, version, pid, api, mask, started, comms, flows, ops, event, /* event: time of the newest one */
-        dropped, foreign, unknown, stale; /* no room; of another process; of no known type; handle that fits nothing */
-    char pad[HEADER_BYTES - 14 * 8];
+        dropped, foreign, unknown, stale, /* no room; of another process; of no known type; handle that fits nothing */
+        busy, ran; /* for how long proxy threads had work, and for how long of that they ran on a CPU */
+    char pad[HEADER_BYTES - 16 * 8];
 } Header;
 typedef struct {
     Cell serial, hash, ranks, rank, nodes, opened, closed, p2ps; /* serial: 0 while empty; rank, ranks: + 1, 0: unknown */
@@ -52,7 +53,8 @@ typedef struct {
 typedef struct {
     Cell key, origin, op, seq, op_at, op_base, op_steps, steps; /* of the newest operation that began; steps: of all so far */
     Cell level[4], level_at[4]; /* posted >= gpu_ready >= transmitted >= done, and when each last grew */
-    Cell bytes, opened, closed, pad[5]; /* opened, closed: proxy operations */
+    Cell bytes, opened, closed; /* opened, closed: proxy operations */
+    Cell spent[3], working, weighed; /* step-ns between two rungs each; ns with any between the last two; until when */
 } Flow;
 typedef struct {
     Cell number, comm, kind, seq, count, peer, started, stopped, proxy_first, proxy_last, sent, received, opened, closed;
@@ -69,8 +71,8 @@ _Static_assert(sizeof(Header) == HEADER_BYTES && sizeof(Comm) == 128 && sizeof(F
 
 EXPORT const uint64_t robust_nccl_layout[] = {
     VERSION, sizeof(Trace), COMMS, FLOWS, OPS, sizeof(Comm), sizeof(Flow), sizeof(Op),
-    offsetof(Trace, comms), offsetof(Trace, flows), offsetof(Trace, ops), offsetof(Header, event) / 8, offsetof(Header, stale) / 8,
-    offsetof(Comm, name) / 8, offsetof(Flow, level) / 8, offsetof(Flow, closed) / 8, offsetof(Op, kernel_last) / 8, 0};
+    offsetof(Trace, comms), offsetof(Trace, flows), offsetof(Trace, ops), offsetof(Header, event) / 8, offsetof(Header, ran) / 8,
+    offsetof(Comm, name) / 8, offsetof(Flow, level) / 8, offsetof(Flow, weighed) / 8, offsetof(Op, kernel_last) / 8, 0};
 
 /* ---- what NCCL says: values of its interface ---- */
 enum Type { COLL = 1 << 1, P2P = 1 << 2, PROXY_OP = 1 << 3, PROXY_STEP = 1 << 4, KERNEL = 1 << 6, LAST_KNOWN = 1 << 14 };
@@ -354,6 +356,17 @@ static Flow *flow_of(Trace *t, uint64_t key, uint64_t origin, uint64_t *index) {
 }
 
 /* ---- steps: each climbs started, posted, gpu_ready, transmitted, done; a flow counts how many reached each rung ---- */
+/* Adds up where steps have spent their time since the flow was last weighed. Within a tick nothing passes, so most events only
+ * compare two numbers; of two threads one does it. */
+static void weigh(Flow *flow, uint64_t now) {
+    uint64_t last = LOAD(flow->weighed);
+    if (now <= last || !SWAP_IF(flow->weighed, &last, now) || !last) return;
+    uint64_t level[4];
+    for (int rung = 0; rung < 4; rung++) level[rung] = LOAD(flow->level[rung]);
+    for (int rung = 0; rung < 3; rung++)
+        if (level[rung] > level[rung + 1]) ADD(flow->spent[rung], (level[rung] - level[rung + 1]) * (now - last));
+    if (level[TRANSMITTED - 1] > level[DONE - 1]) ADD(flow->working, now - last);
+}
 /* NCCL repeats states while it polls, leaves some out (v3 has no SEND_PEER_WAIT) and ends operations early: a step counts once on
  * every rung up to the one it is on, whether or not those in between came. */
 static void climb(Trace *t, Proxy *proxy, Cell *cell, uint64_t seen, enum Level level) {
@@ -362,6 +375,7 @@ static void climb(Trace *t, Proxy *proxy, Cell *cell, uint64_t seen, enum Level 
     if (from >= level || LOAD(flow_key[LOAD(proxy->flow)]) != LOAD(proxy->key)) return;
     if (!SWAP_IF(*cell, &seen, (seen & ~(uint64_t)0xff) | level)) return; /* another thread moved the same step */
     uint64_t now = tick_ns();
+    weigh(flow, now);
     for (uint64_t rung = from; rung < level; rung++) {
         STORE(flow->level_at[rung], now);
         atomic_fetch_add_explicit(&flow->level[rung], 1, memory_order_release);
@@ -425,6 +439,20 @@ static void stop_step(Trace *t, const void *handle) {
 }
 
 /* ---- proxy operations: the part of one operation in one flow ---- */
+/* NCCL starts and ends them in a proxy thread, which polls without a pause as long as it has one. What it has not run meanwhile,
+ * it was kept from: stopped, asleep, or without a CPU. `change`: of those that this thread has. (libc may allocate these 24 bytes,
+ * once for each thread: the only exception. A static place for them might not be free, and the plugin could not be loaded then.) */
+static __thread uint64_t thread_has, thread_wall, thread_cpu;
+static void account(Trace *t, uint64_t now, int change) {
+    uint64_t cpu = clock_ns(CLOCK_THREAD_CPUTIME_ID);
+    if (thread_has) {
+        ADD(t->header.busy, now - thread_wall);
+        ADD(t->header.ran, cpu - thread_cpu);
+    }
+    thread_wall = now;
+    thread_cpu = cpu;
+    if (change > 0 || thread_has) thread_has += (uint64_t)(int64_t)change;
+}
 /* Ends an operation and all of its steps that NCCL left open, so that the flow's counters are equal again. */
 static int end_proxy(Trace *t, Proxy *proxy, uint64_t owner) {
     Flow *flow = &t->flows[LOAD(proxy->flow)];
@@ -451,6 +479,7 @@ static void stop_proxy(Trace *t, const void *handle) {
     uint64_t owner = proxy ? LOAD(proxy->owner) : 0;
     int same = proxy && (uint32_t)(owner >> 2) == (uint32_t)(rest_of(handle) / PROXIES); /* still, for both were loaded apart */
     if (!same || !end_proxy(t, proxy, owner)) stale(t);
+    else account(t, now_ns(), -1);
 }
 /* A free place, or that of the oldest one near: NCCL may forget to stop those of a communicator that it aborts. */
 static Proxy *claim_proxy(Trace *t, uint64_t *index, uint64_t *generation) {
@@ -502,6 +531,7 @@ static void *start_proxy(Trace *t, const Comm *comm, const void *parent, const c
         ADD(op->opened, 1);
     }
     if (ADD(flow->opened, 1) == LOAD(flow->closed)) begin(t, proxy, now);
+    account(t, now, 1);
     touch(t, now);
     return to_handle(PROXY_KIND, (generation & 0xffffffff) * PROXIES + index);
 }

@@ -12,12 +12,13 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+from robust_run.tracer.nccl.accounts import Accounts
 from robust_run.tracer.nccl.rates import Moves
 from robust_run.tracer.nccl.types import Communicator, Flow, NcclGlance, NcclTrace
 from robust_run.tracer.plugin import layout
-from robust_run.tracer.plugin.rows import Row, communicator_of, flow_of, glance_of, move_of, op_of
+from robust_run.tracer.plugin.rows import Row, account_of, communicator_of, flow_of, glance_of, move_of, op_of
 
-__all__ = ["Levels", "communicators", "event_ns", "glance", "in_flight", "levels", "read"]
+__all__ = ["Levels", "accounts", "communicators", "event_ns", "glance", "in_flight", "levels", "read"]
 
 #: Operations that `read` returns unless told otherwise; enough for a step of most programs.
 NEWEST = 512
@@ -90,6 +91,26 @@ def moved(path: str, newest: int) -> Moves | None:
         return Moves(cells[layout.PID_CELL], cells[layout.OPS_CELL], names, tuple(rows))
 
     return _looked_at(path, moves_of)
+
+
+def accounts(path: str, now_s: float, most: int = layout.FLOWS) -> Accounts | None:
+    """Return what a trace has added up so far, without flows if it has more than `most`; `now_s`: monotonic. None as for
+    `glance`. Never raises."""
+
+    def all_of(descriptor: int, cells: Row) -> Accounts:
+        count = cells[layout.FLOWS_CELL]
+        rows = _rows(descriptor, _FLOW, layout.FLOWS_AT, min(count, layout.FLOWS) if count <= most else 0)
+        found = [account_of(row) for row in rows if row[layout.KEY] & layout.KEY_USED]
+        return Accounts(
+            at_s=now_s,
+            pid=cells[layout.PID_CELL],
+            busy_s=cells[layout.BUSY_CELL] / 1e9,
+            ran_s=cells[layout.RAN_CELL] / 1e9,
+            communicators=_communicators(descriptor),
+            flows=dict(one for one in found if one is not None),
+        )
+
+    return _looked_at(path, all_of)
 
 
 def _looked_at(path: str, look: Callable[[int, Row], Found]) -> Found | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from robust_run.tracer.nccl.accounts import FlowAccount, FlowPlace
 from robust_run.tracer.nccl.rates import Move
 from robust_run.tracer.nccl.types import Communicator, Flow, NcclGlance, NcclOp
 from robust_run.tracer.plugin import layout
@@ -112,6 +113,26 @@ def move_of(row: Row) -> Move:
         row[layout.RECEIVED],
         (last - first) / 1e9 if last > first > 0 else 0.0,
     )
+
+
+def account_of(row: Row) -> tuple[FlowPlace, FlowAccount] | None:
+    """Return what a row of a flow has added up; None: it is done for another process."""
+    place = layout.flow_key(row[layout.KEY])
+    if place.foreign:
+        return None
+    posted, ready, transmitted, done = row[layout.LEVELS]
+    first, second, third = (spent / 1e9 for spent in row[layout.SPENT])
+    account = FlowAccount(
+        member=_signed(row[layout.ORIGIN] >> 32, 32),
+        done=done,
+        bytes=row[layout.FLOW_BYTES_MOVED],
+        closed=row[layout.FLOW_CLOSED],
+        spent_s=(first, second, third),
+        working_s=row[layout.FLOW_WORKING] / 1e9,
+        weighed_s=row[layout.FLOW_WEIGHED] / 1e9,
+        gaps=(max(0, posted - ready), max(0, ready - transmitted), max(0, transmitted - done)),
+    )
+    return (place.comm, place.channel, place.peer, "send" if place.sends else "recv"), account
 
 
 def _seconds(value: int) -> float | None:

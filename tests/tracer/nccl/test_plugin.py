@@ -39,10 +39,10 @@ def test_layout_is_that_of_the_c_structures(start_rank: StartRank) -> None:
         layout.FLOWS_AT,
         layout.OPS_AT,
         layout.EVENT_CELL,
-        layout.STALE_CELL,
+        layout.RAN_CELL,
         layout.NAME,
         layout.LEVELS.start,
-        layout.FLOW_CLOSED,
+        layout.FLOW_WEIGHED,
         layout.KERNEL_LAST,
     ]
     assert layout.FILE_BYTES <= 16 << 20

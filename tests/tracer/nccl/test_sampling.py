@@ -9,26 +9,26 @@ from hypothesis import strategies as st
 from tracer.nccl.simulate import Model, trace_of
 from tracer.nccl.stalls import one_group
 
-from robust_run.tracer.nccl.sampling import SampleWindow, Trigger, sample, window
+from robust_run.tracer.nccl.sampling import SampleWindow, Trigger, sampled_ranks, window
 
 
-@given(st.integers(1, 40), st.integers(1, 20), st.integers(0, 100))
-def test_one_of_each_group_and_ten_at_the_most(groups: int, size: int, turn: int) -> None:
-    of = [[group + groups * place for place in range(size)] for group in range(groups)]
-    watched = sample(of, turn=turn)
-    assert len(watched) == min(10, groups)
-    assert len({rank % groups for rank in watched}) == len(watched)
+@given(st.integers(1, 40), st.integers(1, 16), st.integers(0, 100))
+def test_ten_of_a_job_at_the_most_spread_over_nodes_and_places(nodes: int, per_node: int, turn: int) -> None:
+    watched = sampled_ranks(nodes * per_node, per_node, turn)
+    assert len(watched) == len(set(watched)) == min(10, nodes * per_node)
+    assert all(0 <= rank < nodes * per_node for rank in watched)
+    assert len({rank // per_node for rank in watched}) == min(10, nodes)
+    if nodes in (4, 8) and per_node == 8:  # data parallelism by places: one of each group
+        assert len({rank % per_node for rank in watched}) == 8
 
 
-def test_turn_by_turn_all_groups_are_watched() -> None:
-    of = [[group, group + 30] for group in range(30)]
-    assert {rank % 30 for turn in range(30) for rank in sample(of, turn=turn)} == set(range(30))
+def test_turn_by_turn_all_ranks_are_watched() -> None:
+    assert {rank for turn in range(240) for rank in sampled_ranks(30 * 8, 8, turn)} == set(range(30 * 8))
 
 
-def test_a_rank_of_several_groups_is_watched_once() -> None:
-    assert sample([[0, 1], [0, 2]]) == (0, 2)
-    assert sample([]) == ()
-    assert sample([[], [4]]) == (4,)
+def test_a_last_node_with_fewer_ranks() -> None:
+    assert set(sampled_ranks(5, 4)) == {0, 1, 2, 3, 4}
+    assert sampled_ranks(1, 1) == (0,)
 
 
 def seen(completed: int, moved: int = 1000, in_flight: bool = True) -> SampleWindow:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: Operations that are read of a sampled rank.
 SAMPLED_OPS = 512
-#: Other ranks of the groups are sampled after so many windows.
+#: Other ranks are sampled after so many windows.
 TURN_WINDOWS = 30
 #: Looks that sampling asks for are at least so far apart, twice as far after each, and at most so far.
 PAUSE_S, LONGEST_PAUSE_S = 60.0, 960.0
@@ -126,12 +126,12 @@ class NcclWatch:
 
     def sample(self) -> None:
         """Take in a window of the sampled ranks; ask for a look at all where one calls for it."""
-        from robust_run.tracer.nccl.sampling import Trigger, largest_groups, sample, window
+        from robust_run.tracer.nccl.sampling import Trigger, sampled_ranks, window
         from robust_run.tracer.plugin import reader
 
         traced = {rank: path for rank, path in self._paths.items() if self._ranks[rank].event_ns}
-        groups = largest_groups({rank: reader.communicators(path) for rank, path in traced.items()}, self._world_size)
-        chosen = sample(groups, turn=self._windows // TURN_WINDOWS)
+        of_job = sampled_ranks(self._world_size, len(self._paths), self._windows // TURN_WINDOWS)
+        chosen = [rank for rank in of_job if rank in traced]
         self._windows += 1
         now_s = self._clock.monotonic_s()
         reasons: list[tuple[int, str]] = []
