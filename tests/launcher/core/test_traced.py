@@ -145,6 +145,11 @@ def test_a_slow_rank_is_reported_unless_eviction_was_asked_for_and_somebody_can_
     judged(helped, slow)
     helped.all_end()
     assert helped.world == ["a", "spare"]
+    told = several_nodes("a", "b", on_slow="evict")
+    told.joins("spare")
+    (incident,) = judged(told, stuck(rank=2, node="b", kind="slow", rule="nccl_slow_nic"))
+    assert incident.action == "report" and "acted on by people" in incident.reason
+    assert told.world == ["a", "b"]
 
 
 def test_what_the_records_of_a_dead_attempt_say_goes_before_how_its_ranks_ended() -> None:
