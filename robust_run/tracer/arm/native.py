@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,17 +37,23 @@ SHAPES = {
 }
 
 
-def is_at_hand(path: str) -> bool:
-    """Whether this is an object for this Python, in a folder that only this user writes to."""
+def at_hand(note: str) -> str:
+    """Return the path that the launcher's note has, if there is an object by now, and for this very Python; else empty.
+
+    It must lie in a folder that only this user writes to.
+    """
+    import binascii
     from _imp import extension_suffixes
 
-    if not path or not path.endswith(extension_suffixes()[0]):
-        return False
     try:
+        with open(note, encoding="utf-8") as file:
+            path = file.read()
+        built_for = f"-{binascii.crc32(sys.version.encode()):08x}{extension_suffixes()[0]}"
         folder, about = os.lstat(os.path.dirname(path)), os.lstat(path)
     except OSError:
-        return False
-    return folder.st_uid == about.st_uid == os.geteuid() and not (folder.st_mode | about.st_mode) & 0o022
+        return ""
+    is_ours = folder.st_uid == about.st_uid == os.geteuid() and not (folder.st_mode | about.st_mode) & 0o022
+    return path if is_ours and path.endswith(built_for) else ""
 
 
 def extension(path: str) -> Any:
