@@ -98,8 +98,12 @@ class NativeHooks(hooks.Hooks):  # type: ignore[misc, name-defined]
         note_wait = limits.Notes(self).note_wait
         self.core = ring.core
         self.core.join(
-            self.known, self.links, self.gathered, self.dtype_codes, self.begin, self.issued, note_wait
+            self.known, self.links, self.gathered, self.dtype_codes, self.begin_for_c, self.issued, note_wait
         )  # fmt: skip
+
+    def begin_for_c(self, *args: Any) -> int:
+        """Do what `begin` does, with a frame of ours above it, as a wrapper in Python would be: so many frames are looked at."""
+        return int(self.begin(*args))
 
     def call(self, original: Any, op: int, describe: Callable[[Any], tuple[int, Any, int]]) -> Any:
         """Wrap a method of ProcessGroup that returns a Work."""
