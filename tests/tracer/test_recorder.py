@@ -17,6 +17,7 @@ from fake_groups import Backend, FakeTorch, Tensor
 from robust_run.tracer.files import ring, steps
 from robust_run.tracer.files.arming import arm_environment
 from robust_run.tracer.files.ring_format import DOUBTS, FOREIGN, FORKED, LIMITED, REBORN, SERVING, SURVIVED
+from robust_run.tracer.native.build import Recorder
 from robust_run.tracer.types import Op
 
 
@@ -431,12 +432,12 @@ with socket.socket(socket.AF_UNIX) as connection:
     connection.sendall(b"POST /handler/fr_trace_json HTTP/1.0\\r\\nContent-Length: 0\\r\\n\\r\\n")
     assert connection.recv(12).endswith(b"200")
 dist.destroy_process_group()
-print("end of", rank)
+print(f"end of {rank}: {type(dist.ProcessGroup.allreduce).__name__}")
 """
 
 
-def run_pair(folder: Path, program: str, *, early: str = "", timeout_s: float = 150) -> list[tuple[int, str, str]]:
-    """Run two armed ranks; return exit code, stdout and stderr of each."""
+def run_pair(folder: Path, program: str, *, in_c: str = "", timeout_s: float = 150) -> list[tuple[int, str, str]]:
+    """Run two armed ranks, rank 1 with the recorder `in_c` where there is one; return exit code, stdout and stderr of each."""
     (folder / "program.py").write_text(program)
     processes = []
     for rank in range(2):
@@ -448,6 +449,7 @@ def run_pair(folder: Path, program: str, *, early: str = "", timeout_s: float = 
         # Ranks meet in a file: a port that is free now may be another's when torch has been imported.
         env |= {"RANK": str(rank), "MEETING": f"file://{folder}/meeting"}
         env |= {"PYTHONWARNINGS": "ignore", **arm_environment(env, steps_file)}
+        env |= {"XDG_CACHE_HOME": str(Path(in_c).parents[1])} if in_c and rank else {"ROBUST_TRACE_NATIVE": "0"}
         argv = [sys.executable, "program.py", str(ring.stacks_signal()), str(folder / "steps")]
         processes.append(
             subprocess.Popen(argv, env=env, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -460,9 +462,10 @@ def run_pair(folder: Path, program: str, *, early: str = "", timeout_s: float = 
     return [(process.returncode, *output) for process, output in zip(processes, outputs, strict=True)]
 
 
-def test_all_calls_of_a_real_job_are_recorded_alike_on_both_ranks(tmp_path: Path) -> None:
-    ends = run_pair(tmp_path, ALL_CALLS)
-    assert [end[:2] for end in ends] == [(0, f"end of {rank}\n") for rank in range(2)]
+def test_all_calls_of_a_real_job_are_recorded_alike_by_both_recorders(tmp_path: Path, built_in_c: Recorder) -> None:
+    ends = run_pair(tmp_path, ALL_CALLS, in_c=built_in_c.path)
+    second = "method" if built_in_c.path else "function"
+    assert [end[:2] for end in ends] == [(0, "end of 0: function\n"), (0, f"end of 1: {second}\n")], ends
     # What torch.compile says of DistributedDataParallel it says unarmed too.
     assert [line for end in ends for line in end[2].splitlines() if "Profiler record function" not in line] == []
     traces = [ring.read(str(tmp_path / f"steps{rank}.ring")) for rank in range(2)]
@@ -490,11 +493,11 @@ STUCK = """
 import os, time, torch, torch.distributed as dist
 dist.init_process_group("gloo", init_method=os.environ["MEETING"], rank=int(os.environ["RANK"]), world_size=2)
 dist.all_reduce(torch.ones(1))
-if os.environ["RANK"] == "0":
+if os.environ["RANK"] == "1":
     dist.all_reduce(torch.ones(1))
 else:
     from robust_run.tracer.files import ring
-    reader = ring.RingReader("steps0.ring")
+    reader = ring.RingReader("steps1.ring")
     until = time.monotonic() + 60
     op = None
     while time.monotonic() < until and (op is None or (op.seq, op.state) != (2, "waiting")):
@@ -507,12 +510,12 @@ else:
 """
 
 
-def test_a_rank_that_waits_says_so_and_its_ring_outlives_it(tmp_path: Path) -> None:
+def test_a_rank_that_waits_says_so_and_its_ring_outlives_it(tmp_path: Path, built_in_c: Recorder) -> None:
     program = f"import sys; sys.path.append({str(Path(ring.__file__).parents[2])!r})\n{STUCK}"
-    ends = run_pair(tmp_path, program)
-    assert [end[0] for end in ends] == [-9, 0]
-    assert ends[1][1] == "all_reduce 2 waiting 2\n"
-    trace = ring.read(str(tmp_path / "steps0.ring"))
+    ends = run_pair(tmp_path, program, in_c=built_in_c.path)
+    assert [end[0] for end in ends] == [0, -9]
+    assert ends[0][1] == "all_reduce 2 waiting 2\n"
+    trace = ring.read(str(tmp_path / "steps1.ring"))
     assert trace is not None
     assert (trace.ops[-1].op, trace.ops[-1].state) == ("all_reduce", "waiting")
 
@@ -525,11 +528,11 @@ def total(x):
     return functional.all_reduce(x, "sum", dist.group.WORLD) + 1
 assert total(torch.ones(2)).tolist() == [3.0, 3.0]
 assert torch.compile(total, backend="eager", fullgraph=True)(torch.ones(2)).tolist() == [3.0, 3.0]
-if os.environ["RANK"] == "1":
+if os.environ["RANK"] == "0":
     from robust_run.tracer.files import ring
     import time
     until = time.monotonic() + 60
-    reader = ring.RingReader("steps0.ring")
+    reader = ring.RingReader("steps1.ring")
     while time.monotonic() < until and not (header := reader.header()).waiting_since_s:
         time.sleep(0.01)
     print(header.waiting_index, flush=True)
@@ -540,8 +543,8 @@ dist.destroy_process_group()
 """
 
 
-def test_waits_of_functional_collectives_are_seen_and_they_still_compile(tmp_path: Path) -> None:
+def test_waits_of_functional_collectives_are_seen_and_they_still_compile(tmp_path: Path, built_in_c: Recorder) -> None:
     program = f"import sys; sys.path.append({str(Path(ring.__file__).parents[2])!r})\n{FUNCTIONAL}"
-    ends = run_pair(tmp_path, program)
+    ends = run_pair(tmp_path, program, in_c=built_in_c.path)
     assert [end[0] for end in ends] == [0, 0], ends
-    assert ends[1][1] == "None\n"
+    assert ends[0][1] == "None\n"

@@ -11,7 +11,6 @@ from robust_run.errors import PlatformError
 from robust_run.harmless import Harmless
 from robust_run.launcher.agent.output.route import OutputRouter
 from robust_run.launcher.agent.places.workplace import Workplace
-from robust_run.launcher.agent.recorder_build import RecorderBuild
 from robust_run.launcher.agent.warm.ladder import how_started
 from robust_run.launcher.agent.workers import workers
 from robust_run.launcher.agent.workers.devices import has_nvidia
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from robust_run.launcher.agent.memory.keeper import MemoryKeeper
     from robust_run.launcher.agent.nccl.arming import NcclArming
     from robust_run.launcher.agent.places.place import OpenedPlace
+    from robust_run.launcher.agent.recorder_build import RecorderBuild
     from robust_run.launcher.agent.warm.warm_handoff import WarmHandoff
     from robust_run.report.startup.types import Fetch
 
@@ -57,6 +57,9 @@ IMPORTS_S = 2.0
 
 class Node:
     """This machine as one job sees it."""
+
+    _recorder: RecorderBuild | None = None
+    """Has the recorder in C built once ranks run; None: they have not run yet."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - the parts of a node
         self,
@@ -117,10 +120,7 @@ class Node:
         self.workplace.show_checkpoints(env, clock, run_directory, self.say)
         self.workplace.enter_through(self.starter, self.helpers.start)
         self.store = StoreHost(self.helpers.start, own_python(), env, self._on_store_lost)
-        self._nccl, self._recorder = (
-            self._nccl_arming(),
-            RecorderBuild(env, self.helpers.start, is_wanted=spec.is_python),
-        )
+        self._nccl = self._nccl_arming()
         self.sharing: CheckpointSharing | None = None
         """How nodes share what they fetch of a checkpoint; None: they do not."""
         self.fetches_of_checkpoint: Callable[[], tuple[Fetch, ...]] = tuple
@@ -333,6 +333,10 @@ class Node:
         """Make standby workers again once the running attempt has got going; call now and then."""
         if self._nccl is not None:
             self._nccl.build_beside(own_python(), age_s)
+        if self._recorder is None:
+            from robust_run.launcher.agent.recorder_build import RecorderBuild
+
+            self._recorder = RecorderBuild(self.env, self.helpers.start, is_wanted=self.spec.is_python)
         self._recorder.build_beside(own_python(), age_s)
         imports_itself = (
             attempt == 0 and not self.daemon_pid
@@ -392,8 +396,7 @@ class Node:
         if self.env.get("ROBUST_TRACE") != "0" and self.spec.is_python:
             steps_file = self.run_directory.steps_file(attempt, rank)
             try:
-                times_start = self.env.get("ROBUST_STARTUP") != "0"
-                create_files(steps_file, rank, place.world_size, times_start=times_start, native=self._recorder.path)
+                create_files(steps_file, rank, place.world_size, times_start=self.env.get("ROBUST_STARTUP") != "0")
             except OSError as error:
                 self.complain(steps_file, error)
 

@@ -17,46 +17,30 @@ COMPILE_AFTER_S, TRY_AFTER_S = 10.0, 0.5
 
 _BUILD = (
     "import sys; del sys.path[0]; from robust_run.tracer.native.build import ensure; "
-    "reason = ensure(sys.argv[1]).reason; print(f'robust-run: calls are recorded in Python: {reason}') if reason else None"
+    "reason = ensure().reason; print(f'robust-run: calls are recorded in Python: {reason}') if reason else None"
 )
 
 
 class RecorderBuild:
-    """The recorder in C on one node, from attempt to attempt."""
+    """The recorder in C on one node. Where it lies workers find by themselves (`tracer/arm/place.py`)."""
 
     def __init__(self, env: Mapping[str, str], start_helper: StartsHelpers, *, is_wanted: bool) -> None:
         """`env` is what the workers' environments are made of. `is_wanted`: they are Python programs."""
         off = env.get("ROBUST_TRACE") == "0" or env.get("ROBUST_TRACE_NATIVE") == "0"
         self._env = env
         self._start_helper = start_helper
-        self._path: str | None = None if is_wanted and not off else ""
-        self._is_decided = False
-
-    @property
-    def path(self) -> str:
-        """Where it is or will be; empty: it is not wanted, or cannot be built."""
-        if self._path is None:
-            from robust_run.tracer.native import build
-
-            try:
-                self._path = build.target_path()
-            except OSError:
-                self._path = ""
-        return self._path
+        self._is_decided = off or not is_wanted
 
     def build_beside(self, python: str, age_s: float) -> None:
-        """Build it in a process of its own, once, unless that was done. Call now and then."""
-        if self._is_decided or age_s < TRY_AFTER_S or not self.path:
+        """Have it built in a process of its own, once, unless it is there. Call now and then; `age_s`: of the attempt."""
+        if self._is_decided or age_s < TRY_AFTER_S:
             return
-        import os
-
         from robust_run.tracer.native import build
 
-        folder = os.path.dirname(self.path)
-        is_ready = build.is_ready(folder)
+        is_ready = build.is_ready()
         if not is_ready and age_s < COMPILE_AFTER_S and not build.is_shipped():
             return
         self._is_decided = True
         if not is_ready:
             with suppress(PlatformError):  # calls are recorded in Python
-                self._start_helper((python, "-c", _BUILD, folder), self._env, ())
+                self._start_helper((python, "-c", _BUILD), self._env, ())

@@ -253,6 +253,6 @@ class RankWatch:
         """Remove what the ranks wrote to: a job that starts again for months must not fill the memory."""
         for worker in self._workers:
             steps_file = self._run_directory.steps_file(self._attempt, worker.rank)
-            for suffix in (".ring", ".stacks", ".sock", ".native", MARKS_SUFFIX, self._nccl_suffix):
+            for suffix in (".ring", ".stacks", ".sock", MARKS_SUFFIX, self._nccl_suffix):
                 with suppress(OSError):
                     os.unlink(f"{steps_file}{suffix}")

@@ -7,8 +7,6 @@ classes these extend; what comes again is not. Nothing is compiled here: the lau
 from __future__ import annotations
 
 import functools
-import os
-import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +19,7 @@ if TYPE_CHECKING:
         ...
 
 
-MODULE = "robust_run_native"
+MODULE = load("place").MODULE
 calls, hooks, limits, recorder, table = (load(each) for each in ("calls", "hooks", "limits", "recorder", "table"))
 #: What C finds among the arguments by itself, as `recorder.c` numbers it.
 SHAPES = {
@@ -35,25 +33,6 @@ SHAPES = {
     calls.meets: 8,
     calls.sends: 9,
 }
-
-
-def at_hand(note: str) -> str:
-    """Return the path that the launcher's note has, if there is an object by now, and for this very Python; else empty.
-
-    It must lie in a folder that only this user writes to.
-    """
-    import binascii
-    from _imp import extension_suffixes
-
-    try:
-        with open(note, encoding="utf-8") as file:
-            path = file.read()
-        built_for = f"-{binascii.crc32(sys.version.encode()):08x}{extension_suffixes()[0]}"
-        folder, about = os.lstat(os.path.dirname(path)), os.lstat(path)
-    except OSError:
-        return ""
-    is_ours = folder.st_uid == about.st_uid == os.geteuid() and not (folder.st_mode | about.st_mode) & 0o022
-    return path if is_ours and path.endswith(built_for) else ""
 
 
 def extension(path: str) -> Any:

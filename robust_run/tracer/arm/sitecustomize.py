@@ -188,14 +188,11 @@ def record_into(path: str) -> Callable[[ModuleType], None]:
 def make_hooks(path: str, distributed: ModuleType, library: ModuleType, serve: Callable[[], None]) -> Any:
     """Return the hooks with their ring: those in C where the launcher has had them built, else those in Python."""
     try:
-        if os.path.exists(f"{path}.native") and os.environ.get("ROBUST_TRACE_NATIVE") != "0":
+        built = load("place").at_hand() if os.environ.get("ROBUST_TRACE_NATIVE") != "0" else ""
+        if built:
             native = load("native")
-            built = native.at_hand(f"{path}.native")
-            if built:
-                module = native.extension(built)
-                return native.NativeHooks(
-                    native.NativeRing(f"{path}.ring", give_up_tracing, module), distributed, library, serve
-                )
+            ring = native.NativeRing(f"{path}.ring", give_up_tracing, native.extension(built))
+            return native.NativeHooks(ring, distributed, library, serve)
     except Exception as error:
         give_up(error, "recording in C")
     ring = load("recorder").Ring(f"{path}.ring", give_up_tracing)

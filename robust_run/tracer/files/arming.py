@@ -16,23 +16,16 @@ from robust_run.tracer.files import ring_format, steps
 ARM_FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "arm")
 
 
-NATIVE_SUFFIX = ".native"
+def create_files(steps_file: str, rank: int, world_size: int, *, times_start: bool = True) -> None:
+    """Make the files beside its steps file that a rank writes to. Raises OSError.
 
-
-def create_files(steps_file: str, rank: int, world_size: int, *, times_start: bool = True, native: str = "") -> None:
-    """Make the files beside its steps file that a rank writes to, or reads at its start. Raises OSError.
-
-    `times_start`: it is to note what its start is spent on. `native`: path of the recorder in C, which need not be there yet;
-    empty: it records in Python.
+    `times_start`: it is to note what its start is spent on.
     """
     if times_start:
         steps.create_marks(steps_file)
     ring_format.create(f"{steps_file}.ring", rank, world_size)
     descriptor = os.open(f"{steps_file}.stacks", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     os.close(descriptor)
-    if native:
-        with open(f"{steps_file}{NATIVE_SUFFIX}", "w", encoding="utf-8") as file:
-            file.write(native)
 
 
 def arm_environment(env: Mapping[str, str], steps_file: str) -> dict[str, str]:

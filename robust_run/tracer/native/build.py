@@ -10,13 +10,11 @@ import os
 import sys
 from typing import NamedTuple
 
-from robust_run.tracer.plugin.build import Which, cache_folder, compile_object, make_private, obstacle
+from robust_run.tracer.arm.place import FLAGS, MODULE, SOURCE, cache_folder, suffix, target_path
+from robust_run.tracer.plugin.build import Which, compile_object, make_private, obstacle
 
-SOURCE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "recorder.c")
 TRIAL = os.path.join(os.path.dirname(SOURCE), "trial.py")
-FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden")
 WHAT, PURPOSE = "the recorder in C", "to have calls recorded in less time"
-MODULE = "robust_run_native"
 TRIAL_LIMIT_S = 60.0
 BAD_SUFFIX = ".bad"
 #: Signals that a faulty object ends its process with. Others (a machine without memory) say nothing about it.
@@ -31,31 +29,14 @@ class Recorder(NamedTuple):
 
 
 def object_name() -> str:
-    """Return the name of an object for this Python, as import systems have it: beside the source in a wheel."""
-    from _imp import extension_suffixes
-
-    return f"{MODULE}{extension_suffixes()[0]}"
-
-
-def target_path(folder: str | None = None) -> str:
-    """Return where the object of this source, for this very Python and its C library, is kept. Raises OSError."""
-    import binascii  # see plugin.build: it is a matter of versions, not of trust
-
-    with open(SOURCE, "rb") as source:
-        content = source.read()
-    parts = [content, "\0".join(FLAGS).encode(), _libc().encode(), os.uname().machine.encode()]
-    name, _, suffix = object_name().partition(".")
-    digest = binascii.crc32(b"\0".join(parts))
-    return os.path.join(
-        cache_folder() if folder is None else folder,
-        f"{name}-{digest:08x}-{binascii.crc32(sys.version.encode()):08x}.{suffix}",
-    )
+    """Return the name of an object beside the source in a wheel."""
+    return f"{MODULE}{suffix()}"
 
 
 def is_ready(folder: str | None = None) -> bool:
     """Whether there is nothing to build: it lies there, or has been found bad. Makes nothing, never raises."""
     try:
-        target = target_path(folder)
+        target = target_path(folder or cache_folder())
         return not obstacle(os.path.dirname(target), WHAT) and any(map(os.path.isfile, (target, target + BAD_SUFFIX)))
     except OSError:
         return False
@@ -158,10 +139,3 @@ def _known_bad(target: str) -> str:
 
 def _beside(shipped: str | None) -> str:
     return os.path.join(os.path.dirname(SOURCE), object_name()) if shipped is None else shipped
-
-
-def _libc() -> str:
-    try:
-        return os.confstr("CS_GNU_LIBC_VERSION") or ""
-    except (OSError, ValueError):
-        return ""

@@ -215,7 +215,14 @@ class Player:
         return self.thread.submit(self.step, step).result(60)
 
     def inside_a_wait(self, number: int, steps: list[Any]) -> Any:
-        return self.acting(self.work(number), lambda: [self.step(step) for step in steps], "wait")
+        work = self.work(number)
+
+        def act() -> None:
+            work.action = None  # what waits for itself waits for ever
+            for step in steps:
+                self.step(step)
+
+        return self.acting(work, act, "wait")
 
 
 def raising(error: type[BaseException]) -> Any:
