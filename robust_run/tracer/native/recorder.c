@@ -571,7 +571,10 @@ static int tag_of(PyObject *const *args, Py_ssize_t nargs, int32_t *tag)
         return 0;
     if (!PyList_CheckExact(args[0]) || PyList_GET_SIZE(args[0]) == 0)
         return -1;
-    PyObject *device = PyObject_GetAttr(PyList_GET_ITEM(args[0], 0), name_device);
+    PyObject *tensor = PyList_GET_ITEM(args[0], 0);
+    Py_INCREF(tensor);
+    PyObject *device = PyObject_GetAttr(tensor, name_device);
+    Py_DECREF(tensor);
     PyObject *type = device == NULL ? NULL : PyObject_GetAttr(device, name_type);
     int result = type != NULL && PyUnicode_Check(type) ? 0 : -1;
     if (result == 0 && PyUnicode_CompareWithASCIIString(type, "cpu") == 0)
