@@ -80,12 +80,25 @@ arguments = {
     "recv_anysource": st.tuples(lists, tags),
     "barrier": st.tuples(),
 }
+usual = st.lists(good, min_size=1, max_size=2)
+few = st.integers(0, 3)
+usual_arguments = {
+    "allreduce": st.tuples(usual),
+    "broadcast": st.tuples(usual, few),
+    "gather": st.tuples(st.just([]), usual, few),
+    "scatter": st.tuples(usual, st.just([]), few.map(lambda root: SimpleNamespace(rootRank=root))),
+    "alltoall": st.tuples(usual, usual),
+    "alltoall_base": st.tuples(good, good, st.just([]), st.lists(st.just(1), max_size=1)),
+    "send": st.tuples(usual, few, few),
+    "recv": st.tuples(usual, few, few),
+    "recv_anysource": st.tuples(usual, few),
+    "barrier": st.tuples(),
+}
+groups = st.sampled_from([0, 0, 0, 1, 2])
 calls = st.one_of(
     [
-        st.tuples(
-            st.just("call"), st.just(name), st.integers(0, 2), st.one_of(each, each, each.map(lambda got: got[:-1]))
-        )
-        for name, each in arguments.items()
+        st.tuples(st.just("call"), st.just(name), groups, st.one_of(each, each, odd, odd.map(lambda got: got[:-1])))
+        for (name, each), odd in zip(usual_arguments.items(), arguments.values(), strict=True)
     ]
 )
 simple = st.one_of(
@@ -102,7 +115,7 @@ simple = st.one_of(
     ),
     st.tuples(st.sampled_from(["init_process_group", "new_group", "destroy_process_group", "give up"])),
 )
-wrapped = st.tuples(st.just("through"), st.lists(st.integers(0, 2), max_size=14), simple)
+wrapped = st.tuples(st.just("through"), st.lists(st.integers(0, 2), max_size=14), calls)
 elsewhere = st.tuples(st.just("elsewhere"), simple)
 inside = st.tuples(st.just("inside a wait"), st.integers(0, 30), st.lists(simple, max_size=3))
 programs = st.lists(st.one_of(simple, simple, simple, wrapped, wrapped, elsewhere, inside), max_size=30)
@@ -203,13 +216,11 @@ class Player:
     def forget_codes(self) -> Any:
         self.torch.ring.table.kinds.update(dict.fromkeys(range(10_000), (0, None)))
 
-    def through(self, places: list[int], step: Any) -> Any:
-        self.nested(places, step)
-
-    def nested(self, places: list[int], step: Any) -> Any:
-        if not places:
-            return self.step(step)
-        return PLACES[places[0]](self.nested, places[1:], step)
+    def through(self, places: list[int], step: tuple[str, str, int, tuple[Any, ...]]) -> Any:
+        """Call with functions of these places in between."""
+        _, name, group, args = step
+        first, *others = *(PLACES[number] for number in places), getattr(self.groups[group], name)
+        return self.keep(first(*others, *args))
 
     def elsewhere(self, step: Any) -> Any:
         return self.thread.submit(self.step, step).result(60)

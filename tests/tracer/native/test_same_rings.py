@@ -6,13 +6,15 @@ import gc
 import sys
 import traceback
 import tracemalloc
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from fake_groups import FakeTorch, Tensor
 from hypothesis import HealthCheck, given, settings
-from tracer.native.programs import Player, programs, recorded
+from tracer.native.programs import PLACES, Placed, Player, programs, recorded
 
 from robust_run.tracer.files import ring_format
 
@@ -145,27 +147,51 @@ def test_an_interrupt_while_a_tensor_is_asked_passes_and_torch_is_not_called(tor
         torch.group.allreduce([Interrupted(1)])
 
 
-def test_python_is_asked_at_the_first_call_from_a_place_and_never_again(torch: FakeTorch) -> None:
-    asked: list[Any] = []
-    site = torch.ring.site
-    torch.ring.site = lambda frame: (asked.append(frame.f_lineno), site(frame))[1]
-    group, tensor = torch.group, Tensor(2)
+def every_call(player: Player) -> None:
+    """Make calls of every shape, from one place each."""
+    group, cpu, gpu = player.torch.group, Placed(2, "torch.float32", "cpu"), Placed(3, "torch.int8", "cuda")
+    group.allreduce([cpu]).wait()
+    group.allreduce([gpu, cpu, [cpu]]).is_completed()
+    group.allreduce((cpu,) * 20)
+    group.broadcast([cpu], SimpleNamespace(rootRank=1))
+    group.gather([], [gpu], 0)
+    group.scatter([cpu], [], 7)
+    group.alltoall([], [cpu, cpu])
+    group.alltoall([], [cpu, gpu])
+    group.alltoall_base(cpu, gpu, [], [])
+    group.alltoall_base(cpu, cpu, [], [2])
+    group.send([cpu], 1, 5)
+    group.send([cpu], 1, 6)
+    group.send([gpu], 1, 5)
+    group.recv([cpu], 0, 1 << 31)
+    group.recv_anysource([cpu], 5)
+    group.barrier()
+    train, package, torch = PLACES
+    for path in ([train], [package], [torch], [torch, train], [torch, package] * 3, [package, torch, train] * 3):
+        player.through([PLACES.index(place) for place in path[::-1]], ("call", "allreduce", 0, ([cpu],)))
+    for depth in (9, 10, 11, 12):
+        for outer in PLACES:
+            outer(*[torch] * depth, group.allreduce, [cpu])
+            outer(package, *[torch] * depth, group.allreduce, [cpu])
+    player.thread.submit(group.allreduce, [cpu]).result(60)
+    player.nothing_returned()
+    for error in (ValueError, KeyboardInterrupt):
+        with pytest.raises(error):
+            player.fail_in_call(error)
+    group.allreduce([cpu]).wait(timeout=timedelta(seconds=3))
 
-    def play() -> None:
-        group.allreduce([tensor]).wait()
-        group.allreduce([tensor] * 3).wait()
-        group.allreduce([[tensor, tensor]])
-        group.broadcast([tensor], 1)
-        group.gather([], [tensor], 0)
-        group.scatter([tensor], [], 1)
-        group.alltoall([tensor], [tensor, tensor])
-        group.alltoall_base(tensor, tensor, [], [])
-        group.send([tensor], 1, 0)
-        group.recv([tensor], 1, 0)
 
-    play()
-    assert len(asked) == 10
-    for _ in range(3):
-        play()
-    assert len(asked) == 10
-    assert torch.header.ops == 40
+def test_python_is_asked_at_the_first_call_from_a_place_and_never_again(recorder_in_c: str, tmp_path: Path) -> None:
+    rings = []
+    for native in ("", recorder_in_c):
+        torch, asked = FakeTorch(tmp_path / "ring", native), []
+        site = torch.ring.site
+        torch.ring.site = lambda frame, asked=asked, site=site: (asked.append(frame.f_lineno), site(frame))[1]
+        player, counts = Player(torch), []
+        for _ in range(4):
+            every_call(player)
+            counts.append(len(asked))
+        player.thread.shutdown()
+        rings.append(recorded(torch))
+    assert counts == [counts[0]] * 4
+    assert rings[0] == rings[1]
