@@ -43,7 +43,10 @@ def place(filename: str) -> Any:
     return found["through"]
 
 
-PLACES = [place(f"/x/{name}") for name in ("train.py", "site-packages/frame/work.py", "torch/distributed/c10d.py")]
+PLACES = [
+    place(f"/x/{name}")
+    for name in ("train.py", "site-packages/frame/work.py", "site-packages/loop.py", "torch/distributed/c10d.py")
+]
 
 tensors = st.one_of(
     st.builds(
@@ -115,7 +118,7 @@ simple = st.one_of(
     ),
     st.tuples(st.sampled_from(["init_process_group", "new_group", "destroy_process_group", "give up"])),
 )
-wrapped = st.tuples(st.just("through"), st.lists(st.integers(0, 2), max_size=14), calls)
+wrapped = st.tuples(st.just("through"), st.lists(st.integers(0, 3), max_size=14), calls)
 elsewhere = st.tuples(st.just("elsewhere"), simple)
 inside = st.tuples(st.just("inside a wait"), st.integers(0, 30), st.lists(simple, max_size=3))
 programs = st.lists(st.one_of(simple, simple, simple, wrapped, wrapped, elsewhere, inside), max_size=30)

@@ -153,6 +153,7 @@ def every_call(player: Player) -> None:
     group.allreduce([cpu]).wait()
     group.allreduce([gpu, cpu, [cpu]]).is_completed()
     group.allreduce((cpu,) * 20)
+    group.allreduce([cpu] * 16 + [gpu] * 4)
     group.broadcast([cpu], SimpleNamespace(rootRank=1))
     group.gather([], [gpu], 0)
     group.scatter([cpu], [], 7)
@@ -166,13 +167,18 @@ def every_call(player: Player) -> None:
     group.recv([cpu], 0, 1 << 31)
     group.recv_anysource([cpu], 5)
     group.barrier()
-    train, package, torch = PLACES
+    player.gather()
+    group.allreduce([cpu])
+    group.broadcast([cpu], 1)
+    player.end_of_gathering().wait()
+    train, package, other, torch = PLACES
     for path in ([train], [package], [torch], [torch, train], [torch, package] * 3, [package, torch, train] * 3):
         player.through([PLACES.index(place) for place in path[::-1]], ("call", "allreduce", 0, ([cpu],)))
     for depth in (9, 10, 11, 12):
         for outer in PLACES:
             outer(*[torch] * depth, group.allreduce, [cpu])
             outer(package, *[torch] * depth, group.allreduce, [cpu])
+            outer(package, other, *[torch] * depth, group.allreduce, [cpu])
     player.thread.submit(group.allreduce, [cpu]).result(60)
     player.nothing_returned()
     for error in (ValueError, KeyboardInterrupt):
