@@ -49,6 +49,8 @@ def extension(path: str) -> Any:
 class NativeRing(recorder.Ring):  # type: ignore[misc, name-defined]
     """The same file, and one counter and one list of waits for both halves."""
 
+    core: Any = None
+
     def __init__(self, path: str, give_up: Callable[[Exception], None], module: Any) -> None:
         super().__init__(path, give_up)
         self.core = module.Core(
@@ -61,7 +63,10 @@ class NativeRing(recorder.Ring):  # type: ignore[misc, name-defined]
     def leave(self) -> None:
         """Record nothing in this process."""
         super().leave()
-        self.core.recording = False
+        if (
+            self.core is not None
+        ):  # else it could not be made, and the recorder in Python has taken over; a fork still comes here
+            self.core.recording = False
 
     def claim(self) -> bool:
         """Begin to record, unless another process of this worker has."""

@@ -16,11 +16,12 @@ from robust_run.tracer.files import ring
 from robust_run.tracer.plugin import build
 
 
-def chosen(torch: FakeTorch) -> str:
+def chosen(torch: FakeTorch, worker: Any = None) -> str:
     """Return the class of the hooks that a worker with a fresh ring makes."""
     ring.create(f"{torch.path}.ring", 3, 8)
     library: Any = SimpleNamespace(ProcessGroup=torch.ProcessGroup, Work=torch.Work)
-    return type(load_worker_side().make_hooks(torch.path, torch.distributed, library, lambda: None)).__name__
+    worker = worker or load_worker_side()
+    return type(worker.make_hooks(torch.path, torch.distributed, library, lambda: None)).__name__
 
 
 @pytest.fixture
@@ -65,6 +66,25 @@ def test_one_that_cannot_be_loaded_costs_one_line(
     said = capsys.readouterr().err
     assert said.startswith("robust-run: recording in C is off in this worker: ImportError: ")
     assert said.count("\n") == 1
+
+
+def test_one_that_loads_and_then_fails_costs_one_line_and_a_fork_none(
+    torch: FakeTorch, recorder_in_c: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(Path(recorder_in_c).parents[1]))
+    monkeypatch.delenv("ROBUST_TRACE_NATIVE", raising=False)
+    worker = load_worker_side()
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("no core")
+
+    worker.load("native").extension = lambda path: SimpleNamespace(Core=fail)
+    assert chosen(torch, worker) == "Hooks"
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert capfd.readouterr().err == "robust-run: recording in C is off in this worker: RuntimeError: no core\n"
 
 
 def test_what_others_may_have_put_there_is_left_alone(
