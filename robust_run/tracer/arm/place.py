@@ -32,8 +32,11 @@ def target_path(folder: str) -> str:
     """Return where the object of this source, for this very build of Python and this C library, is kept. Raises OSError."""
     import binascii  # only the user may put files there: it is a matter of versions, not of trust
 
-    with open(SOURCE, "rb") as source:
-        content = source.read()
+    content, folder_of_source = b"", os.path.dirname(SOURCE)
+    for name in sorted(os.listdir(folder_of_source)):
+        if name.endswith((".c", ".h")):
+            with open(os.path.join(folder_of_source, name), "rb") as source:
+                content += source.read()
     libc = os.confstr("CS_GNU_LIBC_VERSION") if "CS_GNU_LIBC_VERSION" in os.confstr_names else ""
     parts = ("\0".join(FLAGS), libc or "", os.uname().machine, sys.version)
     digest = binascii.crc32("\0".join(parts).encode(), binascii.crc32(content))
