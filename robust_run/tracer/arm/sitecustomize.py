@@ -187,6 +187,7 @@ def record_into(path: str) -> Callable[[ModuleType], None]:
 
 def make_hooks(path: str, distributed: ModuleType, library: ModuleType, serve: Callable[[], None]) -> Any:
     """Return the hooks with their ring: those in C where the launcher has had them built, else those in Python."""
+    trouble = None
     try:
         built = load("place").at_hand() if os.environ.get("ROBUST_TRACE_NATIVE") != "0" else ""
         if built:
@@ -194,8 +195,10 @@ def make_hooks(path: str, distributed: ModuleType, library: ModuleType, serve: C
             ring = native.NativeRing(f"{path}.ring", give_up_tracing, native.extension(built))
             return native.NativeHooks(ring, distributed, library, serve)
     except Exception as error:
-        give_up(error, "recording in C")
+        trouble = error
     ring = load("recorder").Ring(f"{path}.ring", give_up_tracing)
+    if trouble is not None:  # and it was not the ring, of which one line is enough
+        give_up(trouble, "recording in C")
     return load("hooks").Hooks(ring, distributed, library, serve)
 
 

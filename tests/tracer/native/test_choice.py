@@ -16,9 +16,11 @@ from robust_run.tracer.files import ring
 from robust_run.tracer.plugin import build
 
 
-def chosen(torch: FakeTorch, worker: Any = None) -> str:
-    """Return the class of the hooks that a worker with a fresh ring makes."""
+def chosen(torch: FakeTorch, worker: Any = None, content: bytes | None = None) -> str:
+    """Return the class of the hooks that a worker with a fresh ring makes, or with a file that is none."""
     ring.create(f"{torch.path}.ring", 3, 8)
+    if content is not None:
+        Path(f"{torch.path}.ring").write_bytes(content)
     library: Any = SimpleNamespace(ProcessGroup=torch.ProcessGroup, Work=torch.Work)
     worker = worker or load_worker_side()
     return type(worker.make_hooks(torch.path, torch.distributed, library, lambda: None)).__name__
@@ -43,9 +45,11 @@ def test_that_in_c_is_taken_where_it_is_ready_and_not_switched_off(
     monkeypatch.setenv("XDG_CACHE_HOME", str(Path(recorder_in_c).parents[1]))
     monkeypatch.delenv("ROBUST_TRACE_NATIVE", raising=False)
     assert chosen(torch) == "NativeHooks"
+    with pytest.raises(ValueError, match="shorter"):
+        chosen(torch, content=b"")
     monkeypatch.setenv("ROBUST_TRACE_NATIVE", "0")
     assert chosen(torch) == "Hooks"
-    assert capsys.readouterr().err == ""
+    assert capsys.readouterr().err == "", "what is wrong with a ring is said once, by who asked for the hooks"
 
 
 def test_where_nothing_was_built_python_records_and_nothing_is_said_or_made(
