@@ -1,4 +1,7 @@
-"""Puts the guide into the wheel; and the plugin for NCCL, where there is a C compiler: without it the wheel cannot trace NCCL."""
+"""Puts the guide into the wheel; and, where there is a C compiler, the plugin for NCCL and the recorder in C.
+
+Without the one the wheel cannot trace NCCL, until a compiler is found where it runs; without the other it records in Python.
+"""
 
 from __future__ import annotations
 
@@ -42,8 +45,23 @@ class PluginBuildHook(BuildHookInterface[Any]):
             return
         build_data["force_include"][target] = f"robust_run/tracer/plugin/{build.OBJECT_NAME}"
         build_data["pure_python"] = False
-        with open(target, "rb") as file:
-            build_data["tag"] = f"py3-none-{platform_tag(file.read(), sysconfig.get_platform())}"
+        objects = [target, *self.recorder(build_data)]
+        build_data["tag"] = f"py3-none-{platform_tag([read(path) for path in objects], sysconfig.get_platform())}"
+
+    def recorder(self, build_data: dict[str, Any]) -> list[str]:
+        """Compile the recorder for the Python that builds the wheel; others make their own. Return what was made."""
+        sys.path.insert(0, self.root)
+        try:
+            from robust_run.tracer.native import build
+        finally:
+            sys.path.remove(self.root)
+        target = os.path.join(self._work.name, build.object_name())
+        reason = build.compile_recorder(target)
+        if reason:
+            print(f"robust-run: the wheel is built without the recorder in C: {reason}", file=sys.stderr)
+            return []
+        build_data["force_include"][target] = f"robust_run/tracer/native/{build.object_name()}"
+        return [target]
 
     def finalize(self, *_: Any) -> None:
         """Forget what was compiled."""
@@ -63,16 +81,22 @@ def guide_files(root: str) -> dict[str, str]:
     return found
 
 
-def platform_tag(content: bytes, platform: str) -> str:
-    """Return the wheel's tag: that of the oldest glibc that the object runs with, or of this machine where that is not known.
+def read(path: str) -> bytes:
+    """Return the content of a file."""
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def platform_tag(objects: list[bytes], platform: str) -> str:
+    """Return the wheel's tag: that of the oldest glibc that the objects run with, or of this machine where that is not known.
 
     An index takes wheels for `manylinux_2_17_x86_64`, and none for `linux_x86_64`.
     """
     plain = re.sub(r"[-.]", "_", platform)
-    glibc = glibc_needed(content) if platform.startswith("linux-") else None
-    if glibc is None:
+    needed = [glibc_needed(content) for content in objects] if platform.startswith("linux-") else [None]
+    if None in needed:
         return plain
-    major, minor = max(glibc, OLDEST_GLIBC)
+    major, minor = max(OLDEST_GLIBC, *(glibc for glibc in needed if glibc is not None))
     return f"many{plain}".replace("manylinux_", f"manylinux_{major}_{minor}_", 1)
 
 

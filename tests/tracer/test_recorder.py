@@ -10,143 +10,21 @@ import time
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from worker_side import load_worker_side
+from fake_groups import Backend, FakeTorch, Tensor
 
 from robust_run.tracer.files import ring, steps
 from robust_run.tracer.files.arming import arm_environment
 from robust_run.tracer.files.ring_format import DOUBTS, FOREIGN, FORKED, LIMITED, REBORN, SERVING, SURVIVED
-from robust_run.tracer.types import Op, RankTrace
+from robust_run.tracer.native.build import Recorder
+from robust_run.tracer.types import Op
 
 
-class Tensor:
-    def __init__(self, numel: int, dtype: str = "torch.float32") -> None:
-        self.size, self.dtype = numel, dtype
-
-    def numel(self) -> int:
-        return self.size
-
-
-class Backend:
-    """What a group's calls are made with."""
-
-    def __init__(self, seconds: float) -> None:
-        self.options = SimpleNamespace(_timeout=timedelta(seconds=seconds))
-
-
-class Limited:
-    """The part of a process group that is about time limits."""
-
-    def __init__(self) -> None:
-        self.backends = {"cpu": Backend(600.0)}
-        self.number = 0
-
-    def rank(self) -> int:
-        return self.number
-
-    @property
-    def _device_types(self) -> list[str]:
-        return list(self.backends)
-
-    def _get_backend(self, device: str) -> Any:
-        return self.backends[device]
-
-    def set_timeout(self, timeout: timedelta) -> None:
-        self.backends["cpu"].options._timeout = timeout
-
-    def barrier(self, opts: Any = None) -> object:
-        return object()
-
-    def monitored_barrier(self, timeout: timedelta, wait_all_ranks: bool = False) -> None: ...
-
-
-class FakeTorch:
-    """A torch.distributed as far as the recorder knows it, and a recorder of its calls."""
-
-    def __init__(self, path: Path) -> None:
-        class Work:
-            action: Any = None
-
-            def wait(self, timeout: float = 0.0) -> bool:
-                if self.action:
-                    self.action()
-                return True
-
-            def is_completed(self) -> bool:
-                return True
-
-        class ProcessGroup(Limited):
-            group_name, group_desc = "7", "dp"
-            action: Any = None
-
-            def allreduce(self, tensors: Any, opts: Any = None) -> Work:
-                if self.action:
-                    self.action()
-                return Work()
-
-            def recv(self, *_: Any, **__: Any) -> Work:
-                return Work()
-
-            broadcast = send = gather = scatter = alltoall_base = recv
-
-            def _start_coalescing(self, device: str) -> None: ...
-
-            def _end_coalescing(self, device: str) -> Work:
-                return Work()
-
-        self.Work, self.ProcessGroup = Work, ProcessGroup
-        self.path = str(path)
-        self.errors: list[Exception] = []
-        self.served: list[None] = []
-        self.group = ProcessGroup()
-        self.inits = 0
-        self.distributed = SimpleNamespace(
-            init_process_group=self.init,
-            new_group=lambda *_, **__: None,
-            destroy_process_group=lambda *_: None,
-            _set_pg_timeout=lambda timeout, group=None: (group or self.group).set_timeout(timeout),
-            _add_ephemeral_timeout_for_all_pgs=lambda timeout: None,
-            is_initialized=lambda: False,
-            GroupMember=SimpleNamespace(WORLD=self.group),
-            _world=SimpleNamespace(pg_group_ranks={self.group: {3: 0, 7: 1}}),
-        )
-        ring.create(self.path, 3, 8)
-        self.worker = worker = load_worker_side()
-        self.ring = worker.load("recorder").Ring(self.path, self.errors.append)
-        library = SimpleNamespace(ProcessGroup=ProcessGroup, Work=Work)
-        self.hooks = hooks = worker.load("hooks").Hooks(
-            self.ring, self.distributed, library, lambda: self.served.append(None)
-        )
-        hooks.late_done = True  # that part needs all of torch
-        hooks.install()
-
-    def init(self, *_: Any, **__: Any) -> str:
-        self.inits += 1
-        return "made"
-
-    @property
-    def trace(self) -> RankTrace:
-        trace = ring.read(self.path)
-        assert trace is not None
-        assert not self.errors
-        return trace
-
-    @property
-    def ops(self) -> tuple[Op, ...]:
-        return self.trace.ops
-
-    @property
-    def header(self) -> ring.RingHeader:
-        header = ring.RingReader(self.path).header()
-        assert header is not None
-        return header
-
-
-@pytest.fixture
-def torch(tmp_path: Path) -> FakeTorch:
-    return FakeTorch(tmp_path / "steps.ring")
+@pytest.fixture(params=["in Python", "in C"])
+def torch(request: pytest.FixtureRequest, tmp_path: Path) -> FakeTorch:
+    native = request.getfixturevalue("recorder_in_c") if request.param == "in C" else ""
+    return FakeTorch(tmp_path / "steps.ring", native)
 
 
 def said(op: Op) -> tuple[str, int, str, int, str, int]:
@@ -234,7 +112,7 @@ def test_arguments_that_make_no_sense_are_torchs_to_refuse(torch: FakeTorch) -> 
 
 def test_an_error_of_ours_ends_the_recording_and_nothing_else(torch: FakeTorch) -> None:
     work = torch.group.allreduce([Tensor(1)])
-    torch.ring.threads = None  # type: ignore[assignment]
+    torch.hooks.known[id(torch.group)] = None, None
     assert torch.group.allreduce([Tensor(1)]).wait() is True
     assert work.wait() is True
     assert torch.distributed.init_process_group() == "made"
@@ -554,12 +432,12 @@ with socket.socket(socket.AF_UNIX) as connection:
     connection.sendall(b"POST /handler/fr_trace_json HTTP/1.0\\r\\nContent-Length: 0\\r\\n\\r\\n")
     assert connection.recv(12).endswith(b"200")
 dist.destroy_process_group()
-print("end of", rank)
+print(f"end of {rank}: {type(dist.ProcessGroup.allreduce).__name__}")
 """
 
 
-def run_pair(folder: Path, program: str, *, early: str = "", timeout_s: float = 150) -> list[tuple[int, str, str]]:
-    """Run two armed ranks; return exit code, stdout and stderr of each."""
+def run_pair(folder: Path, program: str, *, in_c: str = "", timeout_s: float = 150) -> list[tuple[int, str, str]]:
+    """Run two armed ranks, rank 1 with the recorder `in_c` where there is one; return exit code, stdout and stderr of each."""
     (folder / "program.py").write_text(program)
     processes = []
     for rank in range(2):
@@ -571,6 +449,7 @@ def run_pair(folder: Path, program: str, *, early: str = "", timeout_s: float = 
         # Ranks meet in a file: a port that is free now may be another's when torch has been imported.
         env |= {"RANK": str(rank), "MEETING": f"file://{folder}/meeting"}
         env |= {"PYTHONWARNINGS": "ignore", **arm_environment(env, steps_file)}
+        env |= {"XDG_CACHE_HOME": str(Path(in_c).parents[1])} if in_c and rank else {"ROBUST_TRACE_NATIVE": "0"}
         argv = [sys.executable, "program.py", str(ring.stacks_signal()), str(folder / "steps")]
         processes.append(
             subprocess.Popen(argv, env=env, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -583,9 +462,10 @@ def run_pair(folder: Path, program: str, *, early: str = "", timeout_s: float = 
     return [(process.returncode, *output) for process, output in zip(processes, outputs, strict=True)]
 
 
-def test_all_calls_of_a_real_job_are_recorded_alike_on_both_ranks(tmp_path: Path) -> None:
-    ends = run_pair(tmp_path, ALL_CALLS)
-    assert [end[:2] for end in ends] == [(0, f"end of {rank}\n") for rank in range(2)]
+def test_all_calls_of_a_real_job_are_recorded_alike_by_both_recorders(tmp_path: Path, built_in_c: Recorder) -> None:
+    ends = run_pair(tmp_path, ALL_CALLS, in_c=built_in_c.path)
+    second = "method" if built_in_c.path else "function"
+    assert [end[:2] for end in ends] == [(0, "end of 0: function\n"), (0, f"end of 1: {second}\n")], ends
     # What torch.compile says of DistributedDataParallel it says unarmed too.
     assert [line for end in ends for line in end[2].splitlines() if "Profiler record function" not in line] == []
     traces = [ring.read(str(tmp_path / f"steps{rank}.ring")) for rank in range(2)]
@@ -613,11 +493,11 @@ STUCK = """
 import os, time, torch, torch.distributed as dist
 dist.init_process_group("gloo", init_method=os.environ["MEETING"], rank=int(os.environ["RANK"]), world_size=2)
 dist.all_reduce(torch.ones(1))
-if os.environ["RANK"] == "0":
+if os.environ["RANK"] == "1":
     dist.all_reduce(torch.ones(1))
 else:
     from robust_run.tracer.files import ring
-    reader = ring.RingReader("steps0.ring")
+    reader = ring.RingReader("steps1.ring")
     until = time.monotonic() + 60
     op = None
     while time.monotonic() < until and (op is None or (op.seq, op.state) != (2, "waiting")):
@@ -630,12 +510,12 @@ else:
 """
 
 
-def test_a_rank_that_waits_says_so_and_its_ring_outlives_it(tmp_path: Path) -> None:
+def test_a_rank_that_waits_says_so_and_its_ring_outlives_it(tmp_path: Path, built_in_c: Recorder) -> None:
     program = f"import sys; sys.path.append({str(Path(ring.__file__).parents[2])!r})\n{STUCK}"
-    ends = run_pair(tmp_path, program)
-    assert [end[0] for end in ends] == [-9, 0]
-    assert ends[1][1] == "all_reduce 2 waiting 2\n"
-    trace = ring.read(str(tmp_path / "steps0.ring"))
+    ends = run_pair(tmp_path, program, in_c=built_in_c.path)
+    assert [end[0] for end in ends] == [0, -9]
+    assert ends[0][1] == "all_reduce 2 waiting 2\n"
+    trace = ring.read(str(tmp_path / "steps1.ring"))
     assert trace is not None
     assert (trace.ops[-1].op, trace.ops[-1].state) == ("all_reduce", "waiting")
 
@@ -648,11 +528,11 @@ def total(x):
     return functional.all_reduce(x, "sum", dist.group.WORLD) + 1
 assert total(torch.ones(2)).tolist() == [3.0, 3.0]
 assert torch.compile(total, backend="eager", fullgraph=True)(torch.ones(2)).tolist() == [3.0, 3.0]
-if os.environ["RANK"] == "1":
+if os.environ["RANK"] == "0":
     from robust_run.tracer.files import ring
     import time
     until = time.monotonic() + 60
-    reader = ring.RingReader("steps0.ring")
+    reader = ring.RingReader("steps1.ring")
     while time.monotonic() < until and not (header := reader.header()).waiting_since_s:
         time.sleep(0.01)
     print(header.waiting_index, flush=True)
@@ -663,8 +543,8 @@ dist.destroy_process_group()
 """
 
 
-def test_waits_of_functional_collectives_are_seen_and_they_still_compile(tmp_path: Path) -> None:
+def test_waits_of_functional_collectives_are_seen_and_they_still_compile(tmp_path: Path, built_in_c: Recorder) -> None:
     program = f"import sys; sys.path.append({str(Path(ring.__file__).parents[2])!r})\n{FUNCTIONAL}"
-    ends = run_pair(tmp_path, program)
+    ends = run_pair(tmp_path, program, in_c=built_in_c.path)
     assert [end[0] for end in ends] == [0, 0], ends
-    assert ends[1][1] == "None\n"
+    assert ends[0][1] == "None\n"

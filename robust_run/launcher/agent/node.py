@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from robust_run.launcher.agent.code_versions.node_code import NodeCode
     from robust_run.launcher.agent.nccl.arming import NcclArming
     from robust_run.launcher.agent.places.place import OpenedPlace
+    from robust_run.launcher.agent.recorder_build import RecorderBuild
     from robust_run.launcher.agent.warm.warm_handoff import WarmHandoff
     from robust_run.report.startup.types import Fetch
 
@@ -53,6 +54,9 @@ IMPORTS_S = 2.0
 
 class Node:
     """This machine as one job sees it."""
+
+    _recorder: RecorderBuild | None = None
+    """Has the recorder in C built once ranks run; None: they have not run yet."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - the parts of a node
         self,
@@ -294,6 +298,11 @@ class Node:
         """Make standby workers again once the running attempt has got going; call now and then."""
         if self._nccl is not None:
             self._nccl.build_beside(own_python(), age_s)
+        if self._recorder is None:
+            from robust_run.launcher.agent.recorder_build import RecorderBuild
+
+            self._recorder = RecorderBuild(self.env, self.helpers.start, is_wanted=self.spec.is_python)
+        self._recorder.build_beside(own_python(), age_s)
         imports_itself = (
             attempt == 0 and not self.daemon_pid
         )  # and takes so long that the standby workers are in no worker's way

@@ -169,21 +169,37 @@ def record_into(path: str) -> Callable[[ModuleType], None]:
             library = sys.modules.get("torch._C._distributed_c10d")
             if os.getpid() != armed_pid or library is None or not os.path.exists(f"{path}.ring"):
                 return
-            recorder, hooks, witness = load("recorder"), load("hooks"), load("witness")
-            ring = recorder.Ring(f"{path}.ring", give_up_tracing)
+            witness = load("witness")
 
             def serve() -> None:
                 witness.serve(f"{path}.sock", sys.modules["torch"], library)
 
-            wrapped = hooks.Hooks(ring, module, library, serve)
+            wrapped = make_hooks(path, module, library, serve)
             wrapped.install()
             on_functions.append(wrapped.install_functional)
-            on_step.append(ring.mark_step)
+            on_step.append(wrapped.ring.mark_step)
             load("tracebacks").install(os.path.join(os.path.dirname(__file__), ""))
         except Exception as error:
             give_up_tracing(error)
 
     return record
+
+
+def make_hooks(path: str, distributed: ModuleType, library: ModuleType, serve: Callable[[], None]) -> Any:
+    """Return the hooks with their ring: those in C where the launcher has had them built, else those in Python."""
+    trouble = None
+    try:
+        built = load("place").at_hand() if os.environ.get("ROBUST_TRACE_NATIVE") != "0" else ""
+        if built:
+            native = load("native")
+            ring = native.NativeRing(f"{path}.ring", give_up_tracing, native.extension(built))
+            return native.NativeHooks(ring, distributed, library, serve)
+    except Exception as error:
+        trouble = error
+    ring = load("recorder").Ring(f"{path}.ring", give_up_tracing)
+    if trouble is not None:  # and it was not the ring, of which one line is enough
+        give_up(trouble, "recording in C")
+    return load("hooks").Hooks(ring, distributed, library, serve)
 
 
 def record_functions(module: ModuleType) -> None:

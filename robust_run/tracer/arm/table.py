@@ -64,6 +64,7 @@ class Table:
         self.sites: dict[tuple[int, int], int] = {}
         self.entries = count(1).__next__
         self.groups: dict[tuple[str, tuple[int, ...]], GroupEntry] = {}
+        self.forget: Callable[[], object] = lambda: None  # runs when codes are no longer held on to
         self.library = os.path.dirname(os.__file__) + os.sep
 
     def site(self, frame: FrameType | None) -> int:
@@ -85,6 +86,7 @@ class Table:
     def kind(self, code: CodeType) -> int:
         """Return whose code this is."""
         if len(self.kinds) >= CODES_KEPT:  # a program that makes code as it goes on
+            self.forget()
             self.kinds.clear()
             self.sites.clear()
         name = code.co_filename

@@ -1,7 +1,8 @@
 """Finding the plugin for NCCL, or building it: from the wheel if it was built with a compiler, else from source, once a user.
 
 Standard library only, and nothing of robust_run: the build hook of the wheel (`hatch_build.py`) loads this file by itself. What
-only compiling needs is imported there: `at_hand` runs before the first worker of a job.
+only compiling needs is imported there: `at_hand` runs before the first worker of a job. The recorder in C (`tracer.native`) is
+compiled and kept by the same functions.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ COMPILERS = ("cc", "gcc", "clang")
 #: nodelete: NCCL unloads the plugin with its last communicator, while a signal handler and late events may still need it.
 FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread", "-Wl,-z,nodelete")
 COMPILE_LIMIT_S = 60.0
+WHAT, PURPOSE = "the plugin for NCCL", "to trace NCCL"
 WORK_PREFIX = ".nccl-"
 
 Which = Callable[[str], str | None]
@@ -30,39 +32,51 @@ class Plugin(NamedTuple):
     reason: str
 
 
-def command(compiler: str, source: str, target: str, extra: Sequence[str] = ()) -> list[str]:
-    """Return what to run to compile the plugin."""
-    return [compiler, *FLAGS, *extra, "-o", target, source]
+def command(
+    compiler: str, source: str, target: str, extra: Sequence[str] = (), flags: Sequence[str] = FLAGS
+) -> list[str]:
+    """Return what to run to compile the plugin, or another source with flags of its own."""
+    return [compiler, *flags, *extra, "-o", target, source]
 
 
 def compile_plugin(target: str, which: Which | None = None) -> str:
     """Compile the plugin into `target`, which appears whole or not at all. Return why that failed; empty: it did not."""
+    return compile_object(target, SOURCE, FLAGS, WHAT, PURPOSE, which)
+
+
+def compile_object(
+    target: str, source: str, flags: Sequence[str], what: str, purpose: str, which: Which | None = None
+) -> str:
+    """Compile a source into `target`, which appears whole or not at all. Return why that failed; empty: it did not.
+
+    `what` names it in messages, `purpose` says what a compiler would be installed for.
+    """
     import shutil
     import subprocess
     import tempfile
 
     compiler = next((path for path in map(which or shutil.which, COMPILERS) if path), None)
     if compiler is None:
-        return f"no C compiler ({', '.join(COMPILERS)}) is on the PATH: install one to trace NCCL"
+        return f"no C compiler ({', '.join(COMPILERS)}) is on the PATH: install one {purpose}"
     folder = os.path.dirname(target)
     try:
-        _clear(folder)
+        clear(folder)
         with tempfile.TemporaryDirectory(dir=folder, prefix=WORK_PREFIX) as work:
-            built = os.path.join(work, OBJECT_NAME)
-            argv = command(compiler, SOURCE, built)
+            built = os.path.join(work, os.path.basename(target))
+            argv = command(compiler, source, built, flags=flags)
             result = subprocess.run(
                 argv, capture_output=True, text=True, errors="replace", timeout=COMPILE_LIMIT_S, check=False
             )
             if result.returncode:
                 first = (result.stderr.strip() or f"exit status {result.returncode}").splitlines()[0]
-                return f"{compiler} cannot build the plugin for NCCL: {first[:200]}"
+                return f"{compiler} cannot build {what}: {first[:200]}"
             os.replace(built, target)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"{compiler} cannot build the plugin for NCCL in {folder}: {error}"
+        return f"{compiler} cannot build {what} in {folder}: {error}"
     return ""
 
 
-def _clear(folder: str) -> None:
+def clear(folder: str) -> None:
     """Remove what was left by processes that were killed while they compiled. Raises OSError."""
     import contextlib
     import shutil
@@ -91,7 +105,7 @@ def at_hand(folder: str | None = None, shipped: str | None = None) -> str:
         return beside
     place = cache_folder() if folder is None else folder
     try:
-        if _obstacle(place):
+        if obstacle(place):
             return ""
         target = _target(place)
     except OSError:
@@ -110,7 +124,7 @@ def ensure(folder: str | None = None, which: Which | None = None, shipped: str |
         return Plugin(beside, "")
     place = cache_folder() if folder is None else folder
     try:
-        reason = _make_private(place)
+        reason = make_private(place)
         target = "" if reason else _target(place)
     except OSError as error:
         return Plugin("", f"{place} cannot keep the plugin for NCCL: {error}")
@@ -133,21 +147,21 @@ def _target(place: str) -> str:
     return os.path.join(place, f"nccl-plugin-{digest}-{os.uname().machine}.so")
 
 
-def _make_private(folder: str) -> str:
+def make_private(folder: str, what: str = WHAT) -> str:
     """Make a folder that only this user can enter. Return what is wrong with it; empty: nothing. Raises OSError."""
     os.makedirs(os.path.dirname(folder) or ".", exist_ok=True)
     try:
         os.mkdir(folder, 0o700)
     except FileExistsError:
-        return _obstacle(folder)
+        return obstacle(folder, what)
     return ""
 
 
-def _obstacle(folder: str) -> str:
+def obstacle(folder: str, what: str = WHAT) -> str:
     """Return why nothing that lies in a folder may be trusted; empty: it may. Raises OSError."""
     about = os.lstat(folder)
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != os.geteuid():
-        return f"{folder} is not a folder of this user: the plugin for NCCL is not built there"
+        return f"{folder} is not a folder of this user: {what} is not built there"
     if about.st_mode & 0o022:
         return f"{folder} can be written by others (mode {about.st_mode & 0o777:o}, limit 755): run chmod 700 on it"
     return ""

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -128,6 +129,9 @@ def test_wheels(compiler: str, tmp_path: Path, with_compiler: bool) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert "robust_run/tracer/plugin/plugin.c" in names
     assert (f"robust_run/tracer/plugin/{build.OBJECT_NAME}" in names) == with_compiler
+    has_headers = os.path.isfile(os.path.join(sysconfig.get_path("include"), "Python.h"))
+    recorder = f"robust_run/tracer/native/robust_run_native.{sysconfig.get_config_var('SOABI')}.so"
+    assert (recorder in names) == (with_compiler and has_headers)
     kind = f"manylinux_2_17_{os.uname().machine}" if with_compiler else "any"
     assert wheel.name.endswith(f"-py3-none-{kind}.whl"), (
         "an index takes it, and any glibc of the last ten years runs it"
