@@ -124,6 +124,11 @@ class FetchQueue:
         return bool(self._demands)
 
     @property
+    def missing(self) -> int:
+        """Blocks of the image that are not there."""
+        return self._present.count(0)
+
+    @property
     def hot_left(self) -> int:
         """Blocks that are still to be prefetched, those under way included."""
         return sum(count for _start, count, _tries in self._hot) + self._flights.hot_blocks()
@@ -237,7 +242,7 @@ class FetchQueue:
         return None
 
     def _is_much_left(self) -> bool:
-        return self._present.count(0) * self._block_bytes > _BESIDE_BYTES
+        return self.missing * self._block_bytes > _BESIDE_BYTES
 
     @property
     def _most_now(self) -> int:
