@@ -23,7 +23,13 @@ from robust_run.store.errors import NotFound, Unavailable
 COUNT = 16
 #: So patient that nothing is asked for twice because the machine is busy.
 LIMITS = FetchLimits(
-    width=4, demand_width=2, run_bytes=4 * SMALL_BLOCK, first_small=0, keep_free_bytes=0, hedge_after_s=60.0
+    width=4,
+    demand_width=2,
+    run_bytes=4 * SMALL_BLOCK,
+    stretch_bytes=SMALL_BLOCK,
+    first_small=0,
+    keep_free_bytes=0,
+    hedge_after_s=60.0,
 )
 HASTY = msgspec.structs.replace(LIMITS, hedge_after_s=0.05)
 WAIT_S = 60.0

@@ -38,10 +38,10 @@ class Answering:
         self.reads = self.waited = self.failed = 0
         self.waited_s = 0.0
 
-    def read(self, offset_bytes: int, size_bytes: int, answer: Answer) -> None:
-        """See `Fetcher.read`."""
+    def read(self, offset_bytes: int, size_bytes: int, answer: Answer, *, wants_bytes: bool = True) -> None:
+        """See `Fetcher.read`; `wants_bytes`: see `ImageRead`."""
         size_bytes = max(0, min(size_bytes, self._map.size_bytes - offset_bytes))
-        read = ImageRead(offset_bytes, size_bytes, answer, self._clock(), set(), {})
+        read = ImageRead(offset_bytes, size_bytes, answer, self._clock(), set(), {}, wants_bytes=wants_bytes)
         self._begin(read)
 
     def _begin(self, read: ImageRead) -> None:
@@ -109,6 +109,9 @@ class Answering:
 
     def _finish(self, read: ImageRead) -> None:
         """Answer a read whose blocks are all there. Those that the cache has wrong are fetched once more."""
+        if not read.wants_bytes:
+            self._answer(read, b"", "")
+            return
         try:
             data = read.assembled(self._map.block_bytes, self._cache.read)
         except BlocksWrongError as error:

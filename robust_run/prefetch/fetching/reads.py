@@ -26,6 +26,8 @@ class ImageRead(msgspec.Struct, eq=False):
     """Blocks that came and could not be kept."""
     tries: int = 0
     """How often the cache failed it."""
+    wants_bytes: bool = True
+    """False: it is enough that the blocks are there; it is answered with no bytes."""
 
     def blocks(self, block_bytes: int) -> range:
         """Return the blocks that it touches."""

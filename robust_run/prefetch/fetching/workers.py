@@ -105,6 +105,10 @@ class Fetcher:
         """
         self._answering.read(offset_bytes, size_bytes, answer)
 
+    def bring(self, offset_bytes: int, size_bytes: int, answer: Answer) -> None:
+        """Have bytes of the image fetched as if they were read; `answer` is called with no bytes when they are there."""
+        self._answering.read(offset_bytes, size_bytes, answer, wants_bytes=False)
+
     def prefetch(self, runs: Iterable[BlockRun]) -> int:
         """Fetch runs as soon as there is no demand, after those that were given before. Return how many blocks are new."""
         with self._lock:

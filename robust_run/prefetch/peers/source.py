@@ -292,8 +292,10 @@ class Origin:
         """What is ours now, all else when peers were waited for long enough."""
         now_s = self._clock()
         if not self._peers.members:
-            wait_s = self._peers.waits_for_members(now_s) if priority != Priority.DEMAND else 0.0
-            return wait_s or self._origin.offers(start_block, count, priority)
+            wait_s = self._peers.waits_for_members(now_s)
+            if priority == Priority.DEMAND and wait_s and count > 1:
+                return None  # each node asks for it, since none knows the others yet: not more than it needs
+            return (wait_s if priority != Priority.DEMAND else 0.0) or self._origin.offers(start_block, count, priority)
         groups = {self._peers.group(block) for block in (start_block, start_block + count - 1)}
         if len(groups) > 1:
             return self._origin.offers(start_block, count, priority)

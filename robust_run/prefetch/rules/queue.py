@@ -1,6 +1,7 @@
 """What is fetched next, and from where. Pure: `next` and what happened go in with the time, a `FetchJob` or None comes out.
 
-Demand goes before hot, hot before background. A demand for a block that is being fetched joins that request, and asks a second
+Demand goes before hot, hot before background. With a block that is demanded comes the stretch around it, where a source gives
+that much; else the block alone. A demand for a block that is being fetched joins that request, and asks a second
 time after `hedge_after_s`, or later where all requests take long: more of them would take longer still. A block
 that comes wrong, or not, is asked for elsewhere; one that all who offer it failed at for good, `tries` times each, is given up.
 
@@ -11,7 +12,7 @@ together from the first moment would share the link, and what the program reads 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -67,6 +68,7 @@ class FetchQueue:
         self._health, self._limits = health, limits
         self._choice = SourceChoice(offers, health, limits.tries)
         self._most = max(1, limits.run_bytes // block_bytes)
+        self._stretch = max(1, min(limits.stretch_bytes, limits.run_bytes) // block_bytes)
         self._demands: dict[int, _Demand] = {}
         self._hot: deque[tuple[int, int, int]] = deque()  # start, count, tries
         self._flights = Flights(present, self._most, aligned=limits.aligned)
@@ -163,11 +165,21 @@ class FetchQueue:
                 continue
             if self._is_busy(block, now_s):
                 continue
-            source = self._choose(block, 1, Priority.DEMAND, now_s, demand.refusals, flights)
-            if source is not None:
-                alone = not flights and now_s - demand.since_s < _LONGEST_BUSY_S
-                return FetchJob(block, 1, Priority.DEMAND, source, now_s, alone=alone)
+            alone = not flights and now_s - demand.since_s < _LONGEST_BUSY_S
+            for start, count in self._pieces_for(block, is_first=not flights and not demand.reason):
+                source = self._choose(start, count, Priority.DEMAND, now_s, demand.refusals, flights)
+                if source is not None:
+                    return FetchJob(start, count, Priority.DEMAND, source, now_s, alone=alone)
         return None
+
+    def _pieces_for(self, block: int, *, is_first: bool) -> Iterator[tuple[int, int]]:
+        """What to ask for where a block is demanded, the best first. What failed before is asked for alone."""
+        if is_first and self._stretch > 1:
+            begin = block // self._stretch * self._stretch
+            for start, count in self._flights.pieces(begin, begin + self._stretch, self._stretch):
+                if start <= block < start + count and count > 1:
+                    yield start, count
+        yield block, 1
 
     def _is_late(self, job: FetchJob, now_s: float) -> bool:
         late_s = job.began_s + self._health.late_after_s(job.source)
@@ -247,7 +259,7 @@ class FetchQueue:
     @property
     def _most_now(self) -> int:
         """How many blocks a request may ask for. Nodes that share blocks ask for whole groups always."""
-        return 1 if self._begun < self._limits.first_small and not self._limits.aligned else self._most
+        return self._stretch if self._begun < self._limits.first_small and not self._limits.aligned else self._most
 
     # what happened
 
