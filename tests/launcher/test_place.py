@@ -1,12 +1,23 @@
-"""A place of workers: what goes wrong with it is the reason of a rank that fails of it, and what is only worth knowing is not."""
+"""A place of workers: what goes wrong with it is the reason of a rank that fails of it, and what is only worth knowing is not;
+what a start reads of it is kept, of each part by itself.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 from robust_run.clock import SystemClock
+from robust_run.launcher.agent.places.image_place import ImagePlace, MadeImage
 from robust_run.launcher.agent.places.place import Hears, HeldPlace
+from robust_run.launcher.agent.places.start_recording import RecordedPart, StartRecording
+from robust_run.mounts.holding import HolderReady
+from robust_run.prefetch.errors import ControlFailed
+from robust_run.prefetch.inside.asking import AskedServer
+from robust_run.prefetch.launch import LaunchFacts, Prepared, ServeOptions, plan
+from robust_run.prefetch.rules.types import BlockMap, FetchLimits, HotKey, Status, Touch
 
 if TYPE_CHECKING:
     from robust_run.launcher.model.job import JobSpec
@@ -69,3 +80,82 @@ def test_a_note_is_said_and_is_nobodys_reason_for_failing() -> None:
         "image x: block 17 of x in the cache /cache did not match its digest; fetched again",
         "image x: block 3 could not be read: nobody answers",
     ]
+
+
+class Server(AskedServer):
+    """A block server that saw some reads, or none that can be had any more."""
+
+    def __init__(self, *quanta: int, lost: str = "") -> None:
+        super().__init__("/socket", lambda: lost)
+        self.quanta, self.told = quanta, list[tuple[int, float | None]]()
+
+    def status(self, limit_s: float = 0.0) -> Status | None:
+        del limit_s
+        return None
+
+    def close_window(self, limit_s: float = 0.0) -> None:
+        del limit_s
+        if lost := self._why_lost():
+            raise ControlFailed(lost)
+
+    def touches(self, limit_s: float = 0.0) -> tuple[list[Touch], float]:
+        del limit_s
+        return [Touch(quantum, quantum) for quantum in self.quanta], 1.0
+
+    def background(self, width: int, bytes_per_s: float | None = None, limit_s: float = 0.0) -> None:
+        del limit_s
+        self.told.append((width, bytes_per_s))
+
+
+def prepared(folder: Path, name: str) -> Prepared:
+    block_map = BlockMap(size_bytes=8 << 20, sha256="0" * 64, digests=bytes(16 * 8))
+    facts = LaunchFacts(block_map=block_map, remote=True, have=bytes(8), hot=None, free_bytes=None)
+    return Prepared(
+        image_url=f"http://127.0.0.1:1/{name}.sqsh?signed",
+        cache_root=str(folder),
+        block_map=block_map,
+        key=HotKey(image=name * 64, launch="abc", machine="x86_64"),
+        hot=None,
+        plan=plan(facts, FetchLimits()),
+        options=ServeOptions(),
+        problems=(),
+    )
+
+
+def test_what_a_start_reads_is_kept_of_the_image_and_of_the_set_up_over_it_each_by_itself(tmp_path: Path) -> None:
+    said: list[str] = []
+    reports: list[ImageStart] = []
+    spec = cast("JobSpec", SimpleNamespace(many=None, record_window_s=60.0))
+    image, laid, gone = (prepared(tmp_path, name) for name in "123")
+    recording = StartRecording(spec, "the image", SystemClock(), said.append)
+    recording.conclude(
+        [
+            RecordedPart("image", Server(lost="its holder ended"), gone, reports.append),
+            RecordedPart("image", Server(1, 2), image, reports.append),
+            RecordedPart("set-up", Server(7), laid, reports.append),
+        ],
+        "step",
+    )
+    assert recording.concluding is not None
+    recording.concluding.join()
+    kept = [each.store.load(each.key)[0] for each in (image, laid, gone)]
+    assert [[(hot.start, hot.count) for hot in each.ranges] if each else None for each in kept] == [
+        [(1, 2)],
+        [(7, 1)],
+        None,
+    ]
+    assert [start.touched_bytes for start in reports] == [2 << 17, 1 << 17]
+    assert [sentence.partition(":")[0] for sentence in said] == [
+        "what the start read of the image (image) is not kept",
+        "image",
+        "set-up",
+    ]
+
+
+def test_of_a_set_up_that_was_brought_as_a_whole_nothing_is_recorded(tmp_path: Path) -> None:
+    place = ImagePlace.__new__(ImagePlace)
+    inside = SimpleNamespace(ready=HolderReady(), laid=Server(1))
+    for laid, count in ((None, 1), (prepared(tmp_path, "2"), 2)):
+        made = MadeImage(inside, prepared(tmp_path, "1"), laid)  # type: ignore[arg-type]
+        assert len(place._recorded(made)) == count
+    assert [part.what for part in place._recorded(made)] == ["image", "set-up"]

@@ -18,7 +18,7 @@ from robust_run.clock import Clock
 from robust_run.errors import PlatformError, RobustRunError
 from robust_run.health.types import Finding
 from robust_run.launcher.agent.places.opening import Opening
-from robust_run.launcher.agent.places.start_recording import StartRecording
+from robust_run.launcher.agent.places.start_recording import RecordedPart, StartRecording
 from robust_run.launcher.agent.places.troubles import PlaceTroubles
 from robust_run.launcher.agent.thread_messages import ThreadMessages
 from robust_run.launcher.agent.workers.process_tree import children
@@ -128,7 +128,7 @@ class HeldPlace(ABC, Generic[MadeT]):
         self._start = start
         self._cwd = os.getcwd()
         self._troubles = PlaceTroubles(name, clock)
-        self._recording = StartRecording(spec, self.where, clock, self._say, self._report_start)
+        self._recording = StartRecording(spec, self.where, clock, self._say)
         self._lock = threading.Lock()
         self._is_stopping = False
         self._anew: threading.Thread | None = None
@@ -230,9 +230,15 @@ class HeldPlace(ABC, Generic[MadeT]):
         return self._recording.look(stepped=stepped, running=running) if self._made.prepared is not None else None
 
     def _conclude(self, ended: Ended | None) -> None:
-        made = self._made
-        if ended is not None and made.prepared is not None and made.inside is not None:
-            self._recording.conclude(made.inside, made.prepared, ended)
+        if ended is not None:
+            self._recording.conclude(self._recorded(self._made), ended)
+
+    def _recorded(self, made: MadeT) -> list[RecordedPart]:
+        """Return what of a place is recorded."""
+        if made.prepared is None or made.inside is None:
+            return []
+        what = "set-up" if self.kind == "setup" else "image"
+        return [RecordedPart(what, made.inside, made.prepared, self._report_start)]
 
     def _report_start(self, start: ImageStart) -> None:
         if self._start_file:
