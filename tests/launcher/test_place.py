@@ -4,14 +4,18 @@ what a start reads of it is kept, of each part by itself.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
+import pytest
+
 from robust_run.clock import SystemClock
+from robust_run.errors import PlatformError
 from robust_run.launcher.agent.places.image_place import ImagePlace, MadeImage
-from robust_run.launcher.agent.places.place import Hears, HeldPlace
+from robust_run.launcher.agent.places.place import ANEW_S, Hears, HeldPlace
 from robust_run.launcher.agent.places.start_recording import RecordedPart, StartRecording
 from robust_run.mounts.holding import HolderReady
 from robust_run.prefetch.errors import ControlFailed
@@ -31,10 +35,23 @@ class Made:
 
     inside = None
     prepared = None
-    reason = ""
+    namespaces = ()
+
+    def __init__(self) -> None:
+        self.reason = ""
 
     def stop(self) -> None:
         return
+
+
+class FakeClock(SystemClock):
+    """Stands still but for the test."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
 
 
 class Place(HeldPlace[Made]):
@@ -57,6 +74,33 @@ class Place(HeldPlace[Made]):
 
     def report(self, path: str, start: ImageStart | None) -> None:
         del path, start
+
+
+def test_an_attempt_waits_for_a_place_that_is_made_anew_and_nobody_is_blocked(tmp_path: Path) -> None:
+    may_be_made, made, spec = threading.Event(), list[Made](), SimpleNamespace(many=None, record_window_s=1.0)
+
+    def start(_hears: Hears) -> Made:
+        assert not made or may_be_made.wait(60)
+        made.append(Made())
+        return made[-1]
+
+    clock = FakeClock()
+    place = Place(cast("JobSpec", spec), "image x", clock, [].append, start)
+    where = (0, "a:1", str(tmp_path / "start.json"))
+    assert place.is_ready()
+    assert not place.begin(*where)
+    made[0].reason = "its holder ended"
+    assert [place.is_ready() for _ in range(3)] == [False] * 3, "asked, it says so at once"
+    clock.now_s += ANEW_S
+    assert place.is_ready(), "it is not waited for without a limit"
+    with pytest.raises(PlatformError, match="still being mounted again"):
+        place.begin(*where)
+    may_be_made.set()
+    assert place._anew is not None
+    place._anew.join(60)
+    assert place.is_ready()
+    assert place.begin(*where), "what ran in the place that was lost is lost"
+    assert not place.begin(*where)
 
 
 def test_a_note_is_said_and_is_nobodys_reason_for_failing() -> None:

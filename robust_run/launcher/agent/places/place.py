@@ -132,6 +132,7 @@ class HeldPlace(ABC, Generic[MadeT]):
         self._lock = threading.Lock()
         self._is_stopping = False
         self._anew: threading.Thread | None = None
+        self._anew_since_s = 0.0
         self._start_file = ""
         self._made: MadeT = start(Hears(self.trouble, self.note))
 
@@ -189,8 +190,18 @@ class HeldPlace(ABC, Generic[MadeT]):
 
     # --- starting workers
 
+    def is_ready(self) -> bool:
+        """Whether an attempt may begin, or be told why it cannot. False: it is being made anew, ask again soon.
+
+        The agent's heartbeats go on meanwhile.
+        """
+        if self._made.reason and self._anew is None:
+            self._begin_anew(self._made)
+        is_late = self._clock.monotonic_s() >= self._anew_since_s + ANEW_S
+        return self._anew is None or not self._anew.is_alive() or is_late
+
     def begin(self, group_rank: int, store: str, start_file: str) -> bool:
-        """An attempt is about to start here. Return whether the place is another one than before, which was lost.
+        """An attempt is about to start here, see `is_ready`. Return whether the place is another one than before, which was lost.
 
         `store`: the address of the attempt's store, the same on all nodes. `start_file`: where it is written how the start was.
         Raises PlatformError where none is made anew yet.
@@ -203,7 +214,6 @@ class HeldPlace(ABC, Generic[MadeT]):
             self._begin_anew(self._made)
         anew = self._anew
         if anew is not None:
-            anew.join(ANEW_S if self._spec.many is None else 0.0)
             if anew.is_alive():
                 raise PlatformError(f"{self.name}: it was lost and is still being mounted again")
             self._anew = None
@@ -262,6 +272,7 @@ class HeldPlace(ABC, Generic[MadeT]):
         self._say(f"{self.name}: {sentence}")
 
     def _begin_anew(self, lost: MadeT) -> None:
+        self._anew_since_s = self._clock.monotonic_s()
         self._anew = threading.Thread(target=self._make_anew, args=(lost,), daemon=True)
         self._anew.start()
 
