@@ -25,7 +25,8 @@ from robust_run.prefetch.cache_files import Sums
 from robust_run.prefetch.fetching.sources import origin
 from robust_run.prefetch.fetching.workers import Fetcher
 from robust_run.prefetch.peers.held import chosen
-from robust_run.prefetch.peers.source import Origin, PeerSource
+from robust_run.prefetch.peers.origin import Origin
+from robust_run.prefetch.peers.source import PeerSource
 from robust_run.prefetch.peers.standing import GroupOwners, GroupPatience, Holders, Peers, group_of
 from robust_run.prefetch.peers.together import Together, listen
 from robust_run.prefetch.peers.types import PeerOptions, split_address, token_of

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from robust_run.errors import UserError
 from robust_run.prefetch.cache import Cache
 from robust_run.prefetch.fetching.sources import BlockSource
-from robust_run.prefetch.peers.source import Origin, PeerSource
+from robust_run.prefetch.peers.origin import Origin
+from robust_run.prefetch.peers.source import PeerSource
 from robust_run.prefetch.peers.types import SHORTEST_TOKEN, Fetches, PeerCounts, PeerOptions, split_address
 from robust_run.prefetch.rules.types import BlockMap, FetchLimits
 
