@@ -368,7 +368,8 @@ def test_a_run_beyond_the_image_is_clipped() -> None:
 
 @given(st.data())
 def test_whatever_happens_every_wanted_block_comes_or_is_given_up(data: st.DataObject) -> None:
-    at = Setting(sources=2)
+    at = Setting(sources=2, block_bytes=data.draw(st.sampled_from([MIB, MIB // 8])))
+    at.most[1] = data.draw(st.sampled_from([1, 100]))
     at.queue.prefetch(
         [BlockRun(*run) for run in data.draw(st.lists(st.tuples(st.integers(0, 99), st.integers(1, 9)), max_size=5))]
     )
