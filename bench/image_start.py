@@ -132,14 +132,17 @@ def pad(small: str, small_map: BlockMap, path: str, size_bytes: int) -> BlockMap
     """Copy an image, append zeros that take no space, and write the map, of which most is known without reading."""
     shutil.copyfile(small, path)
     os.truncate(path, size_bytes)
-    block = small_map.block_bytes
+    block = blockmap.block_bytes_for(size_bytes)
+    small_map = blockmap.make(small, block_bytes=block, mount_at=small_map.mount_at)
     whole = small_map.size_bytes // block
     with open(path, "rb") as file:
         file.seek(whole * block)
         last = blockmap.block_digest(file.read(block))
     zeros = blockmap.block_digest(bytes(block)) * (size_bytes // block - whole - 1)
     digests = small_map.digests[: whole * blockmap.DIGEST_BYTES] + last + zeros
-    made = BlockMap(size_bytes=size_bytes, sha256="0" * 64, digests=digests, mount_at=small_map.mount_at)
+    made = BlockMap(
+        size_bytes=size_bytes, block_bytes=block, sha256="0" * 64, digests=digests, mount_at=small_map.mount_at
+    )
     with open(blockmap.sidecar(path), "wb") as file:
         file.write(blockmap.encode(made))
     return made

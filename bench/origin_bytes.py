@@ -14,7 +14,8 @@ interpreter and files of noise, of which the program reads every third; the snap
 The checkpoint is fetched ahead, and not read. In each, a standby joins when all of the image is on all nodes. A figure is the
 bytes that left the origin, over the size of what was asked for; for the image, up to when the last node had all of it, before and
 after the standby. On a machine so busy that nodes stand still for seconds, they take each other for gone, and ask the origin.
-`--log` keeps what the origin noted. The last line of standard output is one JSON object.
+What left it again is told apart: for all nodes (before they have met), and for some. `--log` keeps what the origin noted.
+The last line of standard output is one JSON object.
 """
 
 from __future__ import annotations
@@ -25,7 +26,6 @@ import os
 import shutil
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,6 +35,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from env_ways import say
 from hosts import Cluster, Host, supported
+from origin_log import Counted
 from power_loss import JournalSoFar, wait
 from sidebyside import print_result, unwind_on_sigterm
 from whole_start_ground import PYTHON, TESTS, begin_root, finish_root
@@ -189,19 +190,9 @@ class Ground:
         cache.close()
         return present == self.map.blocks
 
-    def counted(self) -> Counter[str]:
+    def counted(self) -> Counted:
         """Return the bytes that have left the origin, by what they are of."""
-        found: Counter[str] = Counter()
-        for line in self.log.read_text().splitlines():
-            _at, _who, path, _offset, size = line.split("\t")
-            found[_kind(path)] += int(size)
-        return found
-
-
-def _kind(path: str) -> str:
-    if path.endswith((".json", ".ok")):
-        return "small"
-    return {"train.sqsh": "image", "store": "snapshot", "ckpt": "checkpoint"}.get(path.partition("/")[0], path)
+        return Counted.of(self.log.read_text())
 
 
 def measure(material: Material, way: str, hot: Path, nodes: int, kept: Path | None) -> list[dict[str, Any]]:
@@ -240,13 +231,17 @@ def measure(material: Material, way: str, hot: Path, nodes: int, kept: Path | No
     return found
 
 
-def _say(material: Material, way: str, nodes: int, counted: Counter[str]) -> list[dict[str, Any]]:
+def _say(material: Material, way: str, nodes: int, counted: Counted) -> list[dict[str, Any]]:
     found = []
     for kind, size in material.sizes.items():
-        if counted[kind]:
-            times = counted[kind] / size
+        if counted.size_bytes[kind]:
+            times, again = counted.size_bytes[kind] / size, counted.again(kind, nodes)
             found.append({"way": way, "nodes": nodes, "what": kind, "times": round(times, 3), "aim": AIM})
-            say(f"{way:20} {nodes} nodes: {times:.2f} of the {kind} left the origin (aim {AIM}; {size / 1e6:.0f} MB)")
+            found[-1] |= {"again_all_mb": round(again[0] / 1e6, 1), "again_some_mb": round(again[1] / 1e6, 1)}
+            say(
+                f"{way:20} {nodes} nodes: {times:.2f} of the {kind} left the origin (aim {AIM}; {size / 1e6:.0f} MB);"
+                f" again: {again[0] / 1e6:.1f} MB for all, {again[1] / 1e6:.1f} MB for some"
+            )
     return found
 
 

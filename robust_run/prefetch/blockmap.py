@@ -15,7 +15,7 @@ import msgspec
 
 from robust_run.decoders import json_decoder
 from robust_run.prefetch.errors import BlockMapRefused
-from robust_run.prefetch.rules.types import BLOCK_BYTES, BlockMap
+from robust_run.prefetch.rules.types import BLOCK_BYTES, QUANTUM_BYTES, BlockMap
 
 DIGEST_BYTES = 16
 #: Of a sidecar's file: holds the map of a 2.8 TiB image.
@@ -24,6 +24,8 @@ LARGEST_IMAGE_BYTES = 16 << 40
 LARGEST_OFFSET_BYTES = 1 << 40
 SMALLEST_BLOCK_BYTES = 64 << 10
 LARGEST_BLOCK_BYTES = 16 << 20
+#: Of a map that is made here: what the kernel reads ahead.
+_SMALLEST_MADE_BYTES = QUANTUM_BYTES
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MACHINE = re.compile(r"[A-Za-z0-9_.-]{1,32}")
 _SUFFIX = ".blocks.json"
@@ -59,17 +61,32 @@ def identity(block_map: BlockMap) -> str:
     return hashlib.sha256(head + block_map.digests).hexdigest()
 
 
+def block_bytes_for(size_bytes: int) -> int:
+    """Return how large the blocks of a new map are.
+
+    Before the nodes of a job know each other, each reads a few blocks for itself: the beginning, the tables at the end, folders.
+    Blocks of eight times the root of the size keep both that and the map, which each node reads as well, a small part of the
+    image. Blocks are not what is fetched at once, see `STRETCH_BYTES`. Pure.
+    """
+    block_bytes = _SMALLEST_MADE_BYTES
+    while block_bytes < BLOCK_BYTES and block_bytes * block_bytes < size_bytes * 64:
+        block_bytes *= 2
+    return block_bytes
+
+
 def make(
     path: str,
     *,
     offset_bytes: int = 0,
     size_bytes: int | None = None,
-    block_bytes: int = BLOCK_BYTES,
+    block_bytes: int | None = None,
     mount_at: str | None = None,
     machine: str | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> BlockMap:
     """Read an image file, or the window of it from an offset on, and return its map. `progress` gets bytes since the last call.
+
+    `block_bytes`: None: `block_bytes_for` its size.
 
     Raises `BlockMapRefused` where the window is not in the file or has no block; OSError where the file cannot be read.
     """
@@ -83,6 +100,7 @@ def make(
                 f"{path}: it has {end} bytes, so no image of {size} bytes can begin at {offset_bytes}"
             )
         file.seek(offset_bytes)
+        block_bytes = block_bytes or block_bytes_for(size)
         buffer = memoryview(bytearray(block_bytes))
         left = size
         while left:

@@ -128,14 +128,14 @@ def rates(touched: set[int], hot: HotList | None) -> tuple[float | None, float |
     return (round(common / len(touched), 4) if touched else None), round(1 - common / len(listed), 4)
 
 
-def sentence(start: ImageStart) -> str:
-    """Return a launch's image in one line, for people."""
+def sentence(start: ImageStart, what: str = "image") -> str:
+    """Return a launch's image in one line, for people, who know it as `what`."""
     count = "1 block was" if start.repaired == 1 else f"{start.repaired} blocks were"
     repaired = f"; {count} damaged in the cache and fetched again" if start.repaired else ""
     waits = f"{start.waited} of {start.reads} reads waited {start.waited_s:.1f} s together{repaired}"
     if start.way == "local":
-        return f"image: {start.why}; {waits}"
+        return f"{what}: {start.why}; {waits}"
     fetched = ", ".join(f"{each.good_bytes / 1e6:.0f} MB from {each.name}" for each in start.sources if each.good_bytes)
     hits = f", hit rate {100 * start.hit_rate:.0f} %" if start.hit_rate is not None else ""
     listed = f"hot list {start.hot_list_bytes / 1e6:.0f} MB{hits}" if start.hot_list_bytes else start.why
-    return f"image: {listed}; {fetched or 'nothing was fetched'}; {waits}"
+    return f"{what}: {listed}; {fetched or 'nothing was fetched'}; {waits}"

@@ -279,7 +279,7 @@ def fill_cache(origin: ModelOrigin, tmp_path: Path) -> Path:
 
 
 def damage_all(image: Path) -> int:
-    """Alter 64 bytes of each block; return how many blocks there are."""
+    """Alter 64 bytes in each MiB; return how many blocks are wrong then."""
     with image.open("r+b") as file:
         count = file.seek(0, os.SEEK_END) // (1 << 20)
         for block in range(count):
@@ -398,8 +398,8 @@ def test_reads_that_fail_in_one_job_s_image_are_its_image_s_and_nothing_to_anoth
 def wrong_image(images: Path, name: str) -> tuple[str, int]:
     """Make an image of which one block's digest is wrong; return its name and the number of the block."""
     filler, whole = random.Random(1).randbytes(FILLER_BYTES), (images / "root.sqsh").read_bytes()
-    wrong = whole.index(filler[FILLER_BYTES // 2 :][:64]) >> 20
     made = blockmap.make(str(images / "root.sqsh"))
+    wrong = whole.index(filler[FILLER_BYTES // 2 :][:64]) // made.block_bytes
     digests = bytearray(made.digests)
     digests[wrong * 16] ^= 1
     shutil.copy(images / "root.sqsh", images / name)

@@ -27,7 +27,15 @@ from robust_run.store.types import StoreOptions
 COUNT = 8
 WAIT_S = 60.0
 #: So patient that a busy machine is not taken for a bad server; what a server answers is believed after four times.
-LIMITS = FetchLimits(width=1, demand_width=1, keep_free_bytes=0, hedge_after_s=60.0, back_off_s=0.1, refusal_s=0.0)
+LIMITS = FetchLimits(
+    width=1,
+    demand_width=1,
+    keep_free_bytes=0,
+    hedge_after_s=60.0,
+    back_off_s=0.1,
+    refusal_s=0.0,
+    stretch_bytes=SMALL_BLOCK,
+)
 LOGIN = b"<!doctype html><title>Sign in</title>" + b"please " * SMALL_BLOCK
 
 Behaviour = Callable[[Request], object]

@@ -29,6 +29,17 @@ def test_each_block_is_known_by_its_digest(tmp_path: Path) -> None:
     assert not blockmap.is_good(found, 2, data[2 * MIB : 2 * MIB + 4])
 
 
+def test_blocks_are_small_in_small_images_so_that_what_each_node_reads_for_itself_is_little(tmp_path: Path) -> None:
+    sizes = [1, 40 * MIB, 256 * MIB, 257 * MIB, 1 << 30, 4 << 30, 20 << 30, 16 << 40]
+    found = [blockmap.block_bytes_for(size) for size in sizes]
+    assert found == [each * MIB // 8 for each in (1, 1, 1, 2, 2, 4, 8, 8)]
+    # Eight nodes read four blocks each: seven times too many. Each reads the map, 22 bytes a block.
+    assert all(7 * 4 * each <= size * 0.1 for each, size in zip(found[1:], sizes[1:], strict=True))
+    assert all(8 * 22 * (size // each) <= max(size * 0.002, 1e5) for each, size in zip(found, sizes, strict=True))
+    (tmp_path / "image").write_bytes(bytes(MIB))
+    assert blockmap.make(str(tmp_path / "image")).block_bytes == MIB // 8
+
+
 def test_the_window_of_a_larger_file_has_the_map_of_the_window(tmp_path: Path) -> None:
     path, alone = make_image(tmp_path, 3 * SMALL_BLOCK, block_bytes=SMALL_BLOCK)
     around = tmp_path / "train.sif"

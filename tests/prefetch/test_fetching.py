@@ -14,6 +14,7 @@ from prefetch.images import SMALL_BLOCK, make_image
 from prefetch.private_mounts import privately
 
 from robust_run.prefetch.cache import Cache
+from robust_run.prefetch.fetching.reads import MOST_HELD_BYTES, ImageRead, Reads
 from robust_run.prefetch.fetching.sources import BlockSource, split
 from robust_run.prefetch.fetching.workers import Fetcher
 from robust_run.prefetch.rules.types import BlockRun, FetchLimits, Priority
@@ -23,7 +24,13 @@ from robust_run.store.errors import NotFound, Unavailable
 COUNT = 16
 #: So patient that nothing is asked for twice because the machine is busy.
 LIMITS = FetchLimits(
-    width=4, demand_width=2, run_bytes=4 * SMALL_BLOCK, first_small=0, keep_free_bytes=0, hedge_after_s=60.0
+    width=4,
+    demand_width=2,
+    run_bytes=4 * SMALL_BLOCK,
+    stretch_bytes=SMALL_BLOCK,
+    first_small=0,
+    keep_free_bytes=0,
+    hedge_after_s=60.0,
 )
 HASTY = msgspec.structs.replace(LIMITS, hedge_after_s=0.05)
 WAIT_S = 60.0
@@ -255,3 +262,23 @@ def test_space_is_left_to_others(bench: Bench) -> None:
 )
 def test_an_image_is_a_name_in_a_folder(url: str, folder: str, name: str) -> None:
     assert split(url) == (folder, name)
+
+
+def test_what_is_held_while_nothing_can_be_kept_is_limited_by_bytes_however_small_blocks_are() -> None:
+    reads, small, large = Reads(), bytes(1 << 10), bytes(MOST_HELD_BYTES // 2)
+
+    def waits_for(block: int) -> bool:
+        read = ImageRead(0, 1, lambda _data, _why: None, 0.0, {block}, {})
+        return bool(reads.wait(read, lambda _block: False))
+
+    for block in range(1000):
+        reads.arrived((), {block: small})
+    assert not waits_for(0)
+    reads.arrived((), {5000: large})
+    reads.arrived((), {5000: large})
+    assert not waits_for(0), "what came again counts once"
+    reads.arrived((), {5001: large})
+    assert [waits_for(block) for block in (0, 999, 5000, 5001)] == [True, True, False, False]
+    reads.let_go()
+    reads.arrived((), {1: large})
+    assert [waits_for(block) for block in (1, 5001)] == [False, True]

@@ -106,6 +106,12 @@ def test_a_list_of_a_longer_image_is_clipped() -> None:
     assert hotlist.plan(hot, image(4), nothing) == [BlockRun(3, 1, 10)]
 
 
+def test_of_small_blocks_whole_stretches_are_fetched() -> None:
+    small = BlockMap(size_bytes=5 * MIB - 9, block_bytes=MIB // 8, sha256="0" * 64, digests=bytes(16 * 40))
+    hot = listed(HotRange(8 * 2 + 5, 1, 10, 1.0), HotRange(8 * 4 + 7, 1, 20, 1.0))
+    assert hotlist.plan(hot, small, nothing) == [BlockRun(16, 8, 10), BlockRun(32, 8, 20)]
+
+
 def test_a_list_is_read_as_it_was_written_with_a_line_for_each_range() -> None:
     hot = listed(HotRange(1, 2, 3, 0.5), HotRange(9, 1, 4, 1.0))
     data = hotlist.encode(hot)

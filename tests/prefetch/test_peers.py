@@ -25,6 +25,8 @@ from robust_run.prefetch.cache_files import Sums
 from robust_run.prefetch.fetching.sources import origin
 from robust_run.prefetch.fetching.workers import Fetcher
 from robust_run.prefetch.peers.held import chosen
+from robust_run.prefetch.peers.origin import Origin
+from robust_run.prefetch.peers.source import PeerSource
 from robust_run.prefetch.peers.standing import GroupOwners, GroupPatience, Holders, Peers, group_of
 from robust_run.prefetch.peers.together import Together, listen
 from robust_run.prefetch.peers.types import PeerOptions, split_address, token_of
@@ -62,7 +64,7 @@ class Node:
         self.origin = origin(url, 0, limits)
         self.fetcher = Fetcher(block_map, self.cache, self.together.sources(self.origin), limits)
         self.fetcher.start()
-        self.together.start(self.cache, self.fetcher.read)
+        self.together.start(self.cache, self.fetcher)
 
     def read(self, offset: int, size: int) -> bytes:
         """Read as a program would. AssertionError where that fails."""
@@ -193,6 +195,23 @@ def test_prefetching_may_wait_for_the_members_and_no_longer_than_agreed(job: Job
     assert patient.read(0, 10) == job.data[:10], "a read does not wait"
     job.meet()
     until(lambda: patient.cache.complete)
+
+
+def test_before_it_knows_members_a_node_takes_no_more_from_the_origin_than_it_reads(tmp_path: Path) -> None:
+    now_s = 0.0
+    _path, small = make_image(tmp_path, 2 * MIB, block_bytes=MIB // 8)
+    options = PeerOptions(token=TOKEN, members_wait_s=30.0)
+    peers = PeerSource(small, options, PATIENT, clock=lambda: now_s)
+    far = origin(str(tmp_path / "train.sqsh"), 0, PATIENT)
+    source = Origin(far, peers, clock=lambda: now_s)
+    assert source.offers(3, 1, Priority.DEMAND) == 0.0
+    assert source.offers(0, 8, Priority.DEMAND) is None
+    assert source.offers(0, 8, Priority.HOT) == 30.0
+    peers.meet(["127.0.0.1:1"], "127.0.0.1:1")
+    assert source.offers(0, 8, Priority.DEMAND) == 0.0, "it is alone: nothing is fetched twice"
+    alone = Origin(far, PeerSource(small, options, PATIENT, clock=lambda: now_s), clock=lambda: now_s)
+    now_s = 31.0
+    assert alone.offers(0, 8, Priority.DEMAND) == 0.0, "nobody is waited for any more"
 
 
 def test_wrong_blocks_of_a_peer_are_refused_and_come_from_elsewhere(job: Job) -> None:

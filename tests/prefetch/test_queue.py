@@ -17,15 +17,20 @@ MIB = 1 << 20
 class Setting:
     """A queue over a hundred blocks or more, with a clock and sources that are set by hand."""
 
-    def __init__(self, sources: int = 1, limits: FetchLimits | None = None, blocks: int = 100) -> None:
+    def __init__(
+        self, sources: int = 1, limits: FetchLimits | None = None, blocks: int = 100, block_bytes: int = MIB
+    ) -> None:
         self.limits = limits or FetchLimits(width=4, demand_width=2, run_bytes=4 * MIB, first_small=0)
         self.health = Health(tuple(f"source {number}" for number in range(sources)), self.limits)
         self.present = bytearray(blocks)
         self.offers: dict[int, float | None] = {}
         self.now_s = 100.0
-        self.queue = FetchQueue(
-            MIB, self.present, lambda source, *_: self.offers.get(source, 0.0), self.health, self.limits
-        )
+        self.most: dict[int, int] = {}
+        """How many blocks at once a source gives at most."""
+        self.queue = FetchQueue(block_bytes, self.present, self._offers, self.health, self.limits)
+
+    def _offers(self, source: int, _start: int, count: int, _priority: Priority) -> float | None:
+        return self.offers.get(source, 0.0) if count <= self.most.get(source, count) else None
 
     def next(self) -> FetchJob:
         job = self.queue.next(self.now_s)
@@ -95,6 +100,35 @@ def test_a_demand_for_a_block_that_is_being_fetched_joins_it() -> None:
     assert at.nothing()
     at.come(job)
     assert at.nothing()
+
+
+def test_with_a_small_block_that_is_read_comes_what_lies_around_it() -> None:
+    at = Setting(blocks=10, block_bytes=MIB // 4)
+    at.present[6] = 1
+    for block in (5, 4, 1, 8):
+        at.queue.demand(block, at.now_s)
+    assert [shape(at.next()) for _ in range(3)] == [(4, 2, "demand"), (0, 4, "demand"), (8, 2, "demand")]
+    assert at.nothing()
+
+
+def test_where_a_source_gives_no_more_than_a_small_block_that_is_what_is_asked_for() -> None:
+    at = Setting(blocks=8, block_bytes=MIB // 4)
+    at.most[0] = 1
+    at.queue.demand(5, at.now_s)
+    assert shape(at.next()) == (5, 1, "demand")
+    at.most.clear()
+    at.queue.demand(6, at.now_s)
+    assert shape(at.next()) == (6, 2, "demand"), "what is on its way is not asked for again"
+
+
+def test_a_small_block_that_did_not_come_with_the_others_is_asked_for_alone() -> None:
+    at = Setting(sources=2, blocks=8, block_bytes=MIB // 4)
+    at.queue.demand(5, at.now_s)
+    job = at.next()
+    assert shape(job) == (4, 4, "demand")
+    at.queue.failed(job, "it broke off", False, at.now_s)
+    again = at.next()
+    assert (shape(again), again.source) == ((5, 1, "demand"), 1)
 
 
 def test_a_demand_that_joined_a_slow_request_asks_again_after_a_while_and_once_only() -> None:
@@ -334,7 +368,8 @@ def test_a_run_beyond_the_image_is_clipped() -> None:
 
 @given(st.data())
 def test_whatever_happens_every_wanted_block_comes_or_is_given_up(data: st.DataObject) -> None:
-    at = Setting(sources=2)
+    at = Setting(sources=2, block_bytes=data.draw(st.sampled_from([MIB, MIB // 8])))
+    at.most[1] = data.draw(st.sampled_from([1, 100]))
     at.queue.prefetch(
         [BlockRun(*run) for run in data.draw(st.lists(st.tuples(st.integers(0, 99), st.integers(1, 9)), max_size=5))]
     )

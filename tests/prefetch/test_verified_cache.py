@@ -350,7 +350,7 @@ def test_that_a_disk_fills_up_is_said_with_its_numbers(tmp_path: Path) -> None:
     path, block_map = make_image(tmp_path, COUNT * SMALL_BLOCK, block_bytes=SMALL_BLOCK)
     notes: list[str] = []
     cache = Cache(str(tmp_path / "disk/cache"), block_map)
-    limits = FetchLimits(width=2, demand_width=2, keep_free_bytes=4 << 20)
+    limits = FetchLimits(width=2, demand_width=2, stretch_bytes=SMALL_BLOCK, keep_free_bytes=4 << 20)
     fetcher = Fetcher(block_map, cache, [Scripted("origin", path.read_bytes())], limits, note=notes.append)
     fetcher.start()
     assert read(fetcher, 0, 100)[0] == path.read_bytes()[:100]

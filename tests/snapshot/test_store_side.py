@@ -112,7 +112,7 @@ def test_with_a_block_map_each_block_is_verified_as_it_comes(store: Store, tmp_p
     wrong = bytearray(content)
     wrong[17 << 20] ^= 1
     store.write_all(catalog.image_path(manifest), bytes(wrong))
-    with pytest.raises(SnapshotRefused, match="its sha256 is not what the manifest says, as block 17 shows"):
+    with pytest.raises(SnapshotRefused, match="its sha256 is not what the manifest says, as block 136 shows"):
         fetch.fetch(store, manifest, str(tmp_path / "cache"))
 
     Path(image).write_bytes(wrong)

@@ -60,8 +60,8 @@ if TYPE_CHECKING:
     from robust_run.launcher.model.start_notes import Seen
     from robust_run.launcher.records.code.types import TreeParts
 
-#: How often an attempt that waits for the mount of its checkpoints looks for it.
-MOUNT_LOOK_S = 0.1
+#: How often an attempt that waits for what is made anew (its image, the mount of its checkpoints) looks for it.
+PLACE_LOOK_S = 0.1
 
 
 class Agent:
@@ -238,16 +238,16 @@ class Agent:
         if order.code is not None and not self.parts.codes.is_ready(order):
             self._pending_start = order if self.parts.codes.is_waiting else None
             return
-        mount = self._node.workplace.mount
-        if mount is not None and not mount.is_ready():
+        if self._loop is not None and not self._node.workplace.is_ready():
             self._pending_start = order
-            self._later(MOUNT_LOOK_S, self._start_pending)
+            self._later(PLACE_LOOK_S, self._start_pending)
             return
         self._has_ended = False
         self._node.workplace.meet(order.peers)
         path = self.parts.checkpoints.path_of(order.resume) if order.resume is not None else ""
         memory = self._memory
         folder = memory.folder_for(order) if memory is not None else ""
+        mount = self._node.workplace.mount
         place = place_of(order, path, folder, self._fetch_ahead(order, path), mount.folder if mount is not None else "")
         self.attempt = Attempt(place, self._node, self.node_id, self.report, self._deliver)
         self.attempt.start()

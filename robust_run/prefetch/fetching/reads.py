@@ -9,8 +9,8 @@ import msgspec
 
 #: What a read calls when it is over: the bytes and "", or None and the reason. Called once, from any thread; must not block long.
 Answer = Callable[["bytes | None", str], None]
-#: Blocks that are held while the disk is full: enough for reads that follow each other.
-_MOST_HELD = 64
+#: Of blocks that are held while the disk is full: enough for reads that follow each other.
+MOST_HELD_BYTES = 64 << 20
 
 
 class ImageRead(msgspec.Struct, eq=False):
@@ -26,6 +26,8 @@ class ImageRead(msgspec.Struct, eq=False):
     """Blocks that came and could not be kept."""
     tries: int = 0
     """How often the cache failed it."""
+    wants_bytes: bool = True
+    """False: it is enough that the blocks are there; it is answered with no bytes."""
 
     def blocks(self, block_bytes: int) -> range:
         """Return the blocks that it touches."""
@@ -55,6 +57,7 @@ class Reads:
     def __init__(self) -> None:
         self._waiting: dict[int, list[ImageRead]] = {}
         self._held: OrderedDict[int, bytes] = OrderedDict()
+        self._held_bytes = 0
 
     def wait(self, read: ImageRead, have: Callable[[int], bool]) -> list[int]:
         """Have a read wait for those of `read.left` that are neither held nor, at last, there. Return these."""
@@ -71,9 +74,13 @@ class Reads:
     def arrived(self, kept: Collection[int], held: dict[int, bytes]) -> list[ImageRead]:
         """Note blocks that came; who waits gets `held` from memory. Return the reads that wait for nothing any more."""
         ready = []
-        self._held.update((block, data) for block, data in held.items() if block not in kept)
-        while len(self._held) > _MOST_HELD:
-            self._held.popitem(last=False)
+        for block, data in held.items():
+            if block not in kept:
+                self._held_bytes += len(data) - len(self._held.get(block, b""))
+                self._held[block] = data
+        while self._held_bytes > MOST_HELD_BYTES:
+            _block, oldest = self._held.popitem(last=False)
+            self._held_bytes -= len(oldest)
         for block in dict.fromkeys((*kept, *held)):
             for read in self._waiting.pop(block, ()):
                 if block in held:
@@ -103,3 +110,4 @@ class Reads:
     def let_go(self) -> None:
         """Hold no blocks any more."""
         self._held.clear()
+        self._held_bytes = 0

@@ -30,7 +30,7 @@ from robust_run.prefetch.image.identify import identify
 from robust_run.prefetch.image.losses import Loss, printable
 from robust_run.prefetch.image.survey import Survey, pseudo_lines, survey
 from robust_run.prefetch.rules import sorting
-from robust_run.prefetch.rules.types import BLOCK_BYTES, BlockMap
+from robust_run.prefetch.rules.types import BlockMap
 
 Compression = Literal["zstd", "lz4"]
 _FILE_BLOCK_BYTES = 128 << 10
@@ -42,8 +42,8 @@ class BuildOptions:
 
     compression: Compression = "zstd"
     """zstd (level 3): a third smaller. lz4: less work for nodes with few CPUs."""
-    block_bytes: int = BLOCK_BYTES
-    """Of the block map."""
+    block_bytes: int | None = None
+    """Of the block map; None: see `blockmap.block_bytes_for`."""
     mount_at: str | None = None
     """For an environment: the folder where it belongs."""
     hot_files: Sequence[str] = ()
@@ -101,7 +101,7 @@ def build(
     return block_map
 
 
-def describe(image: str, *, block_bytes: int = BLOCK_BYTES, progress: Callable[[int], None] | None = None) -> BlockMap:
+def describe(image: str, *, block_bytes: int | None = None, progress: Callable[[int], None] | None = None) -> BlockMap:
     """Return the block map of an image file that exists already, squashfs or SIF. Raises `ImageRefused`, OSError."""
     found = identify(image)
     if found.squashfs is None:

@@ -17,24 +17,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 import msgspec
 
 import robust_run
 from robust_run.decoders import json_decoder
 from robust_run.mounts.holding import HolderReady, Problem
-from robust_run.prefetch.errors import ControlFailed, InsideFailed
+from robust_run.prefetch.errors import InsideFailed
 from robust_run.prefetch.inside import binds, environment
+from robust_run.prefetch.inside.asking import AskedServer
 from robust_run.prefetch.inside.types import Bind
-from robust_run.prefetch.rules.types import Status, Touch
-from robust_run.prefetch.server import control
-from robust_run.prefetch.server.config import Background
 
-_Reply = TypeVar("_Reply", Status, control.Touches, control.Done)
 _LARGEST_LINE_BYTES = 4 << 20
 _ENTER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "enter.py")
-_ASK_LIMIT_S = 10.0
 HOLDER = "robust_run.prefetch.inside.holder"
 
 
@@ -179,8 +175,8 @@ def entering(namespaces: Sequence[int], argv: Sequence[str], working_directory: 
     return [sys.executable, "-I", "-S", _ENTER, mount, user[0] if user else "-", working_directory, *argv]
 
 
-class Inside:
-    """A place for programs. Safe to use from threads."""
+class Inside(AskedServer):
+    """A place for programs, and its image's block server. Safe to use from threads."""
 
     def __init__(
         self,
@@ -192,6 +188,7 @@ class Inside:
         libraries: str,
     ) -> None:
         """Made by `start`."""
+        super().__init__(ready.control_path, lambda: self.reason)
         self._libraries = libraries
         self._process, self._channel, self._descriptors = process, channel, list(descriptors)
         self._hear = hear
@@ -212,6 +209,12 @@ class Inside:
     def python(self) -> str:
         """The image's interpreter; "" where it has none."""
         return self.ready.python
+
+    @property
+    def laid(self) -> AskedServer | None:
+        """The block server of what is laid over the image; None: there is none."""
+        path = self.ready.laid_control_path
+        return AskedServer(path, lambda: self.reason) if path else None
 
     @property
     def in_user_namespace(self) -> bool:
@@ -237,23 +240,6 @@ class Inside:
         programs = os.path.join(self.ready.mount_at, "bin")
         return {**env, "PATH": f"{programs}:{env['PATH']}" if env.get("PATH") else programs}
 
-    def status(self, limit_s: float = _ASK_LIMIT_S) -> Status | None:
-        """Ask the block server how it is; None where there is none. Raises `ControlFailed`."""
-        return self._ask(control.AskStatus(), Status, limit_s)
-
-    def touches(self, limit_s: float = _ASK_LIMIT_S) -> tuple[list[Touch], float]:
-        """Return what was read in the window, and how long that was in seconds; nothing without a server. Raises as `status`."""
-        found = self._ask(control.AskTouches(), control.Touches, limit_s)
-        return (list(found.touches), found.window_s) if found else ([], 0.0)
-
-    def close_window(self, limit_s: float = _ASK_LIMIT_S) -> None:
-        """Record no more touches. Raises as `status`."""
-        self._ask(control.AskCloseWindow(), control.Done, limit_s)
-
-    def background(self, width: int, bytes_per_s: float | None = None, limit_s: float = _ASK_LIMIT_S) -> None:
-        """Have the rest of the image fetched with so many requests at once; 0: no more. Raises as `status`."""
-        self._ask(control.AskBackground(Background(width=width, bytes_per_s=bytes_per_s)), control.Done, limit_s)
-
     def stop(self, limit_s: float = 10.0) -> None:
         """Let the place go: it ends with the last program in it. Never raises; call it after the workers have ended."""
         self._stopping.set()
@@ -268,13 +254,6 @@ class Inside:
         self._channel.close()
         while self._descriptors:
             os.close(self._descriptors.pop())
-
-    def _ask(self, request: control.Request, kind: type[_Reply], limit_s: float) -> _Reply | None:
-        if not self.ready.control_path:
-            return None
-        if self.reason:
-            raise ControlFailed(self.reason)
-        return control.ask(self.ready.control_path, request, kind, limit_s)
 
     def _listen(self) -> None:
         """Pass on what the holder says, and notice its end."""

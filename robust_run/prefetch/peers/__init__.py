@@ -2,7 +2,8 @@
 
     assignment  pure: which nodes fetch a group of blocks from the origin
     standing    pure: which peers are asked, how long one waits for them, who got what from us
-    source      what a block server asks: peers first, the origin where it is our turn or they are too slow
+    source      what a block server asks first: the owner of a group, and whom it names
+    origin      what it asks where it is our turn, or peers are too slow; before it knows them, for no more than is read
     held        what others had when they were asked, so that it does not leave the origin again
     serving     HTTP: ranges of the cache for who knows the job's token; what is not there is fetched first
     together    puts these into a block server

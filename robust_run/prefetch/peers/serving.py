@@ -23,7 +23,7 @@ from robust_run.prefetch.peers import source
 from robust_run.prefetch.peers.held import encoded
 from robust_run.prefetch.peers.source import PeerSource
 from robust_run.prefetch.peers.standing import Holders, blocks_in_group
-from robust_run.prefetch.peers.types import GROUP_BYTES, PeerOptions
+from robust_run.prefetch.peers.types import GROUP_BYTES, Fetches, PeerOptions
 from robust_run.prefetch.rules.types import BlockMap
 
 #: How long one request waits for a fetch before it is promised; a third of the silence that ends it at the other side.
@@ -57,10 +57,16 @@ class PeerServer:
         cache: Cache,
         peers: PeerSource,
         options: PeerOptions,
-        read: Callable[[int, int, Answer], None],
+        fetcher: Fetches,
     ) -> None:
-        """`read(offset_bytes, size_bytes, answer)` fetches; see `Fetcher.read`."""
-        self._listening, self._map, self._cache, self._peers, self._read = listening, block_map, cache, peers, read
+        """`fetcher`: of this node."""
+        self._listening, self._map, self._cache, self._peers, self._fetcher = (
+            listening,
+            block_map,
+            cache,
+            peers,
+            fetcher,
+        )
         self._expected = f"Bearer {options.token}".encode("utf-8", "surrogateescape")
         self._most_uploads = options.uploads
         self._holders = Holders()
@@ -152,7 +158,7 @@ class PeerServer:
             if status:
                 return web.Response(status=status, headers=headers)
         async with self._places:
-            data = await self._data(begin, end - begin)
+            data = await self._answered(self._fetcher.read, begin, end - begin)
             if data is None:
                 return web.Response(status=503)
             return await self._send(request, begin, data, (group, asks))
@@ -170,7 +176,7 @@ class PeerServer:
         if is_ours and any(failed):
             self._peers.others_failed(group)
         # First they must be there, and only then is memory taken for them, for a few requests at once.
-        if await self._arrive([block * self._map.block_bytes for block in blocks]):
+        if await self._arrive(blocks[0] * self._map.block_bytes, len(blocks) * self._map.block_bytes):
             return 0, {}
         return 503, {source.COMING: "1"} if is_ours and self._peers.origin_works else {}
 
@@ -182,19 +188,19 @@ class PeerServer:
             await asyncio.sleep(_WAIT_S / _LOOKS)
         return False
 
-    async def _arrive(self, offsets: Sequence[int]) -> bool:
-        """Have blocks fetched by reading a byte of each; return whether they came in time."""
+    async def _arrive(self, begin: int, size: int) -> bool:
+        """Have bytes fetched; return whether they came in time."""
         if self._waiting >= _MOST_WAITING:
             await asyncio.sleep(_WAIT_S)
             return False
         self._waiting += 1
         try:
-            return None not in await asyncio.gather(*(self._data(offset, 1) for offset in offsets))
+            return await self._answered(self._fetcher.bring, begin, size) is not None
         finally:
             self._waiting -= 1
 
-    async def _data(self, begin: int, size: int) -> bytes | None:
-        """Return bytes of the image; None where they are not there in time."""
+    async def _answered(self, ask: Callable[[int, int, Answer], None], begin: int, size: int) -> bytes | None:
+        """Return what is answered about a part of the image; None where that does not come in time."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[bytes | None] = loop.create_future()
 
@@ -208,7 +214,7 @@ class PeerServer:
 
         try:
             # In a thread: where the blocks are there, it reads them from the disk before it returns.
-            await loop.run_in_executor(None, self._read, begin, size, came)
+            await loop.run_in_executor(None, ask, begin, size, came)
             return await asyncio.wait_for(future, _WAIT_S)
         except asyncio.TimeoutError:
             return None

@@ -1,4 +1,4 @@
-"""Peers as a source of blocks, and the origin as one that is asked when it is our turn.
+"""Peers as a source of blocks. The origin is asked when it is our turn, see `origin`.
 
 A group's first owner fetches it from the origin; all others ask him, then the next owner, and fetch it themselves where none of
 them gives it, or none does within the limits of `PeerOptions`.
@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 
 from robust_run.prefetch import blockmap
-from robust_run.prefetch.fetching.sources import BlockSource
 from robust_run.prefetch.peers.held import LEARNING_S, HeldElsewhere, chosen
 from robust_run.prefetch.peers.standing import GroupOwners, GroupPatience, Peers, group_of
 from robust_run.prefetch.peers.types import MOST_MEMBERS, PeerOptions, split_address
@@ -37,7 +36,6 @@ _ORIGIN_FAILURES, _ORIGIN_TRIED_AGAIN_S = 3, 10.0
 _CONNECT_S = 2.0
 _MOST_PROBLEMS = 10
 _SHUNNED_S = 60.0
-_LOOK_S = 0.1
 
 
 class _Answer(Enum):
@@ -275,44 +273,3 @@ class PeerSource:
             self.failures += 1
             self._peers.failed(member, self._clock())
             self.problems.append(f"peer {reason}")
-
-
-class Origin:
-    """The origin of an image that peers share: asked for what is ours, and for what peers did not give in time."""
-
-    def __init__(self, origin: BlockSource, peers: PeerSource, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._origin, self._peers, self._clock = origin, peers, clock
-
-    @property
-    def name(self) -> str:
-        """The origin's."""
-        return self._origin.name
-
-    def offers(self, start_block: int, count: int, priority: Priority) -> float | None:
-        """What is ours now, all else when peers were waited for long enough."""
-        now_s = self._clock()
-        if not self._peers.members:
-            wait_s = self._peers.waits_for_members(now_s) if priority != Priority.DEMAND else 0.0
-            return wait_s or self._origin.offers(start_block, count, priority)
-        groups = {self._peers.group(block) for block in (start_block, start_block + count - 1)}
-        if len(groups) > 1:
-            return self._origin.offers(start_block, count, priority)
-        group = groups.pop()
-        if priority != Priority.DEMAND and self._peers.is_ours(group) and self._peers.is_learning(now_s):
-            return _LOOK_S
-        if not self._peers.is_ours(group) and self._peers.offers(start_block, count, priority) is not None:
-            left_s = self._peers.patience.left_s(group, priority, now_s)
-            if left_s > 0:
-                return left_s
-        return self._origin.offers(start_block, count, priority)
-
-    def read_into(self, offset_bytes: int, buffers: Sequence[memoryview], cancel: Cancellation) -> None:
-        """Fill the buffers; see the origin."""
-        try:
-            self._origin.read_into(offset_bytes, buffers, cancel)
-        except BaseException:
-            self._peers.origin_gave(well=False)
-            raise
-        self._peers.origin_gave(well=True)
-        # A read of another block of the group, long after, has its own time.
-        self._peers.patience.arrived(self._peers.group_at(offset_bytes))

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 from robust_run.errors import UserError
 from robust_run.prefetch.cache import Cache
-from robust_run.prefetch.fetching.reads import Answer
 from robust_run.prefetch.fetching.sources import BlockSource
-from robust_run.prefetch.peers.source import Origin, PeerSource
-from robust_run.prefetch.peers.types import SHORTEST_TOKEN, PeerCounts, PeerOptions, split_address
+from robust_run.prefetch.peers.origin import Origin
+from robust_run.prefetch.peers.source import PeerSource
+from robust_run.prefetch.peers.types import SHORTEST_TOKEN, Fetches, PeerCounts, PeerOptions, split_address
 from robust_run.prefetch.rules.types import BlockMap, FetchLimits
 
 
@@ -53,11 +53,11 @@ class Together:
         self.source.meet(members, own)
         return self.source.members
 
-    def start(self, cache: Cache, read: Callable[[int, int, Answer], None]) -> None:
-        """Give blocks from now on. `read`: see `Fetcher.read`."""
+    def start(self, cache: Cache, fetcher: Fetches) -> None:
+        """Give blocks from now on."""
         from robust_run.prefetch.peers.serving import PeerServer
 
-        server = PeerServer(self._listening, self._map, cache, self.source, self._options, read)
+        server = PeerServer(self._listening, self._map, cache, self.source, self._options, fetcher)
         self._sent_bytes = lambda: server.sent_bytes
         server.start()
         self._stop = server.stop

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 
 #: What one owner is responsible for: neighbouring blocks that are fetched with one request. The same on all nodes.
 GROUP_BYTES = 2 << 20
+#: See `fetching.reads.Answer`.
+Answer = Callable[["bytes | None", str], None]
 MOST_MEMBERS = 100_000
 SHORTEST_TOKEN = 16
 
@@ -54,6 +58,18 @@ class PeerCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Requests that were sent on to another node."""
     problems: tuple[str, ...] = ()
     """The latest, for people."""
+
+
+class Fetches(Protocol):
+    """What fetches for this node; see `fetching.workers.Fetcher`."""
+
+    def read(self, offset_bytes: int, size_bytes: int, answer: Answer, /) -> None:
+        """Have `answer` called with bytes of the image."""
+        ...
+
+    def bring(self, offset_bytes: int, size_bytes: int, answer: Answer, /) -> None:
+        """Have `answer` called with no bytes when these are in the cache."""
+        ...
 
 
 def token_of(job_token: str) -> str:

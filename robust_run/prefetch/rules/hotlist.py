@@ -13,7 +13,16 @@ import msgspec
 
 from robust_run.decoders import json_decoder
 from robust_run.prefetch.errors import HotListRefused
-from robust_run.prefetch.rules.types import QUANTUM_BYTES, BlockMap, BlockRun, HotKey, HotList, HotRange, Touch
+from robust_run.prefetch.rules.types import (
+    QUANTUM_BYTES,
+    STRETCH_BYTES,
+    BlockMap,
+    BlockRun,
+    HotKey,
+    HotList,
+    HotRange,
+    Touch,
+)
 
 #: Of a hot list's file.
 LARGEST_LIST_BYTES = 16 << 20
@@ -95,11 +104,15 @@ def _ranges(quanta: dict[int, tuple[int, float]]) -> list[HotRange]:
 
 
 def hot_blocks(hot: HotList, block_map: BlockMap) -> dict[int, int]:
-    """Return which blocks of the image are hot, and the first touch of each in milliseconds. What lies outside is left out."""
+    """Return which blocks of the image are hot, and the first touch of each in milliseconds. What lies outside is left out.
+
+    What is near to what was read counts too: a list is fetched in whole stretches.
+    """
     first: dict[int, int] = {}
     for found in hot.ranges:
-        begin = found.start * hot.quantum_bytes
-        end = min((found.start + found.count) * hot.quantum_bytes, block_map.size_bytes)
+        begin = found.start * hot.quantum_bytes // STRETCH_BYTES * STRETCH_BYTES
+        end = -(-(found.start + found.count) * hot.quantum_bytes // STRETCH_BYTES) * STRETCH_BYTES
+        end = min(end, block_map.size_bytes)
         for block in range(begin // block_map.block_bytes, -(-end // block_map.block_bytes) if end > begin else 0):
             if block not in first or found.first_touch_ms < first[block]:
                 first[block] = found.first_touch_ms

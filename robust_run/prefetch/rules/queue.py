@@ -1,6 +1,7 @@
 """What is fetched next, and from where. Pure: `next` and what happened go in with the time, a `FetchJob` or None comes out.
 
-Demand goes before hot, hot before background. A demand for a block that is being fetched joins that request, and asks a second
+Demand goes before hot, hot before background. With a block that is demanded comes the stretch around it, where a source gives
+that much; else the block alone. A demand for a block that is being fetched joins that request, and asks a second
 time after `hedge_after_s`, or later where all requests take long: more of them would take longer still. A block
 that comes wrong, or not, is asked for elsewhere; one that all who offer it failed at for good, `tries` times each, is given up.
 
@@ -11,10 +12,9 @@ together from the first moment would share the link, and what the program reads 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-import msgspec
-
+from robust_run.prefetch.rules.demands import Demands
 from robust_run.prefetch.rules.flights import FetchJob, Flights
 from robust_run.prefetch.rules.source_choice import Offers, SourceChoice
 from robust_run.prefetch.rules.source_health import Health, SourcePatience
@@ -33,17 +33,6 @@ _STORE_AGAIN = (
     ": it is damaged there, was replaced, or is not what its block map was made of;"
     " store both again, or start the job anew"
 )
-
-
-class _Demand(msgspec.Struct):
-    """A block that reads wait for."""
-
-    since_s: float
-    limit_s: float
-    reason: str = ""
-    """The latest failure."""
-    refusals: dict[int, int] = {}
-    """How often each source has failed at it for good."""
 
 
 class FetchQueue:
@@ -67,7 +56,7 @@ class FetchQueue:
         self._health, self._limits = health, limits
         self._choice = SourceChoice(offers, health, limits.tries)
         self._most = max(1, limits.run_bytes // block_bytes)
-        self._demands: dict[int, _Demand] = {}
+        self._stretch = max(1, min(limits.stretch_bytes, limits.run_bytes) // block_bytes)
         self._hot: deque[tuple[int, int, int]] = deque()  # start, count, tries
         self._flights = Flights(present, self._most, aligned=limits.aligned)
         self._cursor = 0
@@ -75,7 +64,7 @@ class FetchQueue:
         self._demanded_s = -_NEVER_S
         self._begun = self._came = 0
         self._patience = SourcePatience(limits, has_given=has_given or any(present))
-        self._why = ""
+        self._demands = Demands(self._patience, self._choice)
         self._rate: float | None = None
         self._free_from_s = 0.0
         self._wake_s = 0.0
@@ -90,14 +79,11 @@ class FetchQueue:
     def demand(self, block: int, now_s: float) -> str:
         """Want a block for a read. Return why it cannot be had, if that was found a moment ago."""
         self._demanded_s = now_s
-        refusal = self._patience.refusal(block, now_s)
-        if block not in self._demands and not refusal:
-            self._demands[block] = _Demand(now_s, self._patience.limit_s())
-        return refusal
+        return self._demands.add(block, now_s)
 
     def satisfied(self, block: int) -> None:
         """No read waits for a block any more."""
-        self._demands.pop(block, None)
+        self._demands.satisfied(block)
 
     def prefetch(self, runs: Iterable[BlockRun]) -> int:
         """Want runs, after all others that are wanted. Return how many blocks of them are not there yet."""
@@ -122,6 +108,11 @@ class FetchQueue:
     def is_waited_for(self) -> bool:
         """Whether a read waits for a block."""
         return bool(self._demands)
+
+    @property
+    def missing(self) -> int:
+        """Blocks of the image that are not there."""
+        return self._present.count(0)
 
     @property
     def hot_left(self) -> int:
@@ -158,11 +149,21 @@ class FetchQueue:
                 continue
             if self._is_busy(block, now_s):
                 continue
-            source = self._choose(block, 1, Priority.DEMAND, now_s, demand.refusals, flights)
-            if source is not None:
-                alone = not flights and now_s - demand.since_s < _LONGEST_BUSY_S
-                return FetchJob(block, 1, Priority.DEMAND, source, now_s, alone=alone)
+            alone = not flights and now_s - demand.since_s < _LONGEST_BUSY_S
+            for start, count in self._pieces_for(block, is_first=not flights and not demand.reason):
+                source = self._choose(start, count, Priority.DEMAND, now_s, demand.refusals, flights)
+                if source is not None:
+                    return FetchJob(start, count, Priority.DEMAND, source, now_s, alone=alone)
         return None
+
+    def _pieces_for(self, block: int, *, is_first: bool) -> Iterator[tuple[int, int]]:
+        """What to ask for where a block is demanded, the best first. What failed before is asked for alone."""
+        if is_first and self._stretch > 1:
+            begin = block // self._stretch * self._stretch
+            for start, count in self._flights.pieces(begin, begin + self._stretch, self._stretch):
+                if start <= block < start + count and count > 1:
+                    yield start, count
+        yield block, 1
 
     def _is_late(self, job: FetchJob, now_s: float) -> bool:
         late_s = job.began_s + self._health.late_after_s(job.source)
@@ -237,12 +238,12 @@ class FetchQueue:
         return None
 
     def _is_much_left(self) -> bool:
-        return self._present.count(0) * self._block_bytes > _BESIDE_BYTES
+        return self.missing * self._block_bytes > _BESIDE_BYTES
 
     @property
     def _most_now(self) -> int:
         """How many blocks a request may ask for. Nodes that share blocks ask for whole groups always."""
-        return 1 if self._begun < self._limits.first_small and not self._limits.aligned else self._most
+        return self._stretch if self._begun < self._limits.first_small and not self._limits.aligned else self._most
 
     # what happened
 
@@ -283,20 +284,7 @@ class FetchQueue:
     def _again(
         self, job: FetchJob, blocks: Sequence[int], reason: str, final: bool, now_s: float, is_wrong: bool = False
     ) -> list[tuple[int, str]]:
-        lost = []
-        self._why = reason if blocks else ""
-        for block in blocks:
-            demand = self._demands.get(block)
-            if demand is not None:
-                demand.reason = reason
-                if final:
-                    demand.refusals = {**demand.refusals, job.source: demand.refusals.get(job.source, 0) + 1}
-                    is_out = is_wrong or self._patience.is_out(demand.since_s, now_s)
-                    if is_out and self._choice.is_hopeless(block, demand.refusals):
-                        lost.append((block, reason))
-        for block, _reason in lost:
-            del self._demands[block]
-            self._patience.gave_up(block, reason, now_s, late=False)
+        lost = self._demands.failed(blocks, job.source, reason, now_s, final=final, is_wrong=is_wrong)
         if job.priority != Priority.DEMAND:
             if job.tries + 1 >= _PREFETCH_TRIES:
                 self.given_up += len(blocks)
@@ -306,14 +294,8 @@ class FetchQueue:
 
     def slow(self, now_s: float) -> str:
         """See `SourcePatience.slow`."""
-        return self._patience.slow(self._demands, now_s)
+        return self._demands.slow(now_s)
 
     def late(self, now_s: float) -> list[tuple[int, str]]:
-        """Return and forget the demands that have waited for `read_limit_s`, with the latest reason."""
-        late = {block: each for block, each in self._demands.items() if now_s - each.since_s >= each.limit_s}
-        lost = []
-        for block, each in late.items():
-            del self._demands[block]
-            lost.append((block, each.reason or self._why or f"no source could be asked within {each.limit_s:g} s"))
-            self._patience.gave_up(*lost[-1], now_s, late=True)
-        return lost
+        """See `Demands.late`."""
+        return self._demands.late(now_s)

@@ -9,8 +9,10 @@ import msgspec
 
 from robust_run.prefetch.peers.types import PeerCounts
 
-#: What is fetched, verified and kept at once. 1 MiB: fewest requests for few bytes too many (256 KiB: 3x the requests).
+#: What is verified and kept at once is at most so much; smaller in small images, see `blockmap.block_bytes_for`.
 BLOCK_BYTES = 1 << 20
+#: What is fetched at once, for a read and of a hot list: fewest requests for few bytes too many (256 KiB: 3x the requests).
+STRETCH_BYTES = 1 << 20
 #: What a touch is recorded in: the kernel's read-ahead. Finer than a block, so that a list survives another block size.
 QUANTUM_BYTES = 128 << 10
 
@@ -123,8 +125,10 @@ class FetchLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     first_width: int = 16
     """How many requests prefetching begins with; each that came allows one more, up to `width`."""
     first_small: int = 32
-    """How many of its first requests are for one block: with all of `width` at once the link is shared by so many that what
+    """How many of its first requests are for one stretch: with all of `width` at once the link is shared by so many that what
     is needed first comes late (50 ms, 25 MB/s each, 200 MB/s together: 0.17 s instead of 0.36 s of waiting in a start)."""
+    stretch_bytes: int = STRETCH_BYTES
+    """What is fetched for a read: the blocks around it up to multiples of this, where they are missing too."""
     aligned: bool = False
     """Whether requests end where multiples of `run_bytes` do: nodes that share blocks must ask for the same ones."""
     read_limit_s: float = 60.0

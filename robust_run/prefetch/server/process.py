@@ -132,7 +132,7 @@ class BlockServer:
         turn_table.take_turns(lambda table: self._fetcher.take_turn(table, what), turns)
         if self._together is not None:
             # What it imports takes a while, and this node's own reads go first; peers that ask meanwhile wait a moment.
-            threading.Thread(target=self._together.start, args=(self._cache, self._fetcher.read), daemon=True).start()
+            threading.Thread(target=self._together.start, args=(self._cache, self._fetcher), daemon=True).start()
         threading.Thread(target=self._wait_for_keeper, daemon=True).start()
         threading.Thread(target=self._wait_for_unmount, daemon=True).start()
         self._leave.wait()

@@ -11,6 +11,7 @@ from robust_run.clock import Clock
 from robust_run.errors import PlatformError
 from robust_run.launcher.agent.places.own_package import library, moved
 from robust_run.launcher.agent.places.place import Hears, HeldPlace
+from robust_run.launcher.agent.places.start_recording import RecordedPart
 from robust_run.launcher.agent.thread_messages import write_report
 from robust_run.launcher.model.job import JobSpec
 from robust_run.launcher.model.job_parts import ImageUse
@@ -31,6 +32,8 @@ class MadeImage:
 
     inside: Inside
     prepared: Prepared
+    laid: Prepared | None = None
+    """The same for the set-up that is laid over it, where that comes as it is read."""
 
     @property
     def reason(self) -> str:
@@ -121,8 +124,26 @@ class ImagePlace(HeldPlace[MadeImage]):
         if start is not None:
             write_report(path, start, self._say)
         elif self._brought is not None:
-            from robust_run.launcher.agent.places.setup_place import keep, report_of
+            from robust_run.launcher.agent.places.setup_place import keep
 
-            beside = os.path.join(os.path.dirname(os.path.dirname(path)), "setup", os.path.basename(path))
-            write_report(beside, report_of(self._brought, self._made.inside.ready.chosen), self._say)
-            keep(beside, self._brought, self._say)
+            self._report_setup(None)
+            keep(self._beside(path), self._brought, self._say)
+
+    @staticmethod
+    def _beside(path: str) -> str:
+        return os.path.join(os.path.dirname(os.path.dirname(path)), "setup", os.path.basename(path))
+
+    def _report_setup(self, start: ImageStart | None) -> None:
+        """Write how the set-up's start was; `start`: what was read of it, once that is over."""
+        from robust_run.launcher.agent.places.setup_place import report_of
+
+        if self._brought is not None and self._start_file:
+            made = report_of(self._brought, self._made.inside.ready.chosen, start)
+            write_report(self._beside(self._start_file), made, self._say)
+
+    def _recorded(self, made: MadeImage) -> list[RecordedPart]:
+        """See `HeldPlace`."""
+        parts, laid = super()._recorded(made), made.inside.laid
+        if made.laid is not None and laid is not None:
+            parts.append(RecordedPart("set-up", laid, made.laid, self._report_setup))
+        return parts

@@ -191,9 +191,9 @@ class ImageSetupOpening(SetupOpening):
         cache = own_folder(os.path.join(self._use.cache, "snapshots"))
         (root,) = manifest.roots
         layers = (*(("r0",) if root.changed else ()), *(("w0",) if root.removed else ()))
-        made = self._lazily(store, manifest, cache, layers, hears)
-        if made is not None:
-            return MadeImage(made, self._prepared)
+        lazily_made = self._lazily(store, manifest, cache, layers, hears)
+        if lazily_made is not None:
+            return lazily_made
         path = fetch.fetch(store, manifest, cache)
         laid = inside.Laid(path=path, layers=layers) if layers else None
         plan = msgspec.structs.replace(self._inside_plan(), laid=laid)
@@ -208,11 +208,12 @@ class ImageSetupOpening(SetupOpening):
 
     def _lazily(
         self, store: Store, manifest: SnapshotManifest, cache: str, layers: tuple[str, ...], hears: Hears
-    ) -> inside.Inside | None:
+    ) -> MadeImage | None:
         """Mount what the set-up changed before it is here; nodes of a job share its blocks. None: it is brought as a whole."""
         cached = fetch.is_sealed(fetch.cached_path(cache, manifest))
         if not layers or lazy.why_not(manifest, remote=is_remote_here(store.url), cached=cached):
             return None
+        assert self._prepared is not None
         try:
             prepared = lazy.prepare(
                 store, manifest, self._use.cache, self._launch(), os.uname().machine,
@@ -228,7 +229,8 @@ class ImageSetupOpening(SetupOpening):
             )  # fmt: skip
             laid = inside.Laid(path="", layers=layers, blocks=blocks)
             plan = msgspec.structs.replace(self._inside_plan(), laid=laid)
-            return inside.start(plan, on_problem=hears.trouble, on_note=hears.note, begun=self._holder())
+            made = inside.start(plan, on_problem=hears.trouble, on_note=hears.note, begun=self._holder())
+            return MadeImage(made, self._prepared, prepared)
         except PlatformError as error:
             hears.note(f"the snapshot is brought as a whole: {error}")
             return None

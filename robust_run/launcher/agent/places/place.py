@@ -18,7 +18,7 @@ from robust_run.clock import Clock
 from robust_run.errors import PlatformError, RobustRunError
 from robust_run.health.types import Finding
 from robust_run.launcher.agent.places.opening import Opening
-from robust_run.launcher.agent.places.start_recording import StartRecording
+from robust_run.launcher.agent.places.start_recording import RecordedPart, StartRecording
 from robust_run.launcher.agent.places.troubles import PlaceTroubles
 from robust_run.launcher.agent.thread_messages import ThreadMessages
 from robust_run.launcher.agent.workers.process_tree import children
@@ -128,10 +128,11 @@ class HeldPlace(ABC, Generic[MadeT]):
         self._start = start
         self._cwd = os.getcwd()
         self._troubles = PlaceTroubles(name, clock)
-        self._recording = StartRecording(spec, self.where, clock, self._say, self._report_start)
+        self._recording = StartRecording(spec, self.where, clock, self._say)
         self._lock = threading.Lock()
         self._is_stopping = False
         self._anew: threading.Thread | None = None
+        self._anew_since_s = 0.0
         self._start_file = ""
         self._made: MadeT = start(Hears(self.trouble, self.note))
 
@@ -189,8 +190,18 @@ class HeldPlace(ABC, Generic[MadeT]):
 
     # --- starting workers
 
+    def is_ready(self) -> bool:
+        """Whether an attempt may begin, or be told why it cannot. False: it is being made anew, ask again soon.
+
+        The agent's heartbeats go on meanwhile.
+        """
+        if self._made.reason and self._anew is None:
+            self._begin_anew(self._made)
+        is_late = self._clock.monotonic_s() >= self._anew_since_s + ANEW_S
+        return self._anew is None or not self._anew.is_alive() or is_late
+
     def begin(self, group_rank: int, store: str, start_file: str) -> bool:
-        """An attempt is about to start here. Return whether the place is another one than before, which was lost.
+        """An attempt is about to start here, see `is_ready`. Return whether the place is another one than before, which was lost.
 
         `store`: the address of the attempt's store, the same on all nodes. `start_file`: where it is written how the start was.
         Raises PlatformError where none is made anew yet.
@@ -203,7 +214,6 @@ class HeldPlace(ABC, Generic[MadeT]):
             self._begin_anew(self._made)
         anew = self._anew
         if anew is not None:
-            anew.join(ANEW_S if self._spec.many is None else 0.0)
             if anew.is_alive():
                 raise PlatformError(f"{self.name}: it was lost and is still being mounted again")
             self._anew = None
@@ -230,9 +240,15 @@ class HeldPlace(ABC, Generic[MadeT]):
         return self._recording.look(stepped=stepped, running=running) if self._made.prepared is not None else None
 
     def _conclude(self, ended: Ended | None) -> None:
-        made = self._made
-        if ended is not None and made.prepared is not None and made.inside is not None:
-            self._recording.conclude(made.inside, made.prepared, ended)
+        if ended is not None:
+            self._recording.conclude(self._recorded(self._made), ended)
+
+    def _recorded(self, made: MadeT) -> list[RecordedPart]:
+        """Return what of a place is recorded."""
+        if made.prepared is None or made.inside is None:
+            return []
+        what = "set-up" if self.kind == "setup" else "image"
+        return [RecordedPart(what, made.inside, made.prepared, self._report_start)]
 
     def _report_start(self, start: ImageStart) -> None:
         if self._start_file:
@@ -256,6 +272,7 @@ class HeldPlace(ABC, Generic[MadeT]):
         self._say(f"{self.name}: {sentence}")
 
     def _begin_anew(self, lost: MadeT) -> None:
+        self._anew_since_s = self._clock.monotonic_s()
         self._anew = threading.Thread(target=self._make_anew, args=(lost,), daemon=True)
         self._anew.start()
 

@@ -107,8 +107,7 @@ class SetupPlace(HeldPlace[RestoredEnvironment]):
 
     def report(self, path: str, start: ImageStart | None) -> None:
         """See `HeldPlace`. The first time, also what the installers wrote, and the snapshot for those who come later."""
-        made = report_of(self._brought, self._made.choice.sentence())
-        write_report(path, msgspec.structs.replace(made, start=msgspec.Raw(msgspec.json.encode(start))), self._say)
+        write_report(path, report_of(self._brought, self._made.choice.sentence(), start), self._say)
         if start is None:
             keep(path, self._brought, self._say)
 
@@ -127,8 +126,8 @@ def words_of(brought: SetupBrought) -> str:
     return f"{packages}, {how} in {found.took_s:.1f} s, restored in {brought.restored_s:.2f} s"
 
 
-def report_of(brought: SetupBrought, restored: str) -> SetupReport:
-    """Return what is written of a start. `restored`: in which way, for people."""
+def report_of(brought: SetupBrought, restored: str, start: ImageStart | None) -> SetupReport:
+    """Return what is written of a start. `restored`: in which way, for people; `start`: what was read of it; None: not known."""
     made = SetupReport(
         key=brought.plan.key.digest,
         commands=tuple(map(blanked, brought.plan.setup.commands)),
@@ -136,6 +135,7 @@ def report_of(brought: SetupBrought, restored: str) -> SetupReport:
         was_built=brought.was_built,
         found_s=round(brought.found_s, 3),
         restored_s=round(brought.restored_s, 3),
+        start=msgspec.Raw(msgspec.json.encode(start)),
     )
     found = brought.manifest
     if found is None:

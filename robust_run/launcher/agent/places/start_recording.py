@@ -6,18 +6,29 @@ The agent's loop is never held up: what asks a block server runs in a thread.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from robust_run.clock import Clock
 from robust_run.errors import RobustRunError
 from robust_run.launcher.model.job import JobSpec
 
 if TYPE_CHECKING:
-    from robust_run.prefetch.inside import Inside
+    from robust_run.prefetch.inside.asking import AskedServer
     from robust_run.prefetch.launch import Prepared
     from robust_run.prefetch.record import Ended
     from robust_run.prefetch.window import ImageStart, RecordingWindow
+
+
+class RecordedPart(NamedTuple):
+    """Something of a place that a block server shows: its image, or the set-up that is laid over that."""
+
+    what: str
+    """What people call it."""
+    served: AskedServer
+    prepared: Prepared
+    report: Callable[[ImageStart], None]
+    """Is given what was read, once that is over."""
 
 
 class StartRecording:
@@ -29,13 +40,12 @@ class StartRecording:
         where: str,
         clock: Clock,
         say: Callable[[str], None],
-        report: Callable[[ImageStart], None],
     ) -> None:
-        """`where`: for messages. `report` is given what was read, once that is over."""
+        """`where`: for messages."""
         self.concluding: threading.Thread | None = None
         """What asks the block server."""
         self._spec, self._where, self._clock = spec, where, clock
-        self._say, self._report = say, report
+        self._say = say
         self._group_rank = 0
         self._first_store = ""
         self._window: RecordingWindow | None = None
@@ -53,23 +63,29 @@ class StartRecording:
         self._window = self._window or RecordingWindow(now_s, self._spec.record_window_s)
         return self._window.look(now_s, stepped=stepped, running=running)
 
-    def conclude(self, served: Inside, prepared: Prepared, ended: Ended) -> None:
+    def conclude(self, parts: Iterable[RecordedPart], ended: Ended) -> None:
         """Keep what was read, in a thread."""
-        if served.ready.control_path:
-            self.concluding = threading.Thread(target=self._conclude_now, args=(served, prepared, ended), daemon=True)
+        served = [part for part in parts if part.served.control_path]
+        if served:
+            self.concluding = threading.Thread(target=self._conclude_all, args=(served, ended), daemon=True)
             self.concluding.start()
 
-    def _conclude_now(self, served: Inside, prepared: Prepared, ended: Ended) -> None:
+    def _conclude_all(self, parts: Sequence[RecordedPart], ended: Ended) -> None:
+        for part in parts:
+            self._conclude_now(part, ended)
+
+    def _conclude_now(self, part: RecordedPart, ended: Ended) -> None:
         from robust_run.prefetch import window
         from robust_run.prefetch.record import keep, launch_id
 
+        prepared = part.prepared
         try:
-            recording, start = window.close(served, prepared, ended)
-            self._say(window.sentence(start))
+            recording, start = window.close(part.served, prepared, ended)
+            self._say(window.sentence(start, part.what))
             if prepared.plan.record:
                 # Each node keeps what it read; together they count as one launch.
                 launch = launch_id(self._spec.run_id, self._first_store) if self._spec.many is not None else ""
                 keep(prepared.store, prepared.key, [recording], launch, self._group_rank)
-            self._report(start)
+            part.report(start)
         except RobustRunError as error:
-            self._say(f"what the start read of {self._where} is not kept: {error}")
+            self._say(f"what the start read of {self._where} ({part.what}) is not kept: {error}")

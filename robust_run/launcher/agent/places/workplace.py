@@ -95,6 +95,11 @@ class Workplace:
 
     # --- starting workers
 
+    def is_ready(self) -> bool:
+        """Whether an attempt may begin. False: something is being made anew, ask again soon; never waits itself."""
+        are_ready = [each.is_ready() for each in (self.place, self.mount) if each is not None]
+        return all(are_ready)
+
     def begin(self, group_rank: int, store: str, run_directory: RunDirectory, told: Mapping[str, str]) -> bool:
         """An attempt is about to start. Return whether all that ran in the place before is lost. Raises PlatformError.
 
