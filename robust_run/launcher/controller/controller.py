@@ -184,14 +184,17 @@ class Controller:
 
     def _see_of_start(self, node: str, seen: Starts | CheckpointsSeen | NcclWindow) -> None:
         from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
+
+        if isinstance(seen, CheckpointsSeen):  # the one that comes before the first worker is started
+            if self._survey is not None:  # else the controller before this one asked
+                self._survey.take(node, seen)
+            return
         from robust_run.launcher.model.nccl_windows import NcclWindow
 
         if isinstance(seen, NcclWindow):
             self.parts.nccl_slowness.take(node, seen)
-        elif not isinstance(seen, CheckpointsSeen):
+        else:
             self.parts.starts.take(node, seen.start)
-        elif self._survey is not None:  # else the controller before this one asked
-            self._survey.take(node, seen)
 
     def see_usage(self, node: str, usage: Sequence[float]) -> None:
         """Take in what a node did in the last second."""
