@@ -70,7 +70,7 @@ class ControllerParts:
         return NcclSlowness(
             state=self._state,
             clock=self._clock,
-            ask=lambda: self._collector.ask(lambda _: None, samples=0),
+            ask=lambda: self.collector.ask(lambda _: None, samples=0),
             tell=self._tell,
             say=self._book.say,
         )

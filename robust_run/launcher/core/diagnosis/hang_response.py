@@ -131,7 +131,10 @@ def _wanted(
     asked = policy.on_slow if verdict.kind == "slow" else policy.on_hang
     state.act_at_s = state.act_at_s if verdict.kind == "slow" else None
     if verdict.rule.startswith(ONLY_TOLD):
-        return "report", "what NCCL's counters say of slowness is told, and acted on by people: robust check, robust evict"
+        return (
+            "report",
+            "what NCCL's counters say of slowness is told, and acted on by people: robust check, robust evict",
+        )
     if asked == "report":
         return "report", "--on-slow report" if verdict.kind == "slow" else "--on-hang report"
     if state.ended_well and not _is_unfinished(verdict):
