@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import hosts
 import pytest
 import warm_ground
+from clusters import start_all, write
 from jobs import run, script
 
 
@@ -29,3 +31,21 @@ def test_what_a_developer_keeps_warm_is_not_used() -> None:
     folder = os.environ.get("ROBUST_WARM_FOLDER")
     assert (folder is not None) == warm_ground.WANTED
     assert folder is None or Path(folder).name.startswith("rw-")
+
+
+def test_a_warm_process_of_a_host_is_there_alone_and_dies_with_it(tmp_path: Path) -> None:
+    hosts.need_hosts()
+    if not warm_ground.WANTED:
+        pytest.skip("TEST_WARM=off")
+    seen = "import sys; print(sorted({'torch', 'host_warmth'} & set(sys.modules)), *sys.path)"
+    with hosts.Cluster(1, tmp_path) as (host,):
+        for expected in ("['torch']", "['torch']"):
+            job = start_all([host], write(tmp_path, seen), tmp_path=tmp_path, options=["--nnodes", "1"])
+            assert job.finish() == {host.name: 0}, job.said()
+            assert expected in job.launchers[0].process.out
+            assert str(Path(__file__).parent) not in job.launchers[0].process.out.split()
+            assert "started from the warm process" in job.said()
+            job.assert_nothing_left()
+            assert len(host.pids()) == 1, "the warm process, for the next job"
+            host.reboot()
+            assert host.pids() == []

@@ -32,6 +32,13 @@ FILES = frozenset(
     """.split()
 )
 """Below tests/."""
+HOST_FILES = frozenset(
+    """
+    launcher/many/test_memory_copies.py
+    test_warm_ground.py
+    """.split()
+)
+"""Those whose jobs run on simulated hosts: each host has a warm process, forked from one for all (see `host_warmth`)."""
 PRELOAD = "torch,torch.distributed,torch._dynamo"
 """What jobs ask for, and what torch's own optimizers import in each rank that makes one, which takes as long as torch did."""
 START_S = 170.0
@@ -58,7 +65,7 @@ def warm_folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def fits(test: pytest.Item) -> bool:
+def fits(test: pytest.Item, files: frozenset[str] = FILES) -> bool:
     """Whether jobs of this test are to start from a warm process."""
     place = Path(test.path).relative_to(Path(__file__).parent).as_posix()
-    return WANTED and place in FILES and test.get_closest_marker("guarantee") is None
+    return WANTED and place in files and test.get_closest_marker("guarantee") is None
