@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import sys
 import textwrap
@@ -113,22 +112,13 @@ class Launcher:
 
     def agent_pid(self) -> int:
         """Return the pid of the agent below it, as the harness sees it."""
-        return int(wait_for(self._agent_pids, f"the agent on {self.host.name}", PATIENCE_S)[0])
-
-    def _agent_pids(self) -> list[int]:
-        """The agent is below the guard, or below the host's warm process, which says so."""
-        if found := children(self.guard_pid()):
-            return found
-        log = self.host.warm_log
-        guard = ground.innermost_pid(self.guard_pid())
-        said = re.findall(rf"agent (\d+) for process {guard}$", log.read_text() if log else "", re.MULTILINE)
-        return [pid for each in said if (pid := outside(self.host, int(each)))]
+        return int(wait_for(lambda: children(self.guard_pid()), f"the agent on {self.host.name}", PATIENCE_S)[0])
 
     def controller_pids(self) -> list[int]:
         """Return the living controller process of this node, as the harness sees it; none where there is none."""
         return [
             pid
-            for agent in self._agent_pids()
+            for agent in children(self.guard_pid())
             for pid in children(agent)
             if "robust_run.launcher.start.controller_process" in _command(pid)
         ]
@@ -175,8 +165,7 @@ class ClusterJob:
     def join(self, host: Host, *options: str, env: Mapping[str, str] | None = None) -> Launcher:
         """Start a launcher on a host, with more options than the others if need be."""
         argv = [self.python, "-m", "robust_run", *options, *self.argv]
-        ours = {**self.env, **(env or {})}
-        process = host.start(argv, env={**ours, **host.keep_warm(ours)}, name="robust-run")
+        process = host.launch(argv, {**self.env, **(env or {})})
         self.launchers.append(Launcher(host, process))
         return self.launchers[-1]
 

@@ -1,9 +1,10 @@
-"""Warm processes of simulated hosts (see hosts.py), forked from one that has imported torch outside of them.
+"""Launchers on simulated hosts (see hosts.py) that are forked from one process which has imported torch, outside of all hosts.
 
-`robust warm start` on each host of each test would import torch there, once a host. So one process for each process of tests
-imports it, stops before its program as any warm process does, and for each host forks a child into the host's namespaces and
-cgroup, which is then what `robust warm start` leaves behind: the same code from where it begins to listen. Jobs find it in the
-host's own folder, and it dies with the host.
+A launcher that is started from nothing imports torch in each rank and in its own warm process, 1.5 s of CPU each time, and a job
+of three nodes has five of those. Here one process for each process of tests imports it, stops before its program as any warm
+process does, and forks a launcher into a host's namespaces and cgroup when it is asked to. The launcher is the product's from its
+command line on: guard, agent and all others have the parents they always have. Only the agent's own warm process and that of its
+store are forks, as they are in a job that a per-user warm process has taken (`robust_run.launcher.start.warm.handover`).
 """
 
 from __future__ import annotations
@@ -14,28 +15,31 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from robust_run.launcher.agent.warm.warm_handoff import WarmHandoff
 
 TESTS = str(Path(__file__).parent)
 WANTED = "TEST_WARM_HOSTS"
-"""In the environment while jobs on hosts are to start from warm processes."""
+"""In the environment while launchers on hosts are to be forked."""
 PRELOAD = ("torch", "torch.distributed", "torch._dynamo")
 START_S = 170.0
-PATIENT_S = "30"
-"""So long a job waits for it: busy machines are none of a test's business."""
-FOLDER = "/run/user/robust-run"
 NAMESPACES = ("net", "uts", "ipc", "mnt", "pid")
 LARGEST_BYTES = 1 << 20
+ANY_PID = 1
+"""What stands for the pid of the per-user warm process, which there is none of."""
 
 
-class Elsewhere:
+class Zygote:
     """The process outside of all hosts, as the harness holds it."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         from robust_run.launcher.agent.warm.start_up import start_environment
 
-        self.env = dict(env)
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._ours.settimeout(START_S)
         env = {**env, **start_environment(env, "host_warmth:serve", (str(theirs.fileno()),))}
@@ -54,33 +58,11 @@ class Elsewhere:
         said = self._ours.recv(LARGEST_BYTES)
         assert b'"preloaded"' in said, f"nothing can be forked for hosts: {said!r}"
 
-    def begin_on(self, init_pid: int, cgroup: Path | None, log: Path) -> None:
-        """Have a warm process on the host with this process 1, and wait until it takes jobs. AssertionError if it does not."""
-        import msgspec
-
-        from robust_run.launcher.agent.warm.messages import packet_socketpair
-        from robust_run.launcher.start.warm import key, origins
-        from robust_run.launcher.start.warm.lease import WarmConfig
-
-        fingerprint = origins.fingerprint(self.env, PRELOAD, "/", omp_threads_defaulted=False)
-        config = WarmConfig(
-            folder=FOLDER,
-            name=key.name_of(fingerprint),
-            fingerprint=fingerprint,
-            idle_limit_s=None,
-            ends_with_parent=False,
-        )
-        ours, theirs = packet_socketpair()
-        with ours, theirs, log.open("ab") as out:
-            ours.settimeout(START_S)
-            ours.send(msgspec.json.encode(config))
-            place = {"init_pid": init_pid, "cgroup": str(cgroup or "")}
-            socket.send_fds(self._ours, [json.dumps(place).encode()], [theirs.fileno(), out.fileno()])
-            theirs.close()
-            said = b""
-            while b'"listening"' not in said:
-                said = ours.recv(LARGEST_BYTES)
-                assert said and b'"refused"' not in said, f"no warm process on a host: {said!r} {log.read_text()}"
+    def fork(self, request: Mapping[str, object], descriptors: Sequence[int]) -> tuple[int, int]:
+        """Fork a launcher; return its pid as the harness and as its host sees it. It waits for a byte on the last descriptor."""
+        socket.send_fds(self._ours, [json.dumps(request).encode()], descriptors)
+        outer, _, inner = self._ours.recv(64).partition(b" ")
+        return int(outer), int(inner)
 
     def close(self) -> None:
         """End it. What it forked lives as long as the hosts."""
@@ -89,24 +71,29 @@ class Elsewhere:
         self._process.wait()
 
 
-_by_environment: dict[tuple[tuple[str, str], ...], Elsewhere] = {}
+_by_environment: dict[tuple[tuple[str, str], ...], Zygote] = {}
 
 
-def begin_on(env: Mapping[str, str], init_pid: int, cgroup: Path | None, log: Path) -> None:
-    """Have a warm process on a host for jobs with this environment. See `Elsewhere.begin_on`."""
+def is_wanted(env: Mapping[str, str]) -> bool:
+    """Whether a launcher with these variables on top of ours is to be forked: not where PYTHONPATH is its own."""
+    return bool(os.environ.get(WANTED)) and "PYTHONPATH" not in env
+
+
+def zygote_for(env: Mapping[str, str]) -> Zygote:
+    """Return the process to fork a launcher with this whole environment from: all that torch's import reads is the same."""
     from robust_run.launcher.start.warm.key import variables_read_at_import
 
     variables = tuple(sorted(variables_read_at_import(env, omp_threads_defaulted=False).items()))
     if variables not in _by_environment:
-        _by_environment[variables] = Elsewhere(env)
-    _by_environment[variables].begin_on(init_pid, cgroup, log)
+        _by_environment[variables] = Zygote(env)
+    return _by_environment[variables]
 
 
 # --- in that process
 
 
 def serve(descriptor: str) -> None:
-    """Import, then fork a warm process for each host that is named. Returns in workers only. Called at the start of Python."""
+    """Import, then fork a launcher for each request. Returns in workers only. Called at the start of Python."""
     import importlib
 
     sys.path.remove(TESTS)
@@ -115,36 +102,22 @@ def serve(descriptor: str) -> None:
     from robust_run.launcher.agent.warm.process import WarmProcess
     from robust_run.launcher.start.warm import daemon
 
-    for name in daemon.OF_AGENTS:
+    for name in (*daemon.OF_AGENTS, "robust_run.cli", "robust_run.launcher.start.many.main"):
         importlib.import_module(name)
     control = socket.socket(fileno=int(descriptor))
     os.set_inheritable(control.fileno(), False)
     WarmProcess(control, 0).preload(PRELOAD)
     while True:
-        request, descriptors, _, _ = socket.recv_fds(control, LARGEST_BYTES, 2)
+        request, descriptors, _, _ = socket.recv_fds(control, LARGEST_BYTES, 8)
         if not request:
             os._exit(0)
         between = os.fork()
         if between == 0:
-            control.close()
-            _enter(**json.loads(request))
-            if (
-                os.fork()
-            ):  # the next child is the first that is of the host's processes; its orphan is adopted by process 1
-                os._exit(0)
-            if os.fork():
-                os._exit(0)
             break
         for each in descriptors:
             os.close(each)
         os.waitpid(between, 0)
-    os.setsid()
-    os.makedirs(FOLDER, 0o700, exist_ok=True)
-    told_by, log = descriptors
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.close(log)
-    daemon.main(str(told_by))
+    _be_launcher(control, descriptors, **json.loads(request))
 
 
 def _enter(init_pid: int, cgroup: str) -> None:
@@ -158,3 +131,140 @@ def _enter(init_pid: int, cgroup: str) -> None:
         if libc.setns(descriptor, 0):
             raise OSError(ctypes.get_errno(), "setns")
         os.close(descriptor)
+
+
+def _be_launcher(
+    control: socket.socket,
+    descriptors: list[int],
+    argv: list[str],
+    env: dict[str, str],
+    cwd: str,
+    init_pid: int,
+    cgroup: str,
+) -> None:
+    """Be `robust-run` on a host, and end. Returns only in a process that has become one of its workers."""
+    import random
+    import signal
+
+    from robust_run.cli import main
+    from robust_run.launcher.agent.warm import command_line
+    from robust_run.launcher.agent.warm.process import WarmProcess
+    from robust_run.launcher.start import guard
+    from robust_run.launcher.start.warm import handover
+
+    outer_proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
+    _enter(init_pid, cgroup)
+    # The next child is the first that is one of the host's processes; its orphan is adopted by the host's process 1.
+    if first := os.fork():
+        os.waitpid(first, 0)
+        os._exit(0)
+    if os.fork():
+        os._exit(0)
+    *streams, gate = descriptors
+    control.send(b"%s %d" % (os.readlink(b"self", dir_fd=outer_proc), os.getpid()))
+    control.close()
+    os.close(outer_proc)
+    if not os.read(gate, 1):
+        os._exit(0)
+    os.close(gate)
+    os.setsid()
+    for number, descriptor in enumerate(streams):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    for each in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(each, signal.default_int_handler if each == signal.SIGINT else signal.SIG_DFL)
+    os.chdir(cwd)
+    after_imports = dict(os.environ)
+    os.environ.clear()
+    os.environ.update(env)
+    command_line.show(argv, env)
+    sys.argv, sys.orig_argv = ["robust-run", *argv[3:]], argv
+    random.seed()
+    guard._fork = _forks_agent
+    try:
+        main()
+    except _Aside as aside:
+        aside.get_ready()
+        handover._start_again(after_imports, env)
+        WarmProcess(aside.control, aside.agent_pid).obey()
+
+
+class _Aside(BaseException):  # noqa: N818 - no error
+    """Brings the agent's warm process out of the launcher's code, to where a worker's program can begin."""
+
+    def __init__(self, control: socket.socket, agent_pid: int, is_out: int) -> None:
+        self.control = control
+        self.agent_pid = agent_pid
+        self._is_out = is_out
+
+    def get_ready(self) -> None:
+        """Have no descriptor but the standard streams and the control, and let the agent go on."""
+        _keep_open(self.control.fileno(), self._is_out)
+        os.close(self._is_out)
+
+
+def _keep_open(*descriptors: int) -> None:
+    """Close all others; the standard streams lead nowhere."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and int(name) not in descriptors:
+            with suppress(OSError):  # the listing's own
+                os.close(int(name))
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in (0, 1, 2):
+        os.dup2(nothing, number)
+    os.close(nothing)
+
+
+def _forks_agent(agent: Callable[[int], int], lifeline: int, forward: int) -> int:
+    """What the guard forks its agent with: one that has two helpers that it need not start."""
+    from robust_run.launcher.start import guard
+
+    pid = os.fork()
+    if pid == 0:
+        os.close(forward)
+        os.setpgid(0, 0)
+        _be_agent(agent, lifeline, guard._exit_with)
+    return pid
+
+
+def _be_agent(
+    agent: Callable[[int], int], lifeline: int, exit_with: Callable[[Callable[[int], int], int], None]
+) -> NoReturn:
+    import functools
+
+    from robust_run.launcher.start.many import main
+
+    given = _helpers(os.getpid())
+    main.Node = functools.partial(main.Node, given=given)  # type: ignore[assignment, misc]
+    exit_with(agent, lifeline)
+    raise AssertionError("an agent went on after its end")
+
+
+def _helpers(agent_pid: int) -> WarmHandoff:
+    """Fork them, as `handover` does. Raises `_Aside` in the warm process, and comes back once that is out of the way."""
+    from robust_run.launcher.agent.warm.messages import packet_socketpair
+    from robust_run.launcher.agent.warm.warm_handoff import WarmHandoff
+    from robust_run.launcher.agent.workers import store_process
+    from robust_run.launcher.agent.workers.helper_signals import leave_the_end_to_the_agent
+    from robust_run.launcher.agent.workers.process_tree import become_subreaper
+    from robust_run.launcher.start.warm import handover
+
+    become_subreaper()
+    store_ours, store_theirs = socket.socketpair()
+    warm_ours, warm_theirs = packet_socketpair()
+    store_pid = handover._fork(agent_pid, leave_the_end_to_the_agent)
+    if store_pid == 0:
+        _keep_open(store_theirs.fileno())
+        store_process.serve(store_theirs)
+        os._exit(0)
+    is_out, not_yet = os.pipe()
+    warm_pid = handover._fork(agent_pid, leave_the_end_to_the_agent)
+    if warm_pid == 0:
+        raise _Aside(warm_theirs, agent_pid, not_yet)
+    for sock in (store_theirs, warm_theirs):
+        sock.close()
+    os.close(not_yet)
+    os.read(is_out, 1)
+    os.close(is_out)
+    store_ours.setblocking(False)
+    return WarmHandoff(ANY_PID, PRELOAD, warm_pid, warm_ours, store_pid, store_ours)

@@ -57,8 +57,6 @@ class Host:
         self.mac = f"02:77:00:00:00:{10 + index:02x}"
         self.port = f"v{index}"
         self.cgroup = ground.make_cgroup(cluster.mark, self.name)
-        self.warm_log: Path | None = None
-        """What its warm process says, where it has one."""
         self._cluster = cluster
         self._plugged = True
         self._stopped: list[int] = []
@@ -89,6 +87,26 @@ class Host:
         self._cluster.processes.append(process)
         return process
 
+    def launch(self, argv: Sequence[str], env: Mapping[str, str]) -> HostProcess:
+        """Start a launcher, `[python, "-m", "robust_run", ...]`; or fork one, where the test wants that (see host_warmth.py)."""
+        if not host_warmth.is_wanted(env) or self.skew != "none" or argv[0] != sys.executable:
+            return self.start(argv, env=env, name="robust-run")
+        assert self._init and not self.frozen, f"{self.name} is off or frozen: it can start nothing"
+        stem = f"{next(self._cluster.numbers):03d}-robust-run"
+        whole = {**os.environ, **self.environment(), "OMP_NUM_THREADS": "1", **env}
+        del whole[host_warmth.WANTED]
+        process = self._init.fork(
+            host_warmth.zygote_for(whole),
+            argv,
+            env=whole,
+            cwd=self._cluster.shared,
+            cgroup=self.cgroup,
+            out_path=self.folder / f"{stem}.out",
+            err_path=self.folder / f"{stem}.err",
+        )
+        self._cluster.processes.append(process)
+        return process
+
     def run(
         self, argv: Sequence[str], *, check: bool = True, timeout_s: float = CALL_S, **more: Any
     ) -> subprocess.CompletedProcess[str]:
@@ -108,20 +126,6 @@ class Host:
         env = {"TEST_JOB": run_id, **more.pop("env", {})}
         process: Any = self.start(argv, env=env, name="robust-run", **more)
         return Job(process, log_dir, run_id)
-
-    def keep_warm(self, env: Mapping[str, str]) -> dict[str, str]:
-        """Have a warm process here, unless there is one, for jobs with this environment; return what makes them use it.
-
-        Nothing where they start from nothing: clocks of its own are read at the import.
-        """
-        assert self._init, f"{self.name} is off"
-        whole = {**os.environ, **self.environment(), **env, "OMP_NUM_THREADS": "1"}
-        if not os.environ.get(host_warmth.WANTED) or self.skew != "none" or "PYTHONPATH" in env:
-            return {}
-        if self.warm_log is None:
-            self.warm_log = self.folder / f"warm-{next(self._cluster.numbers):03d}.log"
-            host_warmth.begin_on(whole, self._init.pid, self.cgroup, self.warm_log)
-        return {"OMP_NUM_THREADS": "1", "ROBUST_WARM_DAEMON": host_warmth.PATIENT_S}
 
     def environment(self) -> dict[str, str]:
         """Return the variables that differ on this host from the harness's."""
@@ -198,7 +202,7 @@ class Host:
         # Connections that still had something to say live on without a process: they must never be heard again.
         self._cluster.ip(f"link delete {self.port}", ignore="device")  # it may go with the network of the host
         self._init.close()
-        self._init = self._life = self.warm_log = None
+        self._init = self._life = None
         self._stopped = []
         self.thaw()
 

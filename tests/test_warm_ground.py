@@ -33,19 +33,17 @@ def test_what_a_developer_keeps_warm_is_not_used() -> None:
     assert folder is None or Path(folder).name.startswith("rw-")
 
 
-def test_a_warm_process_of_a_host_is_there_alone_and_dies_with_it(tmp_path: Path) -> None:
+def test_launchers_that_are_forked_on_hosts_have_what_they_would_have_started(tmp_path: Path) -> None:
     hosts.need_hosts()
     if not warm_ground.WANTED:
         pytest.skip("TEST_WARM=off")
-    seen = "import sys; print(sorted({'torch', 'host_warmth'} & set(sys.modules)), *sys.path)"
-    with hosts.Cluster(1, tmp_path) as (host,):
-        for expected in ("['torch']", "['torch']"):
-            job = start_all([host], write(tmp_path, seen), tmp_path=tmp_path, options=["--nnodes", "1"])
-            assert job.finish() == {host.name: 0}, job.said()
-            assert expected in job.launchers[0].process.out
-            assert str(Path(__file__).parent) not in job.launchers[0].process.out.split()
-            assert "started from the warm process" in job.said()
-            job.assert_nothing_left()
-            assert len(host.pids()) == 1, "the warm process, for the next job"
-            host.reboot()
-            assert host.pids() == []
+    seen = "import sys; print(sorted({'torch', 'host_warmth', 'robust_run'} & set(sys.modules)), *sys.path)"
+    with hosts.Cluster(2, tmp_path) as cluster:
+        job = start_all(cluster, write(tmp_path, seen), tmp_path=tmp_path, options=["--nnodes", "2"])
+        assert job.wait_ended() == {"node-0": 0, "node-1": 0}, job.said()
+        for launcher in job.launchers:
+            assert "started from the warm process" in launcher.err, job.said()
+            assert "['torch'] " in launcher.process.out
+            assert str(Path(__file__).parent) not in launcher.process.out.split()
+        job.assert_nothing_left()
+        assert [host.pids() for host in cluster] == [[], []]
