@@ -34,8 +34,13 @@ FILES = frozenset(
 """Below tests/."""
 HOST_FILES = frozenset(
     """
-    launcher/many/test_memory_copies.py
-    test_warm_ground.py
+    launcher/many/test_code_updates.py launcher/many/test_controller_dies.py launcher/many/test_hangs.py
+    launcher/many/test_health.py launcher/many/test_hostile_network.py launcher/many/test_journal_lost.py
+    launcher/many/test_ladder.py launcher/many/test_memory_copies.py launcher/many/test_memory_flush_nodes.py
+    launcher/many/test_memory_nodes.py launcher/many/test_memory_power.py launcher/many/test_memory_spread.py
+    launcher/many/test_node_loss.py launcher/many/test_one_run.py launcher/many/test_operators.py
+    launcher/many/test_resume_nodes.py launcher/many/test_return.py launcher/many/test_stops.py launcher/many/test_takeover.py
+    launcher/many/test_training_heals.py test_warm_ground.py
     """.split()
 )
 """Those whose jobs run on simulated hosts: each host has a warm process, forked from one for all (see `host_warmth`)."""
