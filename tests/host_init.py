@@ -2,7 +2,7 @@
 
 Standard input is its socket. A request is a JSON object `{argv, env, cwd}` with four descriptors: the new process's
 standard input, output and error, and a socket that hears `pid N` (as seen by the harness) and later `exit STATUS`. Or it is
-`{"adopt": N}` for a process of this host that was forked into it, with such a socket, and a pipe on which that one hears to go on.
+`{"adopt": N}` for a process of this host that was forked into it, with such a socket, and a pipe on which that one hears it.
 Descriptor 9 is the harness's /proc.
 """
 

@@ -75,8 +75,8 @@ _by_environment: dict[tuple[tuple[str, str], ...], Zygote] = {}
 
 
 def is_wanted(env: Mapping[str, str]) -> bool:
-    """Whether a launcher with these variables on top of ours is to be forked: not where PYTHONPATH is its own."""
-    return bool(os.environ.get(WANTED)) and "PYTHONPATH" not in env
+    """Whether a launcher with these variables on top of ours is to be forked: not where it loads something of its own."""
+    return bool(os.environ.get(WANTED)) and not {"PYTHONPATH", "LD_PRELOAD"} & set(env)
 
 
 def zygote_for(env: Mapping[str, str]) -> Zygote:
@@ -189,7 +189,7 @@ def _be_launcher(
         WarmProcess(aside.control, aside.agent_pid).obey()
 
 
-class _Aside(BaseException):  # noqa: N818 - no error
+class _Aside(BaseException):
     """Brings the agent's warm process out of the launcher's code, to where a worker's program can begin."""
 
     def __init__(self, control: socket.socket, agent_pid: int, is_out: int) -> None:
