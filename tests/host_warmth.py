@@ -74,9 +74,13 @@ class Zygote:
 _by_environment: dict[tuple[tuple[str, str], ...], Zygote] = {}
 
 
-def is_wanted(env: Mapping[str, str]) -> bool:
-    """Whether a launcher with these variables on top of ours is to be forked: not where it loads something of its own."""
-    return bool(os.environ.get(WANTED)) and not {"PYTHONPATH", "LD_PRELOAD"} & set(env)
+def is_wanted(argv: Sequence[str], env: Mapping[str, str]) -> bool:
+    """Whether a launcher with these variables on top of ours is to be forked: not where it would have no warm process, or where
+    it loads something of its own.
+    """
+    cold = "--no-warm" in argv or " --max-restarts 0 " in f" {' '.join(argv)} "
+    own = argv[0] != sys.executable or {"PYTHONPATH", "LD_PRELOAD"} & set(env)
+    return bool(os.environ.get(WANTED)) and not cold and not own
 
 
 def zygote_for(env: Mapping[str, str]) -> Zygote:

@@ -89,7 +89,7 @@ class Host:
 
     def launch(self, argv: Sequence[str], env: Mapping[str, str]) -> HostProcess:
         """Start a launcher, `[python, "-m", "robust_run", ...]`; or fork one, where the test wants that (see host_warmth.py)."""
-        if not host_warmth.is_wanted(env) or self.skew != "none" or argv[0] != sys.executable:
+        if not host_warmth.is_wanted(argv, env) or self.skew != "none":
             return self.start(argv, env=env, name="robust-run")
         assert self._init and not self.frozen, f"{self.name} is off or frozen: it can start nothing"
         stem = f"{next(self._cluster.numbers):03d}-robust-run"
