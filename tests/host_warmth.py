@@ -75,12 +75,11 @@ _by_environment: dict[tuple[tuple[str, str], ...], Zygote] = {}
 
 
 def is_wanted(argv: Sequence[str], env: Mapping[str, str]) -> bool:
-    """Whether a launcher with these variables on top of ours is to be forked: not where it would have no warm process, or where
-    it loads something of its own.
+    """Whether a launcher with these variables on top of ours is to be forked: not where it is to have no warm process, or
+    loads something of its own.
     """
-    cold = "--no-warm" in argv or " --max-restarts 0 " in f" {' '.join(argv)} "
     own = argv[0] != sys.executable or {"PYTHONPATH", "LD_PRELOAD"} & set(env)
-    return bool(os.environ.get(WANTED)) and not cold and not own
+    return bool(os.environ.get(WANTED)) and "--no-warm" not in argv and not own
 
 
 def zygote_for(env: Mapping[str, str]) -> Zygote:

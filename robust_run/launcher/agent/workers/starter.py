@@ -227,7 +227,7 @@ class Starter:
                     )
                 started[plan.slot] = self._spawn(plan)
         self._forked_last = any(choice.rung != "spawn" for choice in choices)
-        if self._host is not None and self._spec.max_restarts == 0:
+        if self._host is not None and self._spec.max_restarts == 0 and self._spec.many is None:
             self._host.close()  # this was the only start of the job
         return [started[plan.slot] for plan in plans], choices
 
