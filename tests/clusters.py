@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import host_ground as ground
+import host_warmth
 from host_process import HostProcess
 from hosts import Cluster, Host
 from jobs import wait_for
@@ -364,6 +365,11 @@ def start_all(
     for host in everyone if launch is None else launch:
         job.join(host)
     return job
+
+
+def no_warm() -> tuple[str, ...]:
+    """Return the option that spares a job what its warm processes import, where launchers are not forked, which have theirs."""
+    return () if os.environ.get(host_warmth.WANTED) else ("--no-warm",)
 
 
 def _sleeps_under_libfaketime(tmp_path: Path) -> str:
