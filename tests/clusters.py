@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 import host_ground as ground
+import host_warmth
 from host_process import HostProcess
 from hosts import Cluster, Host
 from jobs import wait_for
@@ -165,7 +166,7 @@ class ClusterJob:
     def join(self, host: Host, *options: str, env: Mapping[str, str] | None = None) -> Launcher:
         """Start a launcher on a host, with more options than the others if need be."""
         argv = [self.python, "-m", "robust_run", *options, *self.argv]
-        process = host.start(argv, env={**self.env, **(env or {})}, name="robust-run")
+        process = host.launch(argv, {**self.env, **(env or {})})
         self.launchers.append(Launcher(host, process))
         return self.launchers[-1]
 
@@ -364,6 +365,11 @@ def start_all(
     for host in everyone if launch is None else launch:
         job.join(host)
     return job
+
+
+def no_warm() -> tuple[str, ...]:
+    """Return the option that spares a job what its warm processes import, where launchers are not forked, which have theirs."""
+    return () if os.environ.get(host_warmth.WANTED) else ("--no-warm",)
 
 
 def _sleeps_under_libfaketime(tmp_path: Path) -> str:

@@ -52,6 +52,7 @@ start_programs_that_can_be_ended()
 
 import cpu  # noqa: E402 - lies below tests/
 import forks  # noqa: E402
+import host_warmth  # noqa: E402
 import order  # noqa: E402
 import rewriting  # noqa: E402
 import skips  # noqa: E402
@@ -123,3 +124,5 @@ def clean_environment(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
     if warm_ground.fits(request.node):
         monkeypatch.setenv("ROBUST_WARM_FOLDER", str(request.getfixturevalue("warm_folder")))
         monkeypatch.setenv("ROBUST_WARM_DAEMON", warm_ground.PATIENT_S)
+    if warm_ground.fits_on_hosts(request.node):
+        monkeypatch.setenv(host_warmth.WANTED, "yes")

@@ -1,7 +1,8 @@
 """Process 1 of a simulated host (see hosts.py): starts what it is asked to, reaps all, and ends when nobody holds its socket.
 
 Standard input is its socket. A request is a JSON object `{argv, env, cwd}` with four descriptors: the new process's
-standard input, output and error, and a socket that hears `pid N` (as seen by the harness) and later `exit STATUS`.
+standard input, output and error, and a socket that hears `pid N` (as seen by the harness) and later `exit STATUS`. Or it is
+`{"adopt": N}` for a process of this host that was forked into it, with such a socket, and a pipe on which that one hears it.
 Descriptor 9 is the harness's /proc.
 """
 
@@ -38,6 +39,14 @@ def start(request: bytes, descriptors: list[int]) -> None:
     running[pid] = said
     for descriptor in descriptors[:3]:
         os.close(descriptor)
+
+
+def adopt(request: bytes, descriptors: list[int]) -> None:
+    """Tell of the end of a process that was forked into this host, and let it go on: it waits for a byte."""
+    running[json.loads(request)["adopt"]] = socket.socket(fileno=descriptors[0])
+    with suppress(OSError):
+        os.write(descriptors[1], b"!")
+    os.close(descriptors[1])
 
 
 def become(request: dict[str, Any], descriptors: list[int], said: socket.socket) -> None:
@@ -97,7 +106,10 @@ def main() -> None:
             )
             if not request:
                 sys.exit()
-            start(request, descriptors)
+            if request.startswith(b'{"adopt"'):
+                adopt(request, descriptors)
+            else:
+                start(request, descriptors)
 
 
 if __name__ == "__main__":

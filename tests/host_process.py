@@ -12,6 +12,10 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from host_warmth import Zygote
 
 #: A host that takes longer than this to come up, or to start a process, is broken.
 READY_S = 60.0
@@ -136,6 +140,35 @@ class Init:
             except BaseException:
                 heard.close()
                 raise
+        return HostProcess(argv, heard, out_path, err_path)
+
+    def fork(
+        self,
+        zygote: Zygote,
+        argv: Sequence[str],
+        *,
+        env: Mapping[str, str],
+        cwd: Path | str,
+        cgroup: Path | None,
+        out_path: Path,
+        err_path: Path,
+    ) -> HostProcess:
+        """The same of a launcher that is forked (see host_warmth.py). It goes on when process 1 knows whom to tell of its end."""
+        heard, said = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        waits, go = os.pipe()
+        with said, out_path.open("ab") as out, err_path.open("ab") as err, Path(os.devnull).open("rb") as null:
+            request = {"argv": list(argv), "env": dict(env), "cwd": str(cwd)}
+            request |= {"init_pid": self.pid, "cgroup": str(cgroup or "")}
+            try:
+                outer, inner = zygote.fork(request, [null.fileno(), out.fileno(), err.fileno(), waits])
+                said.send(b"pid %d" % outer)
+                socket.send_fds(self.ours, [json.dumps({"adopt": inner}).encode()], [said.fileno(), go])
+            except BaseException:
+                heard.close()
+                raise
+            finally:
+                os.close(waits)
+                os.close(go)
         return HostProcess(argv, heard, out_path, err_path)
 
     def close(self) -> None:

@@ -27,6 +27,7 @@ from types import TracebackType
 from typing import Any
 
 import host_ground as ground
+import host_warmth
 from host_process import HostProcess, Init
 from jobs import Job, wait_for
 
@@ -80,6 +81,26 @@ class Host:
             argv,
             env={**os.environ, **self.environment(), **(env or {})},
             cwd=cwd or self._cluster.shared,
+            out_path=self.folder / f"{stem}.out",
+            err_path=self.folder / f"{stem}.err",
+        )
+        self._cluster.processes.append(process)
+        return process
+
+    def launch(self, argv: Sequence[str], env: Mapping[str, str]) -> HostProcess:
+        """Start a launcher, `[python, "-m", "robust_run", ...]`; or fork one, where the test wants that (see host_warmth.py)."""
+        if not host_warmth.is_wanted(argv, env) or self.skew != "none":
+            return self.start(argv, env=env, name="robust-run")
+        assert self._init and not self.frozen, f"{self.name} is off or frozen: it can start nothing"
+        stem = f"{next(self._cluster.numbers):03d}-robust-run"
+        whole = {**os.environ, **self.environment(), "OMP_NUM_THREADS": "1", **env}
+        del whole[host_warmth.WANTED]
+        process = self._init.fork(
+            host_warmth.zygote_for(whole),
+            argv,
+            env=whole,
+            cwd=self._cluster.shared,
+            cgroup=self.cgroup,
             out_path=self.folder / f"{stem}.out",
             err_path=self.folder / f"{stem}.err",
         )

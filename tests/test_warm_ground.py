@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import hosts
 import pytest
 import warm_ground
+from clusters import start_all, write
 from jobs import run, script
 
 
@@ -29,3 +31,19 @@ def test_what_a_developer_keeps_warm_is_not_used() -> None:
     folder = os.environ.get("ROBUST_WARM_FOLDER")
     assert (folder is not None) == warm_ground.WANTED
     assert folder is None or Path(folder).name.startswith("rw-")
+
+
+def test_launchers_that_are_forked_on_hosts_have_what_they_would_have_started(tmp_path: Path) -> None:
+    hosts.need_hosts()
+    if not warm_ground.WANTED:
+        pytest.skip("TEST_WARM=off")
+    seen = "import sys; print(sorted({'torch', 'host_warmth', 'robust_run'} & set(sys.modules)), *sys.path)"
+    with hosts.Cluster(2, tmp_path) as cluster:
+        job = start_all(cluster, write(tmp_path, seen), tmp_path=tmp_path, options=["--nnodes", "2"])
+        assert job.wait_ended() == {"node-0": 0, "node-1": 0}, job.said()
+        for launcher in job.launchers:
+            assert "started from the warm process" in launcher.err, job.said()
+            assert "['torch'] " in launcher.process.out
+            assert str(Path(__file__).parent) not in launcher.process.out.split()
+        job.assert_nothing_left()
+        assert [host.pids() for host in cluster] == [[], []]

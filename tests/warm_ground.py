@@ -2,7 +2,8 @@
 
 Importing torch takes a CPU for some 1.5 s in every rank, more than all else that most tests do. So jobs of the files below, whose
 tests are of what comes after the start, are forked; those of the guarantee set start from nothing everywhere, and with
-TEST_WARM=off, as `make test-all` has it, all do. So do jobs that do not fit: simulated hosts, a PYTHONPATH of their own.
+TEST_WARM=off, as `make test-all` has it, all do. So do jobs that do not fit: a PYTHONPATH of their own. On simulated hosts it is
+the launchers that are forked, see `host_warmth.py`.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ FILES = frozenset(
     """.split()
 )
 """Below tests/."""
+ON_HOSTS = ("launcher/many/", "faults/test_memory_cuts.py", "faults/test_power_cuts.py", "test_warm_ground.py")
+"""Folders and files below tests/ whose launchers on simulated hosts are forked from a process that has imported torch."""
 PRELOAD = "torch,torch.distributed,torch._dynamo"
 """What jobs ask for, and what torch's own optimizers import in each rank that makes one, which takes as long as torch did."""
 START_S = 170.0
@@ -60,5 +63,17 @@ def warm_folder() -> Iterator[Path]:
 
 def fits(test: pytest.Item) -> bool:
     """Whether jobs of this test are to start from a warm process."""
-    place = Path(test.path).relative_to(Path(__file__).parent).as_posix()
-    return WANTED and place in FILES and test.get_closest_marker("guarantee") is None
+    return _may_be_warm(test) and _place(test) in FILES
+
+
+def fits_on_hosts(test: pytest.Item) -> bool:
+    """Whether launchers of this test on simulated hosts are to be forked."""
+    return _may_be_warm(test) and _place(test).startswith(ON_HOSTS)
+
+
+def _may_be_warm(test: pytest.Item) -> bool:
+    return WANTED and test.get_closest_marker("guarantee") is None
+
+
+def _place(test: pytest.Item) -> str:
+    return Path(test.path).relative_to(Path(__file__).parent).as_posix()

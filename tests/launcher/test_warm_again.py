@@ -172,6 +172,17 @@ def test_one_that_was_given_is_taken_once() -> None:
     theirs.close()
 
 
+def test_a_node_that_stands_by_takes_the_one_that_was_given_and_starts_no_other() -> None:
+    ours, theirs = socket.socketpair()
+    played = PlayedProcesses(WarmHandoff(1, TORCH, os.getpid(), ours, 1, ours))
+    watched: list[socket.socket] = []
+    played.starter.attach(lambda sock, _: watched.append(sock))
+    played.starter.launch_warm(played.plan)
+    assert (played.launched, watched) == ([], [ours])
+    played.starter.close()
+    theirs.close()
+
+
 @pytest.mark.parametrize(
     ("before", "after", "is_frozen"),
     [

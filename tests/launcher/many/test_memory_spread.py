@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clusters import STEPS, ClusterJob, start_all, write
+from clusters import STEPS, ClusterJob, no_warm, start_all, write
 from hosts import Cluster, need_hosts
 from jobs import wait_for
 
@@ -124,7 +124,7 @@ def started(cluster: Cluster, tmp_path: Path, *options: str) -> ClusterJob:
         write(tmp_path, TRAIN),
         tmp_path=tmp_path,
         options=[
-            "--nnodes", "1:2", "--nproc-per-node", "2", "--no-warm", "--restart-grace", "0.3",
+            "--nnodes", "1:2", "--nproc-per-node", "2", *no_warm(), "--restart-grace", "0.3",
             "--rdzv-conf", "keep_alive_max_attempt=6", "--ckpt-dir", str(tmp_path / "ckpt"), *options,
         ],
     )  # fmt: skip
@@ -185,7 +185,7 @@ def test_without_copies_the_parts_of_a_lost_node_are_not_there_and_storage_is_sa
         write(tmp_path, TRAIN),
         tmp_path=tmp_path,
         options=[
-            "--nnodes", "1:2", "--nproc-per-node", "1", "--no-warm", "--restart-grace", "0.3", "--ckpt-copies", "0",
+            "--nnodes", "1:2", "--nproc-per-node", "1", *no_warm(), "--restart-grace", "0.3", "--ckpt-copies", "0",
             "--ckpt-every", "2", "--rdzv-conf", "keep_alive_max_attempt=6", "--ckpt-dir", str(tmp_path / "ckpt"),
         ],
     )  # fmt: skip

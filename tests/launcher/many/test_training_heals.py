@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from clusters import ALL_REDUCE, PATIENT, STEPS, ClusterJob, start_all, wait_for, write
+from clusters import ALL_REDUCE, PATIENT, STEPS, ClusterJob, no_warm, start_all, wait_for, write
 from hosts import Cluster, need_hosts
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "train_gpt.py"
@@ -69,7 +69,7 @@ def test_the_workers_store_moves_when_the_node_of_rank_0_is_lost(cluster: Cluste
         cluster,
         tmp_path,
         write(tmp_path, ALL_REDUCE),
-        options=("--no-warm",),
+        options=no_warm(),
         meet_at=cluster[2],
         launch=[cluster[2], cluster[0]],
     )
@@ -152,7 +152,7 @@ def test_a_power_loss_does_not_change_a_bit_of_the_weights(cluster: Cluster, tmp
         there,
         *command("undisturbed"),
         tmp_path=tmp_path,
-        options=["--nnodes", "2", "--no-warm", *PATIENT],
+        options=["--nnodes", "2", *no_warm(), *PATIENT],
         meet_at=there[0],
     )
     assert set(undisturbed.wait_ended(TORCH_S).values()) == {0}

@@ -25,8 +25,8 @@ from robust_run.tracer.sight.targets import Target
 from robust_run.tracer.types import RankSight
 
 NO_SPY = SightWorld(spy=None, by_signal=True)
-LOOKS = 40
-"""Of those there were at most so many until one of the programs died; at three samples each."""
+LOOKS = 40 if os.environ.get("TEST_EXAMPLES") == "all" else 12
+"""Of those there were at most 40 until one of the programs died; at three samples each. A third of them by default."""
 COMPUTES = """
 import threading
 def deep(left):

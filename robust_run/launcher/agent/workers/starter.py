@@ -105,7 +105,8 @@ class Starter:
     # --- the warm process ---
 
     def launch_warm(self, plan: StartPlan) -> None:
-        """Start the warm process beside the first attempt, as a twin of its rank 0."""
+        """Start the warm process beside the first attempt, as a twin of its rank 0; or take the one that is given."""
+        self._take_given(plan)
         if self.off or self._is_warm() or self._spec.max_restarts == 0:
             return
         if self._host is None:
@@ -116,6 +117,16 @@ class Starter:
             self._replacements += 1
         self._host.has_died = False
         self._host.launch(self._host.proven or self._spec.preload)
+        if self._watch is not None:
+            self._host.attach(self._watch)
+
+    def _take_given(self, plan: StartPlan) -> None:
+        """Have the warm process that is given, once: let go, it is gone."""
+        if self._given is None or self._is_given_taken:
+            return
+        self._is_given_taken = True
+        self._host = self._make_host(plan)
+        self._host.adopt(self._given.warm_pid, self._given.warm_control, self._given.modules)
         if self._watch is not None:
             self._host.attach(self._watch)
 
@@ -205,10 +216,7 @@ class Starter:
 
     def start(self, attempt: int, plans: list[StartPlan]) -> tuple[list[workers.Worker], list[ladder.StartChoice]]:
         """Start all workers of an attempt. Raises PlatformError; those started by then are in no list but in our tree."""
-        if self._given is not None and not self._is_given_taken:
-            self._is_given_taken = True  # once: let go, it is gone
-            self._host = self._make_host(plans[0])
-            self._host.adopt(self._given.warm_pid, self._given.warm_control, self._given.modules)
+        self._take_given(plans[0])
         choices = [self._choose(attempt, plan) for plan in plans]
         started = self._promote(plans, choices) if any(choice.rung != "spawn" for choice in choices) else {}
         for index, plan in enumerate(plans):
@@ -219,7 +227,7 @@ class Starter:
                     )
                 started[plan.slot] = self._spawn(plan)
         self._forked_last = any(choice.rung != "spawn" for choice in choices)
-        if self._host is not None and self._spec.max_restarts == 0:
+        if self._host is not None and self._spec.max_restarts == 0 and self._spec.many is None:
             self._host.close()  # this was the only start of the job
         return [started[plan.slot] for plan in plans], choices
 
