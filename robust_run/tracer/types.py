@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from robust_run.health.types import Finding
+from robust_run.tracer.flight.types import FlightSight
 from robust_run.tracer.nccl.types import NcclNote, NcclTrace
 from robust_run.tracer.ras.types import RasReport
 from robust_run.tracer.wake.types import WakeReading
@@ -220,6 +221,8 @@ class RankSight(msgspec.Struct, frozen=True, kw_only=True):
     """The same a little earlier in the same look, oldest first, where it might prove that nothing can."""
     quiet_s: float | None = None
     """For how long no byte has come on any of its TCP connections; None: it has none, or the kernel does not say."""
+    flight: FlightSight | None = None
+    """What regular looks at torch's flight recorder said before this one; None: nothing."""
     hidden: str = ""
     """Why the kernel does not let us see what it waits for, as a clause; "": it does, or that was not asked."""
 

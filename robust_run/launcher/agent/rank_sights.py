@@ -15,6 +15,7 @@ from robust_run.launcher.agent.workers.workers import Worker
 from robust_run.launcher.model.actions import Collect
 from robust_run.launcher.model.job import RankEvidence, Sights
 from robust_run.launcher.records.run_directory import RunDirectory
+from robust_run.tracer.flight.types import FlightSight
 from robust_run.tracer.nccl.types import NcclNote
 from robust_run.tracer.sight.targets import Target
 from robust_run.tracer.types import RankSight
@@ -30,10 +31,12 @@ class RankSights:
         run_directory: RunDirectory,
         harmless: Harmless,
         notes: Callable[[int], tuple[NcclNote, ...]] | None,
+        clocks: Callable[[int], FlightSight | None] | None = None,
     ) -> None:
-        """`notes`: of a rank, how what NCCL does came to stand still; None: NCCL is not traced."""
+        """`notes`: of a rank, how what NCCL does came to stand still; None: NCCL is not traced. `clocks`: what its flight recorder
+        said when it was looked at regularly; None: it is not looked at (yet)."""
         self._attempt, self._workers, self._run_directory = attempt, workers, run_directory
-        self._harmless, self._notes = harmless, notes
+        self._harmless, self._notes, self._clocks = harmless, notes, clocks
 
     async def collect(self, order: Collect, ras_address: str, deliver: Callable[[Sights], None]) -> None:
         """Look at all ranks, and deliver what is seen. `ras_address`: of NCCL's RAS; empty: it is not asked."""

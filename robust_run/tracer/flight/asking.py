@@ -1,0 +1,82 @@
+"""When a rank's recorders are asked, and for what: often where that costs little, bounded everywhere. Pure.
+
+NCCL's recorder tells its counts alone, for some 0.3 ms of a thread of C++, so it is asked every two seconds. gloo's tells all that
+it holds or nothing (28 ms): a worker that makes steps writes its counts itself (`arm/clocks.py`), so only one that has shown no sign
+of life for two seconds is asked. Names of groups are in whole answers alone; those are asked for when there is a group without one.
+No recorder takes more than a two hundredth of a core, whatever its size, and who does not answer is asked less and less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Literal
+
+import msgspec
+
+#: How often counts are looked at, at most.
+EVERY_S = 2.0
+#: A rank without a call or a step for so long is asked.
+QUIET_S = 2.0
+#: Answers are at least so many times as far apart as one takes.
+REST = 200.0
+#: Who does not answer is asked again after so long, twice as long after each time, at most so long.
+SILENT_S, LONGEST_S = 10.0, 300.0
+#: Where no server is: it begins with the first process group.
+ABSENT_S = 5.0
+#: Names are asked for so often at most.
+NAMES_S = 60.0
+
+Question = Literal["nccl", "nccl_whole", "gloo_whole"]
+
+
+class _Recorder(msgspec.Struct):
+    next_s: float = 0.0
+    names_s: float = 0.0
+    failures: int = 0
+    is_there: bool = True
+
+
+class AskPlan:
+    """One rank's."""
+
+    def __init__(self, every_s: float = EVERY_S) -> None:
+        self._every_s = every_s
+        self._nccl, self._gloo = _Recorder(), _Recorder()
+
+    def due(self, now_s: float, quiet_s: float, unnamed: Collection[tuple[bool, int]]) -> Question | None:
+        """Return what to ask now. `quiet_s`: for how long there was no call or step; `unnamed`: groups, as of `Progress`."""
+        nccl, gloo = self._nccl, self._gloo
+        if nccl.is_there and now_s >= nccl.next_s:
+            wants_names = now_s >= nccl.names_s and any(on_nccl for on_nccl, _ in unnamed)
+            return "nccl_whole" if wants_names else "nccl"
+        wants_names = now_s >= gloo.names_s and any(not on_nccl for on_nccl, _ in unnamed)
+        if gloo.is_there and now_s >= gloo.next_s and (wants_names or quiet_s >= QUIET_S):
+            return "gloo_whole"
+        return None
+
+    def answered(self, question: Question, took_s: float, now_s: float) -> None:
+        """Take note of an answer."""
+        recorder = self._of(question)
+        recorder.failures = 0
+        recorder.next_s = now_s + max(self._every_s, REST * took_s)
+        if question != "nccl":
+            recorder.names_s = now_s + NAMES_S
+
+    def refused(self, question: Question) -> None:
+        """There is no such recorder in this process: it is not asked again."""
+        self._of(question).is_there = False
+
+    def absent(self, question: Question, now_s: float) -> None:
+        """No server listens (yet)."""
+        self._of(question).next_s = now_s + ABSENT_S
+
+    def failed(self, question: Question, now_s: float) -> None:
+        """Nothing came, or nonsense."""
+        recorder = self._of(question)
+        recorder.next_s = now_s + min(SILENT_S * 2.0**recorder.failures, LONGEST_S)
+        recorder.failures = min(recorder.failures + 1, 8)
+        if question != "nccl":
+            recorder.names_s = recorder.next_s + NAMES_S
+
+    def _of(self, question: Question) -> _Recorder:
+        return self._gloo if question == "gloo_whole" else self._nccl

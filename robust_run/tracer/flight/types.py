@@ -1,0 +1,78 @@
+"""The words of the second clock: how far torch itself says that a rank has come in its groups. No behaviour."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class GroupClock(msgspec.Struct, frozen=True, array_like=True):
+    """How far a rank is in one process group, as one of torch's recorders counts."""
+
+    pg: int
+    """torch's number of the group, in this recorder of this process alone: a group that is made again gets another one."""
+    enqueued: int
+    """Number of the newest operation that it was given. On gloo sends and receives count, too; on NCCL they have a count of
+    their own, and the newest of either is told."""
+    started: int
+    """Of the newest that has begun; -1: not told (gloo, and NCCL unless torch times collectives)."""
+    completed: int
+    """Of the newest that is over."""
+    on_nccl: bool = False
+    """Of NCCL's recorder; else of gloo's and other backends'."""
+
+    @property
+    def key(self) -> tuple[bool, int]:
+        """What tells it apart from the other groups of its process."""
+        return self.on_nccl, self.pg
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has been given something that is not over."""
+        return self.enqueued != self.completed
+
+
+class GroupName(msgspec.Struct, frozen=True, array_like=True):
+    """What a group is called that a recorder numbers."""
+
+    on_nccl: bool
+    pg: int
+    name: str
+    has_p2p: bool
+    """It has been used for sends and receives: then its counts say nothing about those of other ranks."""
+
+
+class GroupProgress(msgspec.Struct, frozen=True, array_like=True):
+    """How far a rank is in one group, and since when it has not got further."""
+
+    name: str
+    """As torch calls the group on all its members."""
+    enqueued: int
+    completed: int
+    open_since_s: float | None = None
+    """Since when something is under way and none of it was completed; None: nothing is under way."""
+    comparable: bool = True
+    """Its counts may be compared with those of the other members."""
+    size: int = 0
+    """Members of the group, its first and its last; 0: not known. Groups without a common member may share a name."""
+    first: int = -1
+    last: int = -1
+    made: int = 0
+    """Goes up when a group of this name is made again."""
+
+
+class FlightSight(msgspec.Struct, frozen=True, kw_only=True):
+    """What regular looks at a rank's recorder said. Times are of its node's monotonic clock."""
+
+    at_s: float
+    """Of the newest look."""
+    moved_at_s: float | None = None
+    """Something was completed after this; None: not seen yet."""
+    groups: tuple[GroupProgress, ...] = ()
+
+
+class RankClocks(msgspec.Struct, frozen=True, array_like=True):
+    """What a rank says of its groups in one round."""
+
+    rank: int
+    at_s: float
+    groups: tuple[GroupProgress, ...]
