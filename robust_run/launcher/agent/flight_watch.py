@@ -17,7 +17,7 @@ from robust_run.launcher.model.events import HangSuspected, NodeEvent
 from robust_run.tracer.files.ring import RingHeader, RingReader
 from robust_run.tracer.flight.asking import EVERY_S, AskPlan, Question
 from robust_run.tracer.flight.progress import Progress
-from robust_run.tracer.flight.types import FlightSight, GroupProgress, RankClocks
+from robust_run.tracer.flight.types import OF_RECORDER, FlightSight, GroupProgress, RankClocks
 from robust_run.tracer.sight.flight_recorder import NoRecorderError, counted
 from robust_run.tracer.types import Group
 
@@ -103,7 +103,7 @@ class FlightWatch:
                     rank=rank,
                     waited_s=0.0,
                     after_s=self._after_s,
-                    reason=f"torch's flight recorder: it {words}",
+                    reason=f"{OF_RECORDER}it {words}",
                 )
             )
         return known.progress.waiting_since_s(header.steps, header.last_at_s, now_s)

@@ -94,7 +94,9 @@ class RankSights:
         return msgspec.structs.replace(sight, finding=classify(end_of(f"{logs}/stderr.log"), None))
 
     def _with_log(self, sight: RankSight) -> RankSight:
-        """Add how what NCCL does came to stand still."""
+        """Add how what NCCL does came to stand still, and what torch's flight recorder said before."""
+        if self._clocks is not None:
+            sight = msgspec.structs.replace(sight, flight=self._clocks(sight.rank))
         if self._notes is None or sight.nccl is None:
             return sight
         return msgspec.structs.replace(sight, nccl_log=self._notes(sight.rank))

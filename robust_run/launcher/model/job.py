@@ -13,6 +13,7 @@ import msgspec
 from robust_run.health.types import Finding
 from robust_run.launcher.model.job_parts import ImageUse, SetupUse, SlurmUse
 from robust_run.report.types import Confidence, VerdictKind
+from robust_run.tracer.flight.types import RankClocks
 from robust_run.tracer.nccl.types import Rates
 from robust_run.tracer.pace.types import CpuShort, NodePace
 from robust_run.tracer.types import RankSight

@@ -55,9 +55,16 @@ class Clocks:
         from json import loads  # which torch has imported
 
         known = loads(self.dump(False, False)).get("pg_status") or {}
-        names = ("last_enqueued_collective", "last_started_collective", "last_completed_collective")
-        found = sorted((int(number), *(int(one[name]) for name in names)) for number, one in known.items())
-        return found[-ROWS:]
+        found = [
+            (
+                int(number),
+                int(one["last_enqueued_collective"]),
+                int(one["last_started_collective"]),
+                int(one["last_completed_collective"]),
+            )
+            for number, one in known.items()
+        ]
+        return sorted(found)[-ROWS:]
 
     def write(self, rows: list[tuple[int, int, int, int]], now_ns: int) -> None:
         """Put rows into the ring; while the count of changes is odd, they are half written."""

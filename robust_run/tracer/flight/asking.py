@@ -1,9 +1,9 @@
 """When a rank's recorders are asked, and for what: often where that costs little, bounded everywhere. Pure.
 
-NCCL's recorder tells its counts alone, for some 0.3 ms of a thread of C++, so it is asked every two seconds. gloo's tells all that
-it holds or nothing (28 ms): a worker that makes steps writes its counts itself (`arm/clocks.py`), so only one that has shown no sign
-of life for two seconds is asked. Names of groups are in whole answers alone; those are asked for when there is a group without one.
-No recorder takes more than a two hundredth of a core, whatever its size, and who does not answer is asked less and less.
+NCCL's recorder tells its counts alone, for some 0.3 ms of a thread of C++, so it is asked every two seconds. gloo's tells all or
+nothing (28 ms): a worker that makes steps writes its counts itself (`arm/clocks.py`), so only one that has shown no sign of
+life for two seconds is asked. Names of groups are in whole answers alone; those are asked for when there is a group without
+one. No recorder takes more than a two hundredth of a core, whatever its size; who does not answer is asked less and less.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from robust_run.tracer.flight.types import GroupProgress, RankClocks
+from robust_run.tracer.flight.types import OF_RECORDER, GroupProgress, RankClocks
 
 #: In so many rounds in a row others went on and the rank did not.
 ROUNDS = 3
@@ -38,9 +38,9 @@ class Lag(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """What is said of it, as a clause whose subject is the rank."""
+        """What is said of it."""
         return (
-            f"is {self.behind} operations behind in group {self.group}: it has completed #{self.completed},"
+            f"{OF_RECORDER}it is {self.behind} operations behind in group {self.group}: it has completed #{self.completed},"
             f" and {self.peers} of its members go on"
         )
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+#: How what a recorder says begins, among reasons and evidence of other kinds.
+OF_RECORDER = "torch's flight recorder: "
+
 
 class GroupClock(msgspec.Struct, frozen=True, array_like=True):
     """How far a rank is in one process group, as one of torch's recorders counts."""
