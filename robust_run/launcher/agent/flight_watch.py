@@ -1,7 +1,7 @@
 """Flight recorder monitor of a node: how far its ranks are by torch's own count, also in what no call of their rings shows.
 
-What a worker writes after its steps is read from its ring; torch's worker server is asked as `tracer.flight.asking` says. Each rank
-is asked one thing at a time, and no answer is waited for by anything else.
+What a worker writes after its steps is read from its ring; torch's worker server is asked as `tracer.flight.asking` says. Each
+rank is asked one thing at a time, and no answer is waited for by anything else.
 """
 
 from __future__ import annotations

@@ -33,8 +33,9 @@ class RankSights:
         notes: Callable[[int], tuple[NcclNote, ...]] | None,
         clocks: Callable[[int], FlightSight | None] | None = None,
     ) -> None:
-        """`notes`: of a rank, how what NCCL does came to stand still; None: NCCL is not traced. `clocks`: what its flight recorder
-        said when it was looked at regularly; None: it is not looked at (yet)."""
+        """`notes`: of a rank, how what NCCL does came to stand still; None: NCCL is not traced. `clocks`: what its flight
+        recorder said at regular looks; None: there are none (yet).
+        """
         self._attempt, self._workers, self._run_directory = attempt, workers, run_directory
         self._harmless, self._notes, self._clocks = harmless, notes, clocks
 
