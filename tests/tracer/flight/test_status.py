@@ -58,7 +58,13 @@ def test_of_very_many_groups_the_newest_are_looked_at() -> None:
 
 
 def entry(**fields: Any) -> dict[str, Any]:
-    return {"pg_id": 0, "process_group": ["0", "default_pg"], "collective_seq_id": 3, "op_id": 3, "is_p2p": False} | fields
+    return {
+        "pg_id": 0,
+        "process_group": ["0", "default_pg"],
+        "collective_seq_id": 3,
+        "op_id": 3,
+        "is_p2p": False,
+    } | fields
 
 
 def names(*entries: dict[str, Any], on_nccl: bool = False) -> tuple[GroupName, ...]:
