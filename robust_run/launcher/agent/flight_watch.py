@@ -15,7 +15,7 @@ from robust_run.clock import Clock
 from robust_run.harmless import Harmless
 from robust_run.launcher.model.events import HangSuspected, NodeEvent
 from robust_run.tracer.files.ring import RingHeader, RingReader
-from robust_run.tracer.flight.asking import EVERY_S, AskPlan, Question
+from robust_run.tracer.flight.asking import EVERY_S, QUIET_S, AskPlan, Question
 from robust_run.tracer.flight.progress import Progress
 from robust_run.tracer.flight.types import OF_RECORDER, FlightSight, GroupProgress, RankClocks
 from robust_run.tracer.sight.flight_recorder import NoRecorderError, counted
@@ -116,7 +116,8 @@ class FlightWatch:
             # Of when it was asked: what came to pass while the answer was on its way may not be in it.
             progress.take(clocks, asked_s, header.steps, on_nccl=question != "gloo_whole")
             now_s = self._clock.monotonic_s()
-            known.plan.answered(question, now_s - asked_s, now_s)
+            matters = asked_s - header.last_at_s >= QUIET_S and any(clock.is_open for clock in clocks)
+            known.plan.answered(question, now_s - asked_s, now_s, matters=matters)
         except NoRecorderError:
             known.plan.refused(question)
         except (FileNotFoundError, ConnectionRefusedError):

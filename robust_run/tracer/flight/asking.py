@@ -3,7 +3,8 @@
 NCCL's recorder tells its counts alone, for some 0.3 ms of a thread of C++, so it is asked every two seconds. gloo's tells all or
 nothing (28 ms): a worker that makes steps writes its counts itself (`arm/clocks.py`), so only one that has shown no sign of
 life for two seconds is asked. Names of groups are in whole answers alone; those are asked for when there is a group without
-one. No recorder takes more than a two hundredth of a core, whatever its size; who does not answer is asked less and less.
+one. No recorder takes more than a two hundredth of a core, whatever its size, and a twentieth while it has work under way and its
+rank is silent: then it matters soon whether that gets done. Who does not answer is asked less and less.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ import msgspec
 EVERY_S = 2.0
 #: A rank without a call or a step for so long is asked.
 QUIET_S = 2.0
-#: Answers are at least so many times as far apart as one takes.
-REST = 200.0
+#: Answers are at least so many times as far apart as one takes; where it matters (see above) not further apart than `SOON_S`.
+REST, REST_OPEN, SOON_S = 200.0, 20.0, 5.0
 #: Who does not answer is asked again after so long, twice as long after each time, at most so long.
 SILENT_S, LONGEST_S = 10.0, 300.0
 #: Where no server is: it begins with the first process group.
@@ -54,11 +55,12 @@ class AskPlan:
             return "gloo_whole"
         return None
 
-    def answered(self, question: Question, took_s: float, now_s: float) -> None:
-        """Take note of an answer."""
+    def answered(self, question: Question, took_s: float, now_s: float, *, matters: bool = False) -> None:
+        """Take note of an answer. `matters`: the rank is silent and has work under way."""
         recorder = self._of(question)
         recorder.failures = 0
-        recorder.next_s = now_s + max(self._every_s, REST * took_s)
+        rest_s = min(REST_OPEN * took_s, SOON_S) if matters else REST * took_s
+        recorder.next_s = now_s + max(self._every_s, rest_s)
         if question != "nccl":
             recorder.names_s = now_s + NAMES_S
 

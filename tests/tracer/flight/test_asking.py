@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.tracer.flight.asking import EVERY_S, LONGEST_S, NAMES_S, QUIET_S, REST, AskPlan, Question
+from robust_run.tracer.flight.asking import EVERY_S, LONGEST_S, NAMES_S, QUIET_S, REST, SOON_S, AskPlan, Question
 
 NONE: frozenset[tuple[bool, int]] = frozenset()
 
@@ -42,6 +44,13 @@ def test_of_a_silent_worker_it_is_asked_and_takes_half_a_percent_of_a_core() -> 
     assert len(found) * 0.028 <= 600.0 / REST + 0.028
 
 
+def test_where_a_silent_worker_has_work_under_way_the_next_look_comes_soon_however_long_an_answer_takes() -> None:
+    plan = without_nccl()
+    assert plan.due(0.0, QUIET_S, NONE) == "gloo_whole"
+    plan.answered("gloo_whole", 2.0, 2.0, matters=True)
+    assert plan.due(2.0 + SOON_S, QUIET_S, NONE) == "gloo_whole"
+
+
 def test_names_are_asked_for_once_a_minute_at_most_and_of_the_recorder_that_knows_them() -> None:
     found = asked(AskPlan(), 600.0, unnamed=frozenset({(True, 3)}))
     assert found.count("nccl_whole") == 600 / NAMES_S
@@ -62,7 +71,7 @@ def test_who_does_not_answer_is_asked_less_and_less(question: Question) -> None:
         if plan.due(second, 10.0, NONE) == question:
             times.append(second)
             plan.failed(question, second)
-    gaps = [after - before for before, after in zip(times, times[1:], strict=False)]
+    gaps = [after - before for before, after in pairwise(times)]
     assert gaps[:3] == [10, 20, 40]
     assert max(gaps) == LONGEST_S
 

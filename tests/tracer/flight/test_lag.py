@@ -54,7 +54,7 @@ def test_in_a_job_that_trains_nobody_lags() -> None:
 def test_a_rank_that_lags_and_catches_up_is_none() -> None:
     fleet = Fleet()
     for number in range(30):
-        counts = {rank: 10 * number for rank in range(4)} | {1: 10 * (number - number % 3)}
+        counts = dict.fromkeys(range(4), 10 * number) | {1: 10 * (number - number % 3)}
         assert fleet.round(counts) is None
 
 

@@ -24,7 +24,7 @@ def status(enqueued: object, completed: object, started: object = "-1") -> dict[
 #: `pg_status` and what stands beside it, version by version: the fields that differ.
 VERSIONS: dict[str, dict[str, Any]] = {
     # 2.6, 2.7: NCCL's recorder alone, which calls the library's version `nccl_version`
-    "2.6": {"version": "2.5", "nccl_version": "2.21.5", "pg_config": {"0": {"desc": "default_pg", "name": "0", "ranks": "[0, 1]"}}},
+    "2.6": {"version": "2.5", "nccl_version": "2.21.5", "pg_config": {"0": {"desc": "", "name": "0", "ranks": "[0, 1]"}}},
     # 2.8, 2.9: one recorder for several libraries
     "2.8": {"version": "2.7", "comm_lib_version": "2.27.3", "pg_config": {}},
     "2.10": {"version": "2.10", "comm_lib_version": "2.27.5", "nccl_comm_state": {}, "pg_config": {}},
