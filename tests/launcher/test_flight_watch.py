@@ -115,6 +115,7 @@ class Node:
     async def look(self, after_s: float = 1.0) -> float | None:
         """Look, and wait until what that asked is answered."""
         self.clock.now_s += after_s
+        assert self.reader.header() is not None
         header = RingHeader(
             pid=self.pid, rank=0, world_size=2, ops=0, steps=self.steps, last_at_s=self.event_s, blocked_s=0.0,
             waiting_since_s=None, waiting_index=None, events=1, given_up=False,

@@ -60,7 +60,7 @@ for step in range(100000):
 dist.destroy_process_group()
 """
 
-#: Trains by DistributedDataParallel, whose buckets C++ reduces; then rank 1 does not come to a call like those of compiled graphs.
+#: Trains by DistributedDataParallel, whose buckets C++ reduces; then rank 1 does not come to a call like a compiled graph's.
 IN_A_GRAPH = """
 import time
 import torch, torch.distributed as dist
