@@ -21,7 +21,7 @@ QUIET_S = 2.0
 #: Answers are at least so many times as far apart as one takes; where it matters (see above) not further apart than `SOON_S`.
 REST, REST_OPEN, SOON_S = 200.0, 20.0, 5.0
 #: Who does not answer is asked again after so long, twice as long after each time, at most so long.
-SILENT_S, LONGEST_S = 10.0, 300.0
+SILENT_S, LONGEST_S = 10.0, 60.0
 #: Where no server is: it begins with the first process group.
 ABSENT_S = 5.0
 #: Names are asked for so often at most.
