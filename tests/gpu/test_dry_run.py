@@ -13,6 +13,7 @@ import pytest
 from gpu import machine
 from gpu.ground import Ranks, TooLongError, until
 
+from robust_run.tracer.sight import flight_recorder
 from robust_run.tracer.sight.flight_recorder import counted
 
 BENCH = Path(__file__).parents[2] / "bench"
@@ -31,7 +32,8 @@ def test_a_training_ends_with_the_same_weights_on_all_ranks_and_a_slow_one_slows
     assert sum(times[2:]) >= 2 * 0.3 - 0.01
 
 
-def test_a_late_rank_holds_the_other_up(tmp_path: Path):
+def test_a_late_rank_holds_the_other_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(flight_recorder, "PATIENT_S", 60.0)
     with Ranks(tmp_path, "gloo", fault=("late", "1", "4"), environment={"SERVE": str(tmp_path / "s")}) as ranks:
         ranks.until_steps(3)
         ranks.until_stuck()

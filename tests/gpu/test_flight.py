@@ -1,4 +1,4 @@
-"""torch's flight recorder of a real NCCL, as an agent looks at it: two ranks on one GPU (see `ground`), one of which does not come.
+"""torch's flight recorder of a real NCCL, as an agent looks at it: two ranks on one GPU (see `ground`); one does not come.
 
 Best effort, as `test_nccl` is.
 """

@@ -27,7 +27,7 @@ MISSING = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer is waited for, however busy this machine is."""
-    monkeypatch.setattr(flight_recorder, "TIMEOUT_S", 60.0)
+    monkeypatch.setattr(flight_recorder, "PATIENT_S", 60.0)
 
 
 class Clock:

@@ -24,8 +24,9 @@ REST, REST_OPEN, SOON_S = 200.0, 20.0, 5.0
 SILENT_S, LONGEST_S = 10.0, 60.0
 #: Where no server is: it begins with the first process group.
 ABSENT_S = 5.0
-#: Names are asked for so often at most.
-NAMES_S = 60.0
+#: Names are asked for so often at most, and half as often after each time, down to once in an hour: what a recorder has forgotten
+#: of a group that is seldom used it will not tell.
+NAMES_S, LONGEST_NAMES_S = 60.0, 3600.0
 
 Question = Literal["nccl", "nccl_whole", "gloo_whole"]
 
@@ -33,6 +34,7 @@ Question = Literal["nccl", "nccl_whole", "gloo_whole"]
 class _Recorder(msgspec.Struct):
     next_s: float = 0.0
     names_s: float = 0.0
+    names_pause_s: float = NAMES_S
     failures: int = 0
     is_there: bool = True
 
@@ -62,7 +64,8 @@ class AskPlan:
         rest_s = min(REST_OPEN * took_s, SOON_S) if matters else REST * took_s
         recorder.next_s = now_s + max(self._every_s, rest_s)
         if question != "nccl":
-            recorder.names_s = now_s + NAMES_S
+            recorder.names_s = now_s + recorder.names_pause_s
+            recorder.names_pause_s = min(2 * recorder.names_pause_s, LONGEST_NAMES_S)
 
     def refused(self, question: Question) -> None:
         """There is no such recorder in this process: it is not asked again."""

@@ -17,6 +17,8 @@ from robust_run.tracer.flight.types import FlightSight, GroupClock, GroupName, G
 #: Looks further apart than this are no longer one watch: what stood still before may have moved and come to stand still again.
 #: A machine or a job that was suspended looks like that, too.
 APART_S = 15.0
+#: A look that is older than this says nothing of now: the server does not answer, or is not asked.
+STALE_S = 30.0
 #: So many steps of a rank while nothing of a group was completed: what is under way there keeps nobody waiting.
 GOING_STEPS = 2
 #: That is told after so many steps and so much time.
@@ -94,7 +96,7 @@ class Progress:
         """Groups whose names are not known yet."""
         return frozenset(self._groups.keys() - self._names.keys())
 
-    def waiting_since_s(self, steps: int, event_s: float, now_s: float, stale_s: float = APART_S) -> float | None:
+    def waiting_since_s(self, steps: int, event_s: float, now_s: float, stale_s: float = STALE_S) -> float | None:
         """Return since when nothing has happened to what the rank has under way; None: nothing is, or it goes on, or the newest
         look is older than `stale_s`. `event_s`: of the newest call or step.
         """

@@ -25,6 +25,8 @@ from robust_run.tracer.types import Op
 
 SOCKET_SUFFIX = ".sock"
 TIMEOUT_S = 1.0
+#: Of regular looks, for which nobody waits.
+PATIENT_S = 5.0
 ANSWER_BYTES = 8 * 1024 * 1024
 #: So many of the newest are taken.
 COLLECTIVES = 128
@@ -84,7 +86,7 @@ async def counted(steps_file: str, question: Question) -> tuple[tuple[GroupClock
 
     Raises OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, ValueError; NoRecorderError: it will never answer that.
     """
-    content = await asyncio.wait_for(_ask(f"{steps_file}{SOCKET_SUFFIX}", _QUESTIONS[question]), TIMEOUT_S)
+    content = await asyncio.wait_for(_ask(f"{steps_file}{SOCKET_SUFFIX}", _QUESTIONS[question]), PATIENT_S)
     on_nccl = question != "gloo_whole"
     clocks = parse_status(content, on_nccl=on_nccl)
     if clocks is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.tracer.flight.progress import APART_S, NOTED_S, NOTED_STEPS, Progress
+from robust_run.tracer.flight.progress import NOTED_S, NOTED_STEPS, STALE_S, Progress
 from robust_run.tracer.flight.types import GroupClock, GroupName
 
 
@@ -69,7 +69,7 @@ def test_a_look_that_is_old_says_nothing() -> None:
     rank = Rank()
     for _ in range(3):
         rank.look(clock(3))
-    rank.now_s += APART_S + 1
+    rank.now_s += STALE_S + 1
     assert rank.since_s() is None
 
 
