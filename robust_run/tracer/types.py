@@ -11,7 +11,6 @@ from typing import Literal
 import msgspec
 
 from robust_run.health.types import Finding
-from robust_run.tracer.flight.types import FlightSight
 from robust_run.tracer.nccl.types import NcclNote, NcclTrace
 from robust_run.tracer.ras.types import RasReport
 from robust_run.tracer.wake.types import WakeReading
@@ -180,6 +179,43 @@ class ProcessSight(msgspec.Struct, frozen=True, kw_only=True):
     """The file of the cgroup by which it was frozen during the whole look, and can be thawed; "": it is not frozen."""
     acting: tuple[int, ...] | None = ()
     """Of a rank: threads beside the main one, by the kernel's numbers, that may act by themselves; None: that was not read."""
+
+
+class GroupProgress(msgspec.Struct, frozen=True, array_like=True):
+    """How far a rank is in one group, and since when it has not got further."""
+
+    name: str
+    """As torch calls the group on all its members."""
+    enqueued: int
+    completed: int
+    open_since_s: float | None = None
+    """Since when something is under way and none of it was completed; None: nothing is under way."""
+    comparable: bool = True
+    """Its counts may be compared with those of the other members."""
+    size: int = 0
+    """Members of the group, its first and its last; 0: not known. Groups without a common member may share a name."""
+    first: int = -1
+    last: int = -1
+    made: int = 0
+    """Goes up when a group of this name is made again."""
+
+
+class FlightSight(msgspec.Struct, frozen=True, kw_only=True):
+    """What regular looks at a rank's recorder said. Times are of its node's monotonic clock."""
+
+    at_s: float
+    """Of the newest look."""
+    moved_at_s: float | None = None
+    """Something was completed after this; None: not seen yet."""
+    groups: tuple[GroupProgress, ...] = ()
+
+
+class RankClocks(msgspec.Struct, frozen=True, array_like=True):
+    """What a rank says of its groups in one round."""
+
+    rank: int
+    at_s: float
+    groups: tuple[GroupProgress, ...]
 
 
 class RankSight(msgspec.Struct, frozen=True, kw_only=True):

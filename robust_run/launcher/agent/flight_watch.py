@@ -17,9 +17,9 @@ from robust_run.launcher.model.events import HangSuspected, NodeEvent
 from robust_run.tracer.files.ring import RingHeader, RingReader
 from robust_run.tracer.flight.asking import EVERY_S, QUIET_S, AskPlan, Question
 from robust_run.tracer.flight.progress import Progress
-from robust_run.tracer.flight.types import OF_RECORDER, FlightSight, GroupProgress, RankClocks
+from robust_run.tracer.flight.types import OF_RECORDER
 from robust_run.tracer.sight.flight_recorder import NoRecorderError, counted
-from robust_run.tracer.types import Group
+from robust_run.tracer.types import FlightSight, Group, GroupProgress, RankClocks
 
 #: What a worker writes is read so often.
 READ_S = 1.0

@@ -15,10 +15,9 @@ from robust_run.launcher.agent.workers.workers import Worker
 from robust_run.launcher.model.actions import Collect
 from robust_run.launcher.model.job import RankEvidence, Sights
 from robust_run.launcher.records.run_directory import RunDirectory
-from robust_run.tracer.flight.types import FlightSight
 from robust_run.tracer.nccl.types import NcclNote
 from robust_run.tracer.sight.targets import Target
-from robust_run.tracer.types import RankSight
+from robust_run.tracer.types import FlightSight, RankSight
 
 
 class RankSights:

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from robust_run.launcher.agent.nccl.watch import NcclWatch
     from robust_run.launcher.agent.rank_sights import RankSights
     from robust_run.launcher.model.start_notes import Seen
-    from robust_run.tracer.flight.types import RankClocks
     from robust_run.tracer.nccl.types import CommRate
     from robust_run.tracer.plugin.metering import Metering
+    from robust_run.tracer.types import RankClocks
 
 
 def import_what_failures_need() -> None:

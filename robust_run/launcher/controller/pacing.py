@@ -22,11 +22,11 @@ from robust_run.tracer.types import Group, Scene
 if TYPE_CHECKING:
     from robust_run.launcher.controller.steps import StepBook
     from robust_run.tracer.flight.lag import Lags
-    from robust_run.tracer.flight.types import RankClocks
     from robust_run.tracer.nccl.rates import Totals
     from robust_run.tracer.pace.rounds import Rounds
     from robust_run.tracer.pace.slowing import Slowing
     from robust_run.tracer.pace.types import CpuShort, NodePace
+    from robust_run.tracer.types import RankClocks
 
 
 class Pacing:

@@ -10,8 +10,7 @@ from robust_run.launcher.model.job import Paces, RankEvidence, Sights
 from robust_run.launcher.model.start_notes import Starts
 from robust_run.report.startup.types import NodeStart
 from robust_run.tracer.files.marks import StartMark
-from robust_run.tracer.flight.types import FlightSight
-from robust_run.tracer.types import Op, RankSight
+from robust_run.tracer.types import FlightSight, Op, RankSight
 
 
 def rebase(event: NodeEvent, ahead_s: float) -> NodeEvent:

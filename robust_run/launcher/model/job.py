@@ -13,10 +13,9 @@ import msgspec
 from robust_run.health.types import Finding
 from robust_run.launcher.model.job_parts import ImageUse, SetupUse, SlurmUse
 from robust_run.report.types import Confidence, VerdictKind
-from robust_run.tracer.flight.types import RankClocks
 from robust_run.tracer.nccl.types import Rates
 from robust_run.tracer.pace.types import CpuShort, NodePace
-from robust_run.tracer.types import RankSight
+from robust_run.tracer.types import RankClocks, RankSight
 
 Rung = Literal["promote", "fork", "spawn"]
 """How a worker is started; see `agent.warm.ladder`."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import struct
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from robust_run.tracer.files import clocks
 from robust_run.tracer.files.ring_content import (
     ENTERED,
     ENTERED_FIELD,
@@ -55,8 +55,10 @@ from robust_run.tracer.files.ring_format import (
     create,
     stacks_signal,
 )
-from robust_run.tracer.flight.types import GroupClock
 from robust_run.tracer.types import RankTrace, StepMark
+
+if TYPE_CHECKING:
+    from robust_run.tracer.flight.types import GroupClock
 
 __all__ = ["RingHeader", "RingReader", "create", "read", "stacks_signal"]
 
@@ -107,6 +109,8 @@ class RingReader:
         """Return what torch counted in the worker's groups after a step, and when; None: nothing is known. To be called where
         `header` has just returned one. Never raises.
         """
+        from robust_run.tracer.files import clocks
+
         content = self._at(clocks.CLOCKS_AT, clocks.CLOCKS_BYTES)
         # What is written meanwhile is read again at the next look.
         return clocks.parse(content) if content == self._at(clocks.CLOCKS_AT, clocks.CLOCKS_BYTES) else None

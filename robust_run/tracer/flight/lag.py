@@ -12,7 +12,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from robust_run.tracer.flight.types import OF_RECORDER, GroupProgress, RankClocks
+from robust_run.tracer.flight.types import OF_RECORDER
+from robust_run.tracer.types import GroupProgress, RankClocks
 
 #: In so many rounds in a row others went on and the rank did not.
 ROUNDS = 3

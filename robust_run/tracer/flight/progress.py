@@ -12,7 +12,8 @@ from collections.abc import Iterable
 
 import msgspec
 
-from robust_run.tracer.flight.types import FlightSight, GroupClock, GroupName, GroupProgress
+from robust_run.tracer.flight.types import GroupClock, GroupName
+from robust_run.tracer.types import FlightSight, GroupProgress
 
 #: Looks further apart than this are no longer one watch: what stood still before may have moved and come to stand still again.
 #: A machine or a job that was suspended looks like that, too.

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robust_run.tracer.flight.lag import PAUSE_ROUNDS, ROUNDS, Lag, Lags
-from robust_run.tracer.flight.types import GroupProgress, RankClocks
+from robust_run.tracer.types import GroupProgress, RankClocks
 
 ROUND_S = 10.0
 

@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 from seen_ranks import GETS, SAVES, SPINS, TORCH, process, sight, stack
 
-from robust_run.tracer.flight.types import FlightSight
-from robust_run.tracer.types import Group, Op, RankSight, RankTrace, Scene, StepMark
+from robust_run.tracer.types import FlightSight, Group, Op, RankSight, RankTrace, Scene, StepMark
 from robust_run.tracer.verdict import RankPatience, look
 
 NOW_S = 100.0
