@@ -6,7 +6,7 @@ monotonic clock (of the node where they were taken; the controller rebases them)
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -184,7 +184,7 @@ class ProcessSight(msgspec.Struct, frozen=True, kw_only=True):
 class GroupProgress(msgspec.Struct, frozen=True, array_like=True):
     """How far a rank is in one group, and since when it has not got further."""
 
-    name: str
+    name: Annotated[str, msgspec.Meta(max_length=100)]
     """As torch calls the group on all its members."""
     enqueued: int
     completed: int
@@ -210,12 +210,16 @@ class FlightSight(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[GroupProgress, ...] = ()
 
 
+#: Groups of each rank of which a controller is told in a round.
+TOLD_GROUPS = 16
+
+
 class RankClocks(msgspec.Struct, frozen=True, array_like=True):
     """What a rank says of its groups in one round."""
 
     rank: int
     at_s: float
-    groups: tuple[GroupProgress, ...]
+    groups: Annotated[tuple[GroupProgress, ...], msgspec.Meta(max_length=TOLD_GROUPS)]
 
 
 class RankSight(msgspec.Struct, frozen=True, kw_only=True):

@@ -19,12 +19,10 @@ from robust_run.tracer.flight.asking import EVERY_S, QUIET_S, AskPlan, Question
 from robust_run.tracer.flight.progress import Progress
 from robust_run.tracer.flight.types import OF_RECORDER
 from robust_run.tracer.sight.flight_recorder import NoRecorderError, counted
-from robust_run.tracer.types import FlightSight, Group, GroupProgress, RankClocks
+from robust_run.tracer.types import TOLD_GROUPS, FlightSight, Group, GroupProgress, RankClocks
 
 #: What a worker writes is read so often.
 READ_S = 1.0
-#: Groups of each rank that the controller is told of.
-TOLD_GROUPS = 16
 
 
 class _Rank:
