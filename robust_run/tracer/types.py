@@ -334,6 +334,8 @@ class TraceVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """The ranks at fault wait for a person at a terminal or a debugger."""
     at_work: bool = False
     """The ranks at fault do work: they may yet come, and to end a job that does its work costs more than to wait."""
+    only_told: bool = False
+    """Nothing is done about it, whatever is asked for: nobody is seen to wait, and torch would not end it either."""
 
 
 class SceneLook(msgspec.Struct, frozen=True, kw_only=True):

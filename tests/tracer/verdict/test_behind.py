@@ -78,7 +78,7 @@ def test_it_is_no_proof_and_ends_where_torchs_own_watchdog_would_end_it() -> Non
     found = look(three_and(asleep()), RankPatience()).verdict
     assert found is not None
     assert (found.proven, found.onset_s, found.expires_s) == (False, 90.0, 690.0)
-    assert not found.at_work
+    assert (found.at_work, found.only_told) == (False, False)
 
 
 def test_where_no_watchdog_would_end_it_nothing_is_done_about_it() -> None:
@@ -88,7 +88,7 @@ def test_where_no_watchdog_would_end_it_nothing_is_done_about_it() -> None:
         groups = tuple(msgspec.structs.replace(group, backends="cpu:gloo") for group in seen.trace.groups)
         ranks.append(msgspec.structs.replace(seen, trace=msgspec.structs.replace(seen.trace, groups=groups)))
     found = look(scene(*ranks), RankPatience()).verdict
-    assert found is not None and found.at_work
+    assert found is not None and (found.only_told, found.at_work) == (True, False)
 
 
 def test_a_rank_that_works_has_as_long_as_any_that_works() -> None:

@@ -130,6 +130,8 @@ def _wanted(
     state.act_at_s = state.act_at_s if verdict.kind == "slow" else None
     if asked == "report":
         return "report", "--on-slow report" if verdict.kind == "slow" else "--on-hang report"
+    if verdict.only_told:
+        return "report", "nobody is seen to wait for it"
     if state.ended_well and not _is_unfinished(verdict):
         return "report", leftovers.not_again(state)
     if asked == "auto" and verdict.for_person:

@@ -142,7 +142,10 @@ def _verdict(picture: Picture, found: Behind, ranks: tuple[int, ...], *, at_work
     )
     # Where torch would not end it either nothing is done about it: nobody may be waiting.
     return msgspec.structs.replace(
-        verdict, at_work=at_work or not _has_watchdog(picture, here), expires_s=place_expires_s(picture, here)
+        verdict,
+        at_work=at_work,
+        only_told=not _has_watchdog(picture, here),
+        expires_s=place_expires_s(picture, here),
     )
 
 
