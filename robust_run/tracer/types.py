@@ -6,7 +6,7 @@ monotonic clock (of the node where they were taken; the controller rebases them)
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -183,6 +183,47 @@ class ProcessSight(msgspec.Struct, frozen=True, kw_only=True):
     """Of a rank: the call in which its main thread waits for its GPU, `.item()`; "": it does not, as far as is known."""
 
 
+class GroupProgress(msgspec.Struct, frozen=True, array_like=True):
+    """How far a rank is in one group, and since when it has not got further."""
+
+    name: Annotated[str, msgspec.Meta(max_length=100)]
+    """As torch calls the group on all its members."""
+    enqueued: int
+    completed: int
+    open_since_s: float | None = None
+    """Since when something is under way and none of it was completed; None: nothing is under way."""
+    comparable: bool = True
+    """Its counts may be compared with those of the other members."""
+    size: int = 0
+    """Members of the group, its first and its last; 0: not known. Groups without a common member may share a name."""
+    first: int = -1
+    last: int = -1
+    made: int = 0
+    """Goes up when a group of this name is made again."""
+
+
+class FlightSight(msgspec.Struct, frozen=True, kw_only=True):
+    """What regular looks at a rank's recorder said. Times are of its node's monotonic clock."""
+
+    at_s: float
+    """Of the newest look."""
+    moved_at_s: float | None = None
+    """Something was completed after this; None: not seen yet."""
+    groups: tuple[GroupProgress, ...] = ()
+
+
+#: Groups of each rank of which a controller is told in a round.
+TOLD_GROUPS = 16
+
+
+class RankClocks(msgspec.Struct, frozen=True, array_like=True):
+    """What a rank says of its groups in one round."""
+
+    rank: int
+    at_s: float
+    groups: Annotated[tuple[GroupProgress, ...], msgspec.Meta(max_length=TOLD_GROUPS)]
+
+
 class RankSight(msgspec.Struct, frozen=True, kw_only=True):
     """All that is seen of one rank at one moment."""
 
@@ -222,6 +263,8 @@ class RankSight(msgspec.Struct, frozen=True, kw_only=True):
     """The same a little earlier in the same look, oldest first, where it might prove that nothing can."""
     quiet_s: float | None = None
     """For how long no byte has come on any of its TCP connections; None: it has none, or the kernel does not say."""
+    flight: FlightSight | None = None
+    """What regular looks at torch's flight recorder said before this one; None: nothing."""
     hidden: str = ""
     """Why the kernel does not let us see what it waits for, as a clause; "": it does, or that was not asked."""
 
@@ -293,6 +336,8 @@ class TraceVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """The ranks at fault wait for a person at a terminal or a debugger."""
     at_work: bool = False
     """The ranks at fault do work: they may yet come, and to end a job that does its work costs more than to wait."""
+    only_told: bool = False
+    """Nothing is done about it, whatever is asked for: nobody is seen to wait, and torch would not end it either."""
 
 
 class SceneLook(msgspec.Struct, frozen=True, kw_only=True):

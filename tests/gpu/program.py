@@ -2,7 +2,8 @@
 
     python program.py STEPS [FAULT [RANK [STEP]]]
 
-RANK, WORLD_SIZE, BACKEND and STORE (a file) come from the environment. It prints `step NUMBER SECONDS` after each step, when the
+RANK, WORLD_SIZE, BACKEND and STORE (a file) come from the environment; with SERVE torch's worker server of rank N listens at
+`SERVE-N.sock`. It prints `step NUMBER SECONDS` after each step, when the
 GPU is done with it, and at the end `done DIGEST` of all weights. Faults of rank RANK from step STEP on: `late` never makes the
 next step, `slow` computes for 0.3 s more in each.
 """
@@ -17,6 +18,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import _WorkerServer
 from torch.nn.parallel import DistributedDataParallel
 
 WIDTH, LAYERS, BATCH = 512, 6, 16
@@ -54,6 +56,9 @@ def main(steps: int, fault: str = "", faulty: int = -1, since: int = 0) -> None:
     dist.init_process_group(
         backend, store=store, rank=rank, world_size=world_size, timeout=timedelta(seconds=TIMEOUT_S)
     )
+    if os.environ.get("SERVE"):
+        server = _WorkerServer(f"{os.environ['SERVE']}-{rank}.sock", -1)
+        globals()["kept"] = server  # it would end with this function
     model = make_model(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     noise = torch.Generator().manual_seed(rank)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import os
 import signal
@@ -14,6 +15,9 @@ import pytest
 from gpu import machine
 from gpu.ground import Ranks, TooLongError, until
 from gpu.job import healed
+
+from robust_run.tracer.sight import flight_recorder
+from robust_run.tracer.sight.flight_recorder import counted
 
 BENCH = Path(__file__).parents[2] / "bench"
 
@@ -31,11 +35,18 @@ def test_a_training_ends_with_the_same_weights_on_all_ranks_and_a_slow_one_slows
     assert sum(times[2:]) >= 2 * 0.3 - 0.01
 
 
-def test_a_late_rank_holds_the_other_up(tmp_path: Path):
-    with Ranks(tmp_path, "gloo", fault=("late", "1", "4")) as ranks:
+def test_a_late_rank_holds_the_other_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(flight_recorder, "PATIENT_S", 60.0)
+    with Ranks(tmp_path, "gloo", fault=("late", "1", "4"), environment={"SERVE": str(tmp_path / "s")}) as ranks:
         ranks.until_steps(3)
         ranks.until_stuck()
         assert ranks.steps() == [3, 3]
+        (waits, (name,)), (late, _) = (
+            asyncio.run(counted(str(tmp_path / f"s-{rank}"), "gloo_whole")) for rank in (0, 1)
+        )
+    assert name.name == "0"
+    assert (waits[0].is_open, late[0].is_open) == (True, False), "torch's own recorder knows who has come"
+    assert waits[0].enqueued > late[0].enqueued == late[0].completed >= 3, "buckets that C++ reduces count"
 
 
 def test_a_starved_rank_still_trains_and_a_stopped_one_holds_the_other_up(tmp_path: Path):

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from jobs import Job, running, script, wait_for
 
@@ -57,6 +58,23 @@ for step in range(100000):
     if done.item():
         break
 dist.destroy_process_group()
+"""
+
+#: Trains by DistributedDataParallel, whose buckets C++ reduces; then rank 1 does not come to a call like a compiled graph's.
+IN_A_GRAPH = """
+import time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(25):
+    model(torch.ones(4)).sum().backward()
+    optimizer.step()
+    time.sleep(0.1)
+if dist.get_rank() == 1:
+    time.sleep(3600)
+functional = torch.ops._c10d_functional
+functional.wait_tensor(functional.all_reduce(torch.ones(4), "sum", dist.group.WORLD.group_name))
 """
 
 
@@ -379,3 +397,20 @@ def test_senseless_values_are_refused(tmp_path: Path, option: tuple[str, str]) -
     with running(tmp_path, *option, "train.py") as job:
         assert job.finish() == 2
     assert option[0] in job.err
+
+
+def test_a_wait_in_a_compiled_graph_is_seen_though_no_call_of_a_ring_shows_it(tmp_path: Path) -> None:
+    arguments = ("--nproc-per-node", "2", "--hang-after", "2", script(tmp_path, IN_A_GRAPH))
+    with running(tmp_path, *arguments, cwd=tmp_path) as job:
+        verdict = incident(job)["verdict"]
+        scene = msgspec.json.decode((job.run_dir / "incidents" / "0001.scene.json").read_bytes(), type=Scene)
+    assert (verdict["kind"], verdict["ranks"], verdict["rule"]) == ("hang", [1], "never_joined")
+    assert "rank 1 never joined all_reduce #" in verdict["sentence"]
+    assert "it is in train.py:12 <module>" in verdict["sentence"]
+    flight = scene.ranks[1].flight
+    assert flight is not None
+    (world,) = flight.groups
+    assert world.name == "0"
+    assert world.enqueued == world.completed >= 25, (
+        "each backward pass reduces a bucket, which the worker itself counts"
+    )

@@ -17,7 +17,7 @@ from robust_run.launcher.model.job import RankEvidence, Sights
 from robust_run.launcher.records.run_directory import RunDirectory
 from robust_run.tracer.nccl.types import NcclNote
 from robust_run.tracer.sight.targets import Target
-from robust_run.tracer.types import RankSight
+from robust_run.tracer.types import FlightSight, RankSight
 
 
 class RankSights:
@@ -30,10 +30,13 @@ class RankSights:
         run_directory: RunDirectory,
         harmless: Harmless,
         notes: Callable[[int], tuple[NcclNote, ...]] | None,
+        clocks: Callable[[int], FlightSight | None] | None = None,
     ) -> None:
-        """`notes`: of a rank, how what NCCL does came to stand still; None: NCCL is not traced."""
+        """`notes`: of a rank, how what NCCL does came to stand still; None: NCCL is not traced. `clocks`: what its flight
+        recorder said at regular looks; None: there are none (yet).
+        """
         self._attempt, self._workers, self._run_directory = attempt, workers, run_directory
-        self._harmless, self._notes = harmless, notes
+        self._harmless, self._notes, self._clocks = harmless, notes, clocks
 
     async def collect(self, order: Collect, ras_address: str, deliver: Callable[[Sights], None]) -> None:
         """Look at all ranks, and deliver what is seen. `ras_address`: of NCCL's RAS; empty: it is not asked."""
@@ -91,7 +94,9 @@ class RankSights:
         return msgspec.structs.replace(sight, finding=classify(end_of(f"{logs}/stderr.log"), None))
 
     def _with_log(self, sight: RankSight) -> RankSight:
-        """Add how what NCCL does came to stand still."""
+        """Add how what NCCL does came to stand still, and what torch's flight recorder said before."""
+        if self._clocks is not None:
+            sight = msgspec.structs.replace(sight, flight=self._clocks(sight.rank))
         if self._notes is None or sight.nccl is None:
             return sight
         return msgspec.structs.replace(sight, nccl_log=self._notes(sight.rank))

@@ -31,12 +31,14 @@ KEPT_ATTEMPTS = 8
 if TYPE_CHECKING:
     import asyncio
 
+    from robust_run.launcher.agent.flight_watch import FlightWatch
     from robust_run.launcher.agent.nccl.watch import NcclWatch
     from robust_run.launcher.agent.nccl.windows import NcclWindows
     from robust_run.launcher.agent.rank_sights import RankSights
     from robust_run.launcher.model.start_notes import Seen
     from robust_run.tracer.nccl.types import CommRate
     from robust_run.tracer.plugin.metering import Metering
+    from robust_run.tracer.types import RankClocks
 
 
 def import_what_failures_need() -> None:
@@ -110,17 +112,20 @@ class RankWatch:
                 deliver=deliver,
                 harmless=harmless,
             )
+        self._hang_after_s = spec.hang_after_s
+        self._flight: FlightWatch | None = None
         self._readers: dict[int, ring.RingReader] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._pacer: asyncio.TimerHandle | None = None
+        self._preparing: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Look from now on."""
         self._loop = loop
         self._timer = loop.call_later(LOOK_S, self._look)
-        loop.call_later(PREPARE_S, self._harmless.run, import_what_failures_need)
+        self._preparing = loop.call_later(PREPARE_S, self._harmless.run, self._prepare)
         if self._nccl is not None:
             self._nccl.start(loop)
         if self._windows is not None:
@@ -128,11 +133,29 @@ class RankWatch:
         if self._round_s > 0:
             self._pacer = loop.call_later(self._round_s, self._pace)
 
+    def _prepare(self) -> None:
+        assert self._loop is not None
+        import_what_failures_need()
+        from robust_run.launcher.agent.flight_watch import FlightWatch
+
+        self._flight = FlightWatch(
+            attempt=self._attempt,
+            node=self._node,
+            steps_files={worker.rank: self._file(worker.rank, "") for worker in self._workers},
+            after_s=self._hang_after_s,
+            clock=self._clock,
+            report=self._report,
+            harmless=self._harmless,
+        )
+        self._flight.start(self._loop)
+
     def stop(self) -> None:
         """Look no more: the attempt is being ended."""
-        for timer in (self._timer, self._pacer):
+        for timer in (self._timer, self._pacer, self._preparing):
             if timer is not None:
                 timer.cancel()
+        if self._flight is not None:
+            self._flight.stop()
         if self._nccl is not None:
             self._nccl.stop()
         if self._windows is not None:
@@ -181,6 +204,9 @@ class RankWatch:
         if header is None or header.pid == 0:
             return RingHeartbeat(nccl_events, 0, since_s) if nccl_events else None
         waits = [since for since in (header.waiting_since_s, since_s) if since is not None]
+        if self._flight is not None:
+            under_way_s = self._flight.look(worker.rank, header, reader, now_s)
+            waits += [under_way_s] if under_way_s is not None and not waits else []
         return RingHeartbeat(header.events + nccl_events, header.steps, min(waits, default=None))
 
     def _file(self, rank: int, suffix: str) -> str:
@@ -198,6 +224,7 @@ class RankWatch:
 
         now_s = self._clock.monotonic_s()
         found: list[RankPace] = []
+        clocks: list[RankClocks] = []
         newest: tuple[int, float | None] = (0, None)
         for rank, reader in self._readers.items():
             trace = reader.trace(0)
@@ -205,21 +232,24 @@ class RankWatch:
                 continue
             if trace.steps > newest[0] and trace.marks:
                 newest = trace.steps, round(max(now_s - trace.marks[-1].at_s, 0.0), 3)
+            said = self._flight.said(rank, trace.groups) if self._flight is not None else None
+            clocks += [said] if said is not None else []
             pace = pace_of(trace.marks, trace.steps, rank=rank, node="", round_s=self._round_s)
             if pace is not None:
                 found.append(pace)
         node = NodePace(self._attempt, "", now_s - self._round_s, now_s, tuple(found))
         cpu = self._limits.look([worker.pid for worker in self._workers if worker.exit_code is None], now_s)
         since_s = self._waiting_since_s
-        said = Paces(
+        paces = Paces(
             pace=node,
             nccl=self._completed(now_s),
             steps=newest[0],
             since_step_s=newest[1],
             cpu=cpu,
             waiting_s=round(max(now_s - since_s, 0.0), 3) if since_s is not None else None,
+            clocks=tuple(clocks),
         )
-        self._deliver(said)
+        self._deliver(paces)
 
     def _completed(self, now_s: float) -> tuple[CommRate, ...]:
         """Return what NCCL completed since the round before, where it is traced."""
@@ -250,7 +280,8 @@ class RankWatch:
         from robust_run.launcher.agent.rank_sights import RankSights
 
         notes = self._nccl.notes if self._nccl is not None else None
-        return RankSights(self._attempt, self._workers, self._run_directory, self._harmless, notes)
+        clocks = self._flight.sight if self._flight is not None else None
+        return RankSights(self._attempt, self._workers, self._run_directory, self._harmless, notes, clocks)
 
     def keep(self) -> None:
         """Copy the rings to the run directory, for timelines; what cannot be copied is left out."""

@@ -97,6 +97,7 @@ def verdict_of(fault: SlowFault) -> TraceVerdict:
         group=fault.comm,
         confidence=fault.confidence,
         rule=f"nccl_slow_{fault.component}",
+        only_told=True,
         sentence=fault.sentence,
         evidence=fault.evidence,
     )

@@ -14,17 +14,19 @@ from robust_run.clock import Clock
 from robust_run.harmless import Harmless
 from robust_run.launcher.core.membership import name_of
 from robust_run.launcher.core.state import JobState
-from robust_run.launcher.model.events import Event, Inquired
+from robust_run.launcher.model.events import Event, HangSuspected, Inquired
 from robust_run.launcher.model.job import Paces
 from robust_run.tracer.nccl.types import CommRate
 from robust_run.tracer.types import Group, Scene
 
 if TYPE_CHECKING:
     from robust_run.launcher.controller.steps import StepBook
+    from robust_run.tracer.flight.lag import Lags
     from robust_run.tracer.nccl.rates import Totals
     from robust_run.tracer.pace.rounds import Rounds
     from robust_run.tracer.pace.slowing import Slowing
     from robust_run.tracer.pace.types import CpuShort, NodePace
+    from robust_run.tracer.types import RankClocks
 
 
 class Pacing:
@@ -51,6 +53,10 @@ class Pacing:
         self._short: dict[str, CpuShort] = {}
         self._slowing: Slowing | None = None
         self._rounds: Rounds | None = None
+        self._lags: Lags | None = None
+        self._lags_in = -1
+        """Attempt whose counts are compared."""
+        self._clocks: dict[str, tuple[RankClocks, ...]] = {}
         self._told: tuple[int, tuple[int, ...]] = (-1, ())
         self._learnt_in = -1
         """Attempt whose groups are known."""
@@ -68,10 +74,12 @@ class Pacing:
         self._heard[node] = _named(said.pace, name_of(state, node))
         if said.cpu is not None:
             self._short[name_of(state, node)] = said.cpu
+        self._clocks[node] = said.clocks
         if all(each in self._heard for each in state.unended):
             heard, self._heard = [self._heard[each] for each in state.unended], {}
             self._harmless.run(lambda: self._judge(heard))
             self._harmless.run(lambda: self._watch_steps(heard))
+            self._harmless.run(self._watch_counts)
 
     def _watch_steps(self, heard: list[NodePace]) -> None:
         """Say when steps take many times what they took, and when that is over. Nothing is done about it."""
@@ -81,6 +89,21 @@ class Pacing:
         self._slowing, line = (self._slowing or Slowing()).hear(heard, short)
         if line:
             self._say(line)
+
+    def _watch_counts(self) -> None:
+        """Have all ranks looked at where one stays behind in a group whose other members go on."""
+        clocks, self._clocks = self._clocks, {}
+        state = self._state
+        if self._lags_in != state.attempt:
+            self._lags, self._lags_in = None, state.attempt
+        if not any(clocks.values()):
+            return
+        from robust_run.tracer.flight.lag import Lags
+
+        self._lags = self._lags or Lags()
+        lag = self._lags.take(clock for said in clocks.values() for clock in said)
+        if lag is not None:
+            self._tell(HangSuspected(attempt=state.attempt, rank=lag.rank, waited_s=0.0, reason=lag.words))
 
     @property
     def steps(self) -> StepBook:

@@ -10,7 +10,7 @@ from robust_run.launcher.model.job import Paces, RankEvidence, Sights
 from robust_run.launcher.model.start_notes import Starts
 from robust_run.report.startup.types import NodeStart
 from robust_run.tracer.files.marks import StartMark
-from robust_run.tracer.types import Op, RankSight
+from robust_run.tracer.types import FlightSight, Op, RankSight
 
 
 def rebase(event: NodeEvent, ahead_s: float) -> NodeEvent:
@@ -45,7 +45,8 @@ def rebased_sights(seen: Sights | Paces | Starts, ahead_s: float) -> Sights | Pa
     if isinstance(seen, Paces):
         pace = seen.pace
         moved = msgspec.structs.replace(pace, began_s=pace.began_s + ahead_s, ended_s=pace.ended_s + ahead_s)
-        return msgspec.structs.replace(seen, pace=moved)
+        clocks = tuple(msgspec.structs.replace(clock, at_s=clock.at_s + ahead_s) for clock in seen.clocks)
+        return msgspec.structs.replace(seen, pace=moved, clocks=clocks)
     return msgspec.structs.replace(seen, sights=tuple(_sight(sight, ahead_s) for sight in seen.sights))
 
 
@@ -95,6 +96,17 @@ def _sight(sight: RankSight, ahead_s: float) -> RankSight:
         nccl_shift_s=sight.nccl_shift_s + ahead_s,
         nccl_log=tuple(msgspec.structs.replace(note, at_s=note.at_s + ahead_s) for note in sight.nccl_log),
         recorded=tuple(_op(op, ahead_s) for op in sight.recorded),
+        flight=None if sight.flight is None else _flight(sight.flight, ahead_s),
+    )
+
+
+def _flight(sight: FlightSight, ahead_s: float) -> FlightSight:
+    def moved(at_s: float | None) -> float | None:
+        return None if at_s is None else at_s + ahead_s
+
+    groups = (msgspec.structs.replace(group, open_since_s=moved(group.open_since_s)) for group in sight.groups)
+    return msgspec.structs.replace(
+        sight, at_s=sight.at_s + ahead_s, moved_at_s=moved(sight.moved_at_s), groups=tuple(groups)
     )
 
 

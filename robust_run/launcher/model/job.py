@@ -15,7 +15,7 @@ from robust_run.launcher.model.job_parts import ImageUse, SetupUse, SlurmUse
 from robust_run.report.types import Confidence, VerdictKind
 from robust_run.tracer.nccl.types import Rates
 from robust_run.tracer.pace.types import CpuShort, NodePace
-from robust_run.tracer.types import RankSight
+from robust_run.tracer.types import RankClocks, RankSight
 
 Rung = Literal["promote", "fork", "spawn"]
 """How a worker is started; see `agent.warm.ladder`."""
@@ -363,6 +363,8 @@ class Paces(msgspec.Struct, frozen=True, tag="paces", kw_only=True):
     """How short CPU time was on the node meanwhile; None: older versions do not say."""
     waiting_s: float | None = None
     """How long one of them has been waiting for peers in the call that it is in; None: none waits."""
+    clocks: tuple[RankClocks, ...] = ()
+    """How far they are in their groups, as torch's flight recorder counts."""
 
 
 #: Communication calls of all ranks together that travel to the controller; few of each rank where there are many.

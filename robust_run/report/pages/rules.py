@@ -101,6 +101,10 @@ RULES: dict[str, tuple[str, str]] = {
         "It may wait unseen",
         "All waits lead to these ranks, and they wait in a way that is not recorded.",
     ),
+    "behind": (
+        "Behind its peers",
+        "What its peers have begun in a group is not done, since this rank has not come; no call shows that they wait.",
+    ),
     "busy": (
         "Stuck: it burns CPU in one place",
         "All waits lead to this rank, and it uses CPU in one and the same function.",

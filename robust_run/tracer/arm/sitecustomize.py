@@ -178,6 +178,9 @@ def record_into(path: str) -> Callable[[ModuleType], None]:
             wrapped.install()
             on_functions.append(wrapped.install_functional)
             on_step.append(wrapped.ring.mark_step)
+            tell_clocks = load("clocks").clocks_of(wrapped.ring, library)
+            if tell_clocks is not None:
+                on_step.append(tell_clocks)
             load("tracebacks").install(os.path.join(os.path.dirname(__file__), ""))
         except Exception as error:
             give_up_tracing(error)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import struct
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -56,6 +57,9 @@ from robust_run.tracer.files.ring_format import (
 )
 from robust_run.tracer.types import RankTrace, StepMark
 
+if TYPE_CHECKING:
+    from robust_run.tracer.flight.types import GroupClock
+
 __all__ = ["RingHeader", "RingReader", "create", "read", "stacks_signal"]
 
 MARKS_READ = 256
@@ -100,6 +104,16 @@ class RingReader:
         """Return the header; None if there is no ring of this version. Takes some microseconds. Never raises."""
         cells = self._cells()
         return None if cells is None else self._header_of(cells)
+
+    def clocks(self) -> tuple[float, tuple[GroupClock, ...]] | None:
+        """Return what torch counted in the worker's groups after a step, and when; None: nothing is known. To be called where
+        `header` has just returned one. Never raises.
+        """
+        from robust_run.tracer.files import clocks
+
+        content = self._at(clocks.CLOCKS_AT, clocks.CLOCKS_BYTES)
+        # What is written meanwhile is read again at the next look.
+        return clocks.parse(content) if content == self._at(clocks.CLOCKS_AT, clocks.CLOCKS_BYTES) else None
 
     def trace(self, limit: int | None = None) -> RankTrace | None:
         """Return what the ring holds: the newest `limit` calls, and all that are not done. None as for `header`."""

@@ -18,10 +18,15 @@ from collections.abc import Callable
 import msgspec
 
 from robust_run.decoders import json_decoder
+from robust_run.tracer.flight.asking import Question
+from robust_run.tracer.flight.status import parse_names, parse_status
+from robust_run.tracer.flight.types import GroupClock, GroupName
 from robust_run.tracer.types import Op
 
 SOCKET_SUFFIX = ".sock"
 TIMEOUT_S = 1.0
+#: Of regular looks, for which nobody waits.
+PATIENT_S = 5.0
 ANSWER_BYTES = 8 * 1024 * 1024
 #: So many of the newest are taken.
 COLLECTIVES = 128
@@ -31,6 +36,13 @@ LARGEST = 1 << 62
 #: What torch calls the two recorders: of gloo (and other CPU back ends), and of NCCL, which CPU builds of torch do not know.
 HANDLERS = ("fr_trace_json", "dump_nccl_trace_json")
 
+#: What is asked regularly. gloo's recorder takes no parameters, and tells all.
+_QUESTIONS: dict[Question, str] = {
+    "nccl": f"{HANDLERS[1]}?includecollectives=false",
+    "nccl_whole": HANDLERS[1],
+    "gloo_whole": HANDLERS[0],
+}
+
 _REQUEST = "POST /handler/{} HTTP/1.1\r\nHost: worker\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 _TYPES = {
     "Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16", "Byte": "uint8", "Char": "int8",
@@ -38,6 +50,10 @@ _TYPES = {
 }  # fmt: skip
 #: Endings that say how tensors are laid out, not what is done.
 _LAYOUTS = ("_base", "_single", "_coalesced", "_into_tensor", "_tensor")
+
+
+class NoRecorderError(ValueError):
+    """The server does not know this recorder, or not what it was asked."""
 
 
 class _Entry(msgspec.Struct):
@@ -63,6 +79,19 @@ async def recorded(steps_file: str, monotonic_s: Callable[[], float], unix_s: Ca
     answers = await asyncio.gather(*(_answer(path, handler) for handler in HANDLERS))
     ahead_s = unix_s() - monotonic_s()
     return merged(*(parse_recorded(content, ahead_s) for content in answers))
+
+
+async def counted(steps_file: str, question: Question) -> tuple[tuple[GroupClock, ...], tuple[GroupName, ...]]:
+    """Return how far a rank is in each group that a recorder knows, and names of groups where all was asked for.
+
+    Raises OSError, asyncio.TimeoutError, asyncio.IncompleteReadError, ValueError; NoRecorderError: it will never answer that.
+    """
+    content = await asyncio.wait_for(_ask(f"{steps_file}{SOCKET_SUFFIX}", _QUESTIONS[question]), PATIENT_S)
+    on_nccl = question != "gloo_whole"
+    clocks = parse_status(content, on_nccl=on_nccl)
+    if clocks is None:
+        raise ValueError("the recorder's answer makes no sense")
+    return clocks, () if question == "nccl" else parse_names(content, on_nccl=on_nccl)
 
 
 async def _answer(path: str, handler: str) -> bytes:
@@ -135,6 +164,8 @@ async def _ask(path: str, handler: str) -> bytes:
         writer.write(_REQUEST.format(handler).encode())
         await writer.drain()
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        if " 404" in head[0] or " 400" in head[0]:
+            raise NoRecorderError(f"the worker server says {head[0][:80]}")
         if " 200" not in head[0]:
             raise ValueError(f"the worker server says {head[0][:80]}")
         lengths = [line.partition(":")[2].strip() for line in head if line.lower().startswith("content-length:")]

@@ -14,7 +14,7 @@ from robust_run.tracer.verdict import after, graph
 from robust_run.tracer.verdict.draft import draft
 from robust_run.tracer.verdict.picture import Picture
 from robust_run.tracer.verdict.quiet import with_quiet
-from robust_run.tracer.verdict.rules import absent, ended, links, locks, nccl, order, pairs, signatures, stall
+from robust_run.tracer.verdict.rules import absent, ended, lag, links, locks, nccl, order, pairs, signatures, stall
 from robust_run.tracer.verdict.types import RankPatience
 
 #: Faults inside NCCL that a GPU which computes something else first does not look like.
@@ -53,7 +53,9 @@ def _look(scene: Scene, patience: RankPatience, previous: Scene | None, worked: 
     longest_s = max((picture.waited_s(here) for here in picture.places if here.waiters), default=0.0)
     needed_s = patience.after_s * ended.NEARLY
     if longest_s < needed_s:
-        return SceneLook(verdict=nccl.slow(picture), reason="no rank waits for long any more")
+        slow = nccl.slow(picture)
+        behind = lag.look(picture, patience, previous, worked) if slow is None else None
+        return behind or SceneLook(verdict=slow, reason="no rank waits for long any more")
     verdict = _definite(picture, patience, needed_s)
     if verdict is not None and verdict.proven and verdict.rule in TWICE_S:
         if previous is None:

@@ -21,7 +21,7 @@ DEFAULT_LIMIT_S = 1800.0
 
 def expires_s(picture: Picture) -> float | None:
     """Return when the first of all waits reaches its limit, on the scene's clock; None if no rank waits."""
-    return min((_place_expires_s(picture, here) for here in picture.places if here.waiters), default=None)
+    return min((place_expires_s(picture, here) for here in picture.places if here.waiters), default=None)
 
 
 def shortest_s(picture: Picture) -> float:
@@ -32,7 +32,8 @@ def shortest_s(picture: Picture) -> float:
     )
 
 
-def _place_expires_s(picture: Picture, here: WaitPlace) -> float:
+def place_expires_s(picture: Picture, here: WaitPlace) -> float:
+    """Return when a wait in one call reaches its limit, on the scene's clock."""
     limits = {_limit_s(picture.sights.get(rank), here) for rank in here.waiters}
     begun_s = max([here.since_s, *_arrivals_s(picture, here)])
     if here.op == BACKWARD:  # a backward pass computes first; the limit is that of the collectives in it

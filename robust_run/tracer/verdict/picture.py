@@ -6,10 +6,11 @@ all_reduce are one place with one set of missing ranks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
+from robust_run.tracer.stacks.activity import BUSY_CPU
 from robust_run.tracer.stacks.normal import is_waiting, main_stacks, place
-from robust_run.tracer.types import BACKWARD, LIFECYCLE, P2P, WORLD, Frame, Group, Op, RankSight, Scene
+from robust_run.tracer.types import BACKWARD, LIFECYCLE, P2P, WORLD, Frame, Group, Op, RankSight, Scene, ThreadStack
 from robust_run.tracer.verdict.inside import NcclScene
 from robust_run.tracer.verdict.types import WaitPlace
 from robust_run.tracer.words import count_words, op_name, ranks_words, span
@@ -106,7 +107,7 @@ class Picture:
             open_ops = [op for op in sight.recorded if op.state not in ("done", "failed")]
             stacks = main_stacks(sight) if open_ops and not any(self._blocked_in(sight)) else ()
             if stacks and not is_waiting(stacks[-1]) and not _in_ddp(stacks[-1].frames):
-                open_ops = self._awaited_on_gpu(sight, open_ops)
+                open_ops = open_ops if _sleeps_in_operator(sight, stacks) else self._awaited_on_gpu(sight, open_ops)
             if stacks and open_ops:
                 first = min(open_ops, key=lambda op: op.at_s)
                 found.setdefault((self.key(sight.rank, first.group), first.seq), []).append((sight.rank, first))
@@ -266,6 +267,15 @@ def _in_backward(frames: tuple[Frame, ...]) -> bool:
 def _in_ddp(frames: tuple[Frame, ...]) -> bool:
     """Whether the innermost frame is of DistributedDataParallel, which starts collectives in C++."""
     return bool(frames) and frames[0].file.endswith("torch/nn/parallel/distributed.py")
+
+
+def _sleeps_in_operator(sight: RankSight, stacks: Sequence[ThreadStack]) -> bool:
+    """Whether a rank is asleep in an operator of torch's, in every sample: in `wait_tensor`, as compiled graphs call it.
+
+    To be asked of ranks that have a collective under way.
+    """
+    asleep = any(one.is_rank and one.state == "S" and one.cpu < BUSY_CPU for one in sight.processes)
+    return asleep and all(stack.frames and stack.frames[0].file.endswith("torch/_ops.py") for stack in stacks)
 
 
 def _since(op: Op) -> float:

@@ -13,6 +13,7 @@ from robust_run.launcher.model import events as e
 from robust_run.launcher.model import node_events as n
 from robust_run.launcher.model.job import NodeInfo, Progress
 from robust_run.launcher.operator.commands.story import Story
+from robust_run.tracer.flight.lag import Lag
 
 Make = Callable[..., Any]
 
@@ -55,6 +56,19 @@ def test_what_only_a_developer_wants_is_told_on_request(make_controller: Make) -
     whole = told(controller, everything=True)
     assert any(line.startswith("gpu-2         warm_ready {") for line in whole)
     assert len(whole) == len(Path(controller.journal_path).read_bytes().splitlines()) - 1
+
+
+def test_why_ranks_are_looked_at_is_told_by_who_saw_it(make_controller: Make) -> None:
+    controller = make_controller().start(4)
+    lag = Lag(rank=9, group="dp", completed=5, behind=40, rounds=4, peers=3)
+    controller.tell(e.HangSuspected(attempt=0, rank=9, waited_s=0.0, reason=lag.words))
+    controller.tell(e.HangSuspected(attempt=0, node="id1", rank=0, waited_s=0.0, reason="throughput has halved"))
+    story = told(controller)
+    assert (
+        "gpu-2         rank 9, torch's flight recorder: it is 40 operations behind in group dp:"
+        " it has completed #5, and 3 of its members go on"
+    ) in story
+    assert "gpu-1         rank 0, inside NCCL: throughput has halved" in story
 
 
 INFO = NodeInfo(id="n", name="gpu-1", nproc=8)

@@ -6,7 +6,7 @@ from robust_run.launcher.core.rebase import rebase, rebased_sights
 from robust_run.launcher.model.events import AttemptEnded, FirstStep, RankExited
 from robust_run.launcher.model.job import Progress, RankEvidence, Sights
 from robust_run.tracer.nccl.types import NcclGlance, NcclNote, NcclTrace
-from robust_run.tracer.types import RankSight
+from robust_run.tracer.types import FlightSight, GroupProgress, RankSight
 
 
 def test_times_of_a_report_move_by_what_the_clocks_differ() -> None:
@@ -42,3 +42,13 @@ def test_times_of_nccl_are_told_how_far_they_are_off() -> None:
     (sight,) = moved.sights
     assert (sight.nccl, sight.nccl_shift_s) == (trace, 1000.0)
     assert [noted.at_s for noted in sight.nccl_log] == [1002.0]
+
+
+def test_times_of_the_flight_recorder_move_too() -> None:
+    flight = FlightSight(at_s=9.0, moved_at_s=8.0, groups=(GroupProgress("0", 5, 4, 7.0), GroupProgress("1", 4, 4)))
+    moved = rebased_sights(Sights(attempt=0, number=1, sights=(RankSight(rank=0, node="", flight=flight),)), 1000.0)
+    assert isinstance(moved, Sights)
+    found = moved.sights[0].flight
+    assert found is not None
+    assert (found.at_s, found.moved_at_s) == (1009.0, 1008.0)
+    assert [group.open_since_s for group in found.groups] == [1007.0, None]

@@ -147,7 +147,7 @@ def test_a_slow_rank_is_reported_unless_eviction_was_asked_for_and_somebody_can_
     assert helped.world == ["a", "spare"]
     told = several_nodes("a", "b", on_slow="evict")
     told.joins("spare")
-    (incident,) = judged(told, stuck(rank=2, node="b", kind="slow", rule="nccl_slow_nic"))
+    (incident,) = judged(told, stuck(rank=2, node="b", kind="slow", rule="nccl_slow_nic", only_told=True))
     assert incident.action == "report" and "acted on by people" in incident.reason
     assert told.world == ["a", "b"]
 
@@ -254,6 +254,18 @@ def test_who_knows_his_program_may_have_every_wait_acted_on_at_once() -> None:
     impatient = one_node(on_hang="relaunch")
     suspected(impatient)
     assert judged(impatient, waits(at_work=True)) == [BY_SIGTERM]
+
+
+@pytest.mark.parametrize("on_hang", ["auto", "relaunch", "evict"])
+def test_what_nobody_is_seen_to_wait_for_is_said_and_never_acted_on(on_hang: str) -> None:
+    story = one_node(on_hang=on_hang)
+    suspected(story)
+    told = judged(story, waits(only_told=True))
+    assert [type(action) for action in told] == [RecordIncident]
+    assert (told[0].action, told[0].reason) == ("report", "nobody is seen to wait for it")
+    suspected(story, after_s=4000.0)
+    assert judged(story, waits(only_told=True)) == [], "not when torch's limit is over either"
+    assert story.state.phase == "running"
 
 
 def acted_on_after(story: Story, verdict: TraceVerdict) -> float:

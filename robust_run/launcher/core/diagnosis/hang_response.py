@@ -25,8 +25,8 @@ from robust_run.launcher.model.events import HangSuspected, Inquired, WaitOver
 from robust_run.report.summary import duration
 from robust_run.tracer.types import TraceVerdict
 
-#: Rules of which no verdict evicts, whatever is asked: they were only tried on a model (see docs/nccl.md).
-ONLY_TOLD = "nccl_slow_"
+#: Of slowness inside NCCL: its rules were only tried on a model (see docs/nccl.md).
+ONLY_TOLD = "what NCCL's counters say of slowness is told, and acted on by people: robust check, robust evict"
 #: Kinds that another machine may cure. A program that calls the wrong collective does so anywhere.
 OF_MACHINES = ("hang", "stopped", "comm_stall", "slow", "unknown")
 #: torch's own timeout where a process group's is not known.
@@ -130,13 +130,10 @@ def _wanted(
     """Return what to do, and why it is only reported where it is. Notes when something is done about a wait that goes on."""
     asked = policy.on_slow if verdict.kind == "slow" else policy.on_hang
     state.act_at_s = state.act_at_s if verdict.kind == "slow" else None
-    if verdict.rule.startswith(ONLY_TOLD):
-        return (
-            "report",
-            "what NCCL's counters say of slowness is told, and acted on by people: robust check, robust evict",
-        )
     if asked == "report":
         return "report", "--on-slow report" if verdict.kind == "slow" else "--on-hang report"
+    if verdict.only_told:
+        return "report", ONLY_TOLD if verdict.kind == "slow" else "nobody is seen to wait for it"
     if state.ended_well and not _is_unfinished(verdict):
         return "report", leftovers.not_again(state)
     if asked == "auto" and verdict.for_person:

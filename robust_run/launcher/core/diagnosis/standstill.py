@@ -22,7 +22,8 @@ def waits(state: JobState, event: HangSuspected) -> None:
 
 def begins(state: JobState, verdict: TraceVerdict) -> bool:
     """Whether no rank trains from the onset of what is about to be reported; notes it."""
-    is_one = verdict.kind != "slow" and not verdict.at_work and not state.ended_well and bool(state.waits)
+    is_idle = not verdict.at_work and not verdict.only_told
+    is_one = verdict.kind != "slow" and is_idle and not state.ended_well and bool(state.waits)
     state.stands_still = state.stands_still or is_one
     return is_one
 

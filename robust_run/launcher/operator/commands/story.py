@@ -24,6 +24,7 @@ from robust_run.launcher.operator.views.operations import listed
 from robust_run.launcher.operator.views.show import clean, plural
 from robust_run.launcher.records.journal import JournalEntry, Terms
 from robust_run.signals import describe_exit, signal_name
+from robust_run.tracer.flight.types import OF_RECORDER
 
 
 class Story:
@@ -115,7 +116,8 @@ class Story:
             case e.RankExited(rank=rank, exit_code=exit_code):
                 return self._node_of(rank), f"rank {rank} {describe_exit(exit_code)}"
             case e.HangSuspected(rank=rank, reason=reason) if reason:
-                return self._node_of(rank), f"rank {rank}, inside NCCL: {reason}"
+                where = "" if reason.startswith(OF_RECORDER) else "inside NCCL: "
+                return self._node_of(rank), f"rank {rank}, {where}{reason}"
             case e.HangSuspected(rank=rank, waited_s=waited_s):
                 return self._node_of(rank), f"rank {rank} has been waiting for its peers for {waited_s:.1f} s"
             case a.StandstillOver(attempt=attempt):

@@ -95,7 +95,7 @@ def time_for(
     sight: RankSight, patience: RankPatience, now_s: float, before: RankSight | None
 ) -> tuple[bool, float, str]:
     """Return whether a rank works, how long others may have to wait for it, and what it does."""
-    newest_s = _newest_event_s(sight)
+    newest_s = newest_event_s(sight)
     if newest_s is not None and now_s - newest_s < patience.after_s:
         return True, patience.working_s, f"still making progress ({now_s - newest_s:.1f} s ago)"
     if not sight.processes:
@@ -108,9 +108,11 @@ def time_for(
     return False, patience.spinning_s if activity.kind == "spinning" else patience.after_s, activity.reason
 
 
-def _newest_event_s(sight: RankSight) -> float | None:
-    """Return when the main thread last did anything that is recorded, or NCCL did."""
+def newest_event_s(sight: RankSight) -> float | None:
+    """Return when the main thread last did anything that is recorded, NCCL did, or torch saw work of the rank completed."""
     times: list[float] = []
+    if sight.flight is not None and sight.flight.moved_at_s is not None:
+        times.append(sight.flight.moved_at_s)
     if sight.nccl is not None and sight.nccl.glance.event_s is not None:
         times.append(sight.nccl.glance.event_s + sight.nccl_shift_s)
     if sight.trace is None:
