@@ -190,4 +190,6 @@ def test_who_waits_for_its_gpu_waits_for_who_did_not_come_to_the_collective_that
     ],
 )
 def test_who_waits_for_something_else_waits_for_nobody(why: str, scene: Scene) -> None:
-    assert look(scene, RankPatience()).verdict is None, why
+    found = look(scene, RankPatience()).verdict
+    assert found is None or (found.rule, found.waits) == ("behind", ()), why  # the recorders alone say who is behind
+    assert found is None or not found.proven, why
