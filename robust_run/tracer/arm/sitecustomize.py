@@ -179,11 +179,28 @@ def record_into(path: str) -> Callable[[ModuleType], None]:
             wrapped.install()
             on_functions.append(wrapped.install_functional)
             on_step.append(ring.mark_step)
+            on_first_step.append(time_phases(f"{path}.phases", wrapped))
             load("tracebacks").install(os.path.join(os.path.dirname(__file__), ""))
         except Exception as error:
             give_up_tracing(error)
 
     return record
+
+
+def time_phases(path: str, hooks: Any) -> Callable[[], None]:
+    """Return what begins to time what steps consist of, at the first of them, in a program that uses CUDA by then."""
+
+    def begin() -> None:
+        cuda = sys.modules.get("torch.cuda")
+        try:
+            if os.environ.get("ROBUST_TRACE_PHASES") == "host" or (cuda and cuda.is_initialized()):
+                then = load("phases").begin(path, hooks)
+                if then is not None:
+                    on_step.append(then)
+        except Exception as error:
+            give_up(error, "timing what steps consist of")
+
+    return begin
 
 
 def record_functions(module: ModuleType) -> None:
