@@ -58,9 +58,13 @@ class HostClock:
     def move(self) -> None:
         """There is one place only."""
 
+    def is_capturing(self) -> bool:
+        """Whether a graph is captured, so that nothing may be asked."""
+        return False
+
     def is_home(self, _: Any) -> bool:
-        """Whether something is where marks are made."""
-        return True
+        """Whether a stream is where marks are made."""
+        return False
 
     def event(self) -> HostTime:
         """Return what a time can be noted in."""
@@ -137,13 +141,16 @@ class Timer:
 
     # Marks -------------------------------------------------------------------------------------------------------------
 
-    def mark(self, kind: int) -> None:
-        """Note that something begins or ends, in the step that is being made. Costs a microsecond or two."""
+    def mark(self, kind: int, place: Any = None) -> None:
+        """Note that something begins or ends, in the step that is being made. Costs a microsecond or two.
+
+        `place`: where marks are made, if that was asked already.
+        """
         step = self.making
         if step is None:
             return
         try:
-            place = self.device.here()
+            place = place or self.device.here()
             if place is None:  # another stream, or one that a graph is captured from
                 step.is_sound = False
             elif len(step.kinds) >= MOST_MARKS:
@@ -182,8 +189,8 @@ class Timer:
             self.turn()
             marked_ns = perf_counter_ns()
             self.mark_ns += (marked_ns - began_ns - self.mark_ns) / 16 if marked_ns - began_ns < 100_000 else 0.0
-            for _ in range(READ_AT_ONCE):
-                if not self.pending or not self.read():
+            for _ in range(READ_AT_ONCE):  # while a graph is captured, even a question would end that
+                if not self.pending or self.device.is_capturing() or not self.read():
                     break
             if self.making is not None:
                 self.making.cost_ns += perf_counter_ns() - marked_ns
@@ -193,8 +200,14 @@ class Timer:
     def turn(self) -> None:
         """Mark the end of a step, which is the beginning of the next."""
         step, number = self.making, self.steps + 1
-        is_next_timed = number % self.stride == 0 and len(self.pending) < MOST_PENDING
         self.making = None
+        if step is not None:
+            step.at_ns = monotonic_ns()
+            step.cost_ns += int(self.mark_ns * (len(step.kinds) + 1))
+            self.weigh(step)
+            if self.stopped:
+                return
+        is_next_timed = number % self.stride == 0 and len(self.pending) < MOST_PENDING
         self.device.move()
         place = self.device.here() if step is not None or is_next_timed else None
         event = None
@@ -203,13 +216,11 @@ class Timer:
             event.record(place)
         if step is not None:
             self.end(step, event, is_next_timed)
-        if is_next_timed and event is not None and not self.stopped:
+        if is_next_timed and event is not None:
             self.making = Step(number, event)
 
     def end(self, step: Step, event: Any, hands_on: bool) -> None:
-        """Leave a step to be read. `hands_on`: the mark at its end is the one at the beginning of the next, which gives it back."""
-        step.at_ns = monotonic_ns()
-        step.cost_ns += int(self.mark_ns * (len(step.kinds) + 1))
+        """Leave a step to be read. `hands_on`: the mark at its end also begins the next step, which gives it back."""
         step.hands_on = hands_on
         if event is None:
             step.is_sound = False
@@ -217,7 +228,6 @@ class Timer:
             step.events.append(event)
             step.kinds.append(STEP)
         self.pending.append(step)
-        self.weigh(step)
 
     # What they say -----------------------------------------------------------------------------------------------------
 
@@ -231,7 +241,7 @@ class Timer:
         sums = None
         if step.is_sound:
             marks = [step.began, *step.events]
-            lengths = [before.elapsed_time(after) for before, after in zip(marks, marks[1:])]  # noqa: B905 - Python 3.9
+            lengths = [marks[at].elapsed_time(marks[at + 1]) for at in range(len(marks) - 1)]
             sums = phases_of(step.kinds, lengths)
         self.free.append(step.began)
         self.free += step.events[:-1] if step.hands_on else step.events
@@ -261,7 +271,9 @@ class Timer:
         is_behind = len(self.pending) >= MOST_PENDING
         if len(self.costs_ns) < WINDOW and not is_behind:
             return
-        cost_ns = sorted(self.costs_ns)[len(self.costs_ns) // 2]  # where it lost its CPU meanwhile, that is no cost of ours
+        cost_ns = sorted(self.costs_ns)[
+            len(self.costs_ns) // 2
+        ]  # where it lost its CPU meanwhile, that is no cost of ours
         steps, length_ns = step.number - self.window_from[0], step.at_ns - self.window_from[1]
         share = cost_ns / max(length_ns * self.stride / max(steps, 1), 1.0)
         self.costs_ns, self.window_from = [], (step.number, step.at_ns)

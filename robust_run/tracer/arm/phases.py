@@ -40,9 +40,9 @@ def say(reason: Exception) -> None:
     give_up(reason, "timing what steps consist of")
 
 
-def begin(path: str, hooks: Any) -> Callable[[], None] | None:
+def begin(path: str, hooks: Any, torch: Any) -> Callable[[], None] | None:
     """Begin to time steps if the program uses CUDA; return what is to be called after each of them, this one included."""
-    torch, switch = sys.modules["torch"], os.environ.get(SWITCH, "")
+    switch = os.environ.get(SWITCH, "")
     if switch == "off" or not os.path.exists(path):
         return None
     if switch == "host":
@@ -178,8 +178,15 @@ class Waits:
         """Note that a wait begins; False if it is no business of ours, or part of another."""
         if self.is_waiting or not self.passes.is_ours():
             return False
+        try:
+            place = self.timer.device.here()
+        except Exception as error:
+            self.timer.stop(error)
+            return False
+        if place is None:  # another stream waits
+            return False
         self.is_waiting = True
-        self.timer.mark(timing.WAIT)
+        self.timer.mark(timing.WAIT, place)
         return True
 
     def end(self) -> None:
@@ -276,14 +283,21 @@ class Waits:
         @functools.wraps(original)
         def record_event(stream: Any, event: Any = None) -> Any:
             event = original(stream, event)
-            if self.others and stream.stream_id in self.others:
-                try:
-                    event.of_collectives = True
-                except AttributeError:  # an event of another kind
-                    pass
+            if self.others:
+                self.tell_apart(stream, event)
             return event
 
         return record_event
+
+    def tell_apart(self, stream: Any, event: Any) -> None:
+        """Note on an event, which may be used again and again, whether it stands for collectives."""
+        try:
+            if stream.stream_id in self.others:
+                event.of_collectives = True
+            elif hasattr(event, "of_collectives"):
+                del event.of_collectives
+        except AttributeError:  # an event of another kind
+            return
 
     def is_of_others(self, stream: Any, event: Any) -> bool:
         """Whether the stream of the computation is to wait for one on which collectives run."""

@@ -194,7 +194,7 @@ def time_phases(path: str, hooks: Any) -> Callable[[], None]:
         cuda = sys.modules.get("torch.cuda")
         try:
             if os.environ.get("ROBUST_TRACE_PHASES") == "host" or (cuda and cuda.is_initialized()):
-                then = load("phases").begin(path, hooks)
+                then = load("phases").begin(path, hooks, sys.modules["torch"])
                 if then is not None:
                     on_step.append(then)
         except Exception as error:

@@ -1,4 +1,4 @@
-"""The phases file: what the newest steps of a rank consisted of, as its GPU's own clock has it; readable after the rank was killed.
+"""The phases file: what the newest steps of a rank consisted of, by its GPU's clock; readable after the rank was killed.
 
 One file of 64 KiB for each worker of an attempt, beside its steps file. The launcher creates it, the worker writes to it once its
 program uses CUDA (`robust_run/tracer/arm/phase_timer.py`), agents read it. Cells of eight bytes in the machine's byte order:
@@ -55,14 +55,25 @@ def create(path: str) -> None:
 
 def beside(ring: str) -> str:
     """Return the phases file that belongs to a ring, or to a copy of one."""
-    return f"{ring.removesuffix('ring')}{SUFFIX[1:]}"
+    return f"{ring.removesuffix('ring')}phases"
+
+
+def is_used(path: str) -> bool:
+    """Whether a worker has claimed a phases file. Never raises."""
+    try:
+        with open(path, "rb", buffering=0, opener=_open) as file:
+            return any(os.pread(file.fileno(), 8, 8 * PID_CELL))
+    except (OSError, ValueError):
+        return False
 
 
 def read(path: str) -> tuple[StepPhases, ...]:
     """Return the steps on record, oldest first, damaged ones left out. Empty where nothing is timed. Never raises."""
     try:
-        with open(path, "rb", opener=_open) as file:
-            first, again = file.read(FILE_BYTES), os.pread(file.fileno(), FILE_BYTES, 0)
+        with open(path, "rb", buffering=0, opener=_open) as file:
+            if not any(os.pread(file.fileno(), 8, 8 * PID_CELL)):
+                return ()
+            first, again = os.pread(file.fileno(), FILE_BYTES, 0), os.pread(file.fileno(), FILE_BYTES, 0)
     except (OSError, ValueError):
         return ()
     if len(first) != FILE_BYTES or len(again) != FILE_BYTES or not first.startswith(MAGIC):
