@@ -192,7 +192,8 @@ class RankWatch:
             pace = pace_of(trace.marks, trace.steps, rank=rank, node="", round_s=self._round_s)
             if pace is not None:
                 found.append(pace)
-            steps = phases.read(self._file(rank, phases.SUFFIX))
+            path = self._file(rank, phases.SUFFIX)
+            steps = phases.read(path) if phases.goes_on(path) else ()
             on_gpu = timed_pace_of(steps, rank=rank, node="", round_s=self._round_s)
             if on_gpu is not None:
                 timed.append(on_gpu)

@@ -169,7 +169,7 @@ class Waits:
         work_class.wait = self.wait(work_class.wait)
         if hasattr(self.hooks.library, "_broadcast_coalesced"):
             self.hooks.replace(self.waiting(self.hooks.library._broadcast_coalesced))
-        stream_class = getattr(getattr(self.torch, "cuda", None), "Stream", None)
+        stream_class: Any = getattr(getattr(self.torch, "cuda", None), "Stream", None)
         if hasattr(stream_class, "wait_event") and hasattr(stream_class, "record_event"):
             stream_class.wait_event = self.wait_event(stream_class.wait_event)
             stream_class.record_event = self.record_event(stream_class.record_event)

@@ -60,19 +60,34 @@ def beside(ring: str) -> str:
 
 def is_used(path: str) -> bool:
     """Whether a worker has claimed a phases file. Never raises."""
+    return bool(_header(path)[0])
+
+
+def goes_on(path: str) -> bool:
+    """Whether a worker times its steps: it has begun, and not given up. Never raises."""
+    pid, state = _header(path)
+    return bool(pid) and state == ARMED
+
+
+def _header(path: str) -> tuple[int, int]:
+    """Return pid and state; zeros where there are none."""
     try:
         with open(path, "rb", buffering=0, opener=_open) as file:
-            return any(os.pread(file.fileno(), 8, 8 * PID_CELL))
+            content = os.pread(file.fileno(), 8 * (STATE_CELL + 1), 0)
     except (OSError, ValueError):
-        return False
+        return 0, UNARMED
+    if len(content) < 8 * (STATE_CELL + 1) or not content.startswith(MAGIC):
+        return 0, UNARMED
+    cells = memoryview(content).cast("Q")
+    return cells[PID_CELL], cells[STATE_CELL]
 
 
 def read(path: str) -> tuple[StepPhases, ...]:
     """Return the steps on record, oldest first, damaged ones left out. Empty where nothing is timed. Never raises."""
+    if not is_used(path):
+        return ()
     try:
         with open(path, "rb", buffering=0, opener=_open) as file:
-            if not any(os.pread(file.fileno(), 8, 8 * PID_CELL)):
-                return ()
             first, again = os.pread(file.fileno(), FILE_BYTES, 0), os.pread(file.fileno(), FILE_BYTES, 0)
     except (OSError, ValueError):
         return ()

@@ -66,10 +66,10 @@ def _window(marks: Sequence[StepMark], steps: int, since_step: int, round_s: flo
 
 
 def timed_pace_of(phases: Sequence[StepPhases], *, rank: int, node: str, round_s: float = ROUND_S) -> TimedPace | None:
-    """Return the pace of the newest steps that the GPU timed; None if fewer than `STEPS_NEEDED` in a row are known.
+    """Return the pace of the newest steps that the GPU timed; None if it has timed none.
 
     `phases`: oldest first. Of many steps in a round one in 2, 4, ... is sent, so that what nodes send at different moments is of
-    the same steps.
+    the same steps. Fewer than `STEPS_NEEDED` are sent too: they say that more will come.
     """
     known = {one.step: one for one in phases if math.isfinite(one.at_s + one.step_ms) and one.step > 0}
     if not known:
@@ -79,14 +79,19 @@ def timed_pace_of(phases: Sequence[StepPhases], *, rank: int, node: str, round_s
     stride = 1
     while (newest - min(in_round)) // stride >= MOST_STEPS:
         stride *= 2
-    while stride <= LARGEST_STRIDE and newest // stride >= STEPS_NEEDED:
+    best = range(newest, newest + 1)
+    while stride <= LARGEST_STRIDE and newest // stride > 0:
         last = newest // stride * stride
         first = last + stride
         while first - stride in known and (last - first) // stride < MOST_STEPS - 1:
             first -= stride
-        if (last - first) // stride + 1 >= STEPS_NEEDED:
-            sent = [known[step] for step in range(first, last + 1, stride)]
-            own = tuple(round(one.own_ms, 3) for one in sent)
-            return TimedPace(rank, node, first, stride, own, tuple(round(one.step_ms, 3) for one in sent))
+        found = range(first, last + 1, stride)
+        best = found if len(found) > len(best) else best
+        if len(best) >= STEPS_NEEDED:
+            break
         stride *= 2
-    return None
+    sent = [known[step] for step in best]
+    own, whole = (
+        [round(length, 3) for length in row] for row in zip(*((o.own_ms, o.step_ms) for o in sent), strict=True)
+    )
+    return TimedPace(rank, node, best.start, best.step, tuple(own), tuple(whole))
