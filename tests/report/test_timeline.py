@@ -185,12 +185,16 @@ _op = st.builds(
     thread=st.integers(0, 2),
 )
 _marks = st.lists(st.builds(StepMark, _time, _time), max_size=5).map(tuple)
+_phases = st.lists(st.builds(phases, st.integers(0, 9), _time, *[_time] * 6), max_size=5).map(tuple)
 _trace = st.builds(
-    lambda rank, ops, marks, last: trace(rank, *ops, marks=marks, steps=100, last=last),
+    lambda rank, ops, marks, last, on_gpu: msgspec.structs.replace(
+        trace(rank, *ops, marks=marks, steps=100, last=last), phases=on_gpu
+    ),
     st.integers(0, 5),
     st.lists(_op, max_size=8),
     _marks,
     _time,
+    _phases,
 )
 
 
