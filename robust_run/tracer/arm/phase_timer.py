@@ -241,8 +241,7 @@ class Timer:
         sums = None
         if step.is_sound:
             marks = [step.began, *step.events]
-            lengths = [marks[at].elapsed_time(marks[at + 1]) for at in range(len(marks) - 1)]
-            sums = phases_of(step.kinds, lengths)
+            sums = phases_of(step.kinds, lambda begin, end: marks[begin].elapsed_time(marks[end]))
         self.free.append(step.began)
         self.free += step.events[:-1] if step.hands_on else step.events
         self.lost = 0 if sums is not None else self.lost + 1
@@ -290,34 +289,34 @@ class Timer:
         self.stride = self.cells[STRIDE_CELL] = stride
 
 
-def phases_of(kinds: Sequence[int], lengths_ms: Sequence[float]) -> list[float] | None:
+def phases_of(kinds: Sequence[int], elapsed_ms: Callable[[int, int], float]) -> list[float] | None:
     """Return forward, waiting in it, backward, waiting in it, the rest, waiting in it; None if the marks make no sense.
 
-    `kinds`: what each mark is but the one at the beginning of the step. `lengths_ms`: from the mark before it to each.
+    `kinds`: what each mark is but the one at the beginning of the step. `elapsed_ms`: from one mark to another, by their numbers,
+    where that at the beginning is 0; asked as seldom as possible, since it takes time.
     """
     found = [0.0] * 6
-    own = waiting = 0.0
-    is_waiting = is_tail = was_backward = False
-    for kind, length_ms in zip(kinds, lengths_ms):  # noqa: B905 - Python 3.9
-        if is_waiting or is_tail:
-            waiting += length_ms
-        else:
-            own += length_ms
+    begin = waits_from = tail_from = 0
+    waiting = 0.0
+    was_backward = False
+    for number, kind in enumerate(kinds, start=1):
         if kind in (WAIT, WAITED):
-            if is_waiting == (kind == WAIT):
+            if (waits_from > 0) == (kind == WAIT):
                 return None
-            is_waiting = kind == WAIT
+            if kind == WAITED and not tail_from:
+                waiting += elapsed_ms(waits_from, number)
+            waits_from = number if kind == WAIT else 0
             continue
-        if kind == COMPUTED:
-            is_tail = True
-            continue
-        if is_waiting:
+        if waits_from:
             return None
+        if kind == COMPUTED:
+            tail_from = tail_from or number
+            continue
+        waiting += elapsed_ms(tail_from, number) if tail_from else 0.0
         place = 2 if kind == BACKWARD_END else 4 if kind == STEP and was_backward else 0
-        found[place] += own
+        found[place] += elapsed_ms(begin, number) - waiting
         found[place + 1] += waiting
-        own = waiting = 0.0
-        is_tail = False
+        begin, tail_from, waiting = number, 0, 0.0
         was_backward |= kind == BACKWARD_END
     return found
 
