@@ -1,4 +1,4 @@
-"""What steps consist of, by the events of a real GPU: the slow rank's own time is long, its peer's is not, and nothing else changes.
+"""What steps consist of, by the events of a real GPU: the slow rank's own time is long, its peer's is not; nothing else changes.
 
 Best effort where two ranks are needed: see `test_nccl`.
 """
