@@ -114,6 +114,9 @@ class FakeCuda:
                     return None
                 return Work()
 
+            def broadcast(self, tensors: object, opts: Any = None) -> Work:
+                return Work()
+
         self.Work, self.group = Work, ProcessGroup()
         self.hooks = SimpleNamespace(
             library=SimpleNamespace(ProcessGroup=ProcessGroup, Work=Work), replace=lambda _: None, timed=[]

@@ -269,6 +269,21 @@ def test_an_exception_of_the_program_passes_and_the_next_step_is_timed(program: 
     assert [one.step for one in program.read()] == [2, 3]
 
 
+def test_a_wait_that_nobody_ends_costs_its_own_step_alone(program: Program) -> None:
+    cuda, gpu = program.cuda, program.gpu
+    options = type("Options", (), {"asyncOp": False})()
+    forgotten = cuda.group.broadcast([], options)  # of a backend that returns a work all the same
+    assert forgotten is not None
+    program.step()
+    for _ in range(2):
+        gpu.compute(1.0)
+        cuda.all_reduce(gpu.stream.time_ms() + 4.0)
+        program.end_step()
+    program.catch_up()
+    program.catch_up()
+    assert [(one.step, one.waiting_ms) for one in program.read()] == [(3, 4.0), (4, 4.0)]
+
+
 def test_a_forked_child_touches_no_gpu(program: Program) -> None:
     program.step()
     asked, child = program.gpu.asked, os.fork()

@@ -157,6 +157,7 @@ class Waits:
         self.passes, self.hooks, self.torch = passes, hooks, torch
         self.timer = passes.timer
         self.is_waiting = False
+        self.begun_in: Any = None  # the step in which it began to
         self.left_open: Any = None  # id of the work whose call has begun the wait
         self.others: set[int] = set()  # streams that collectives run on, by their id
 
@@ -176,7 +177,9 @@ class Waits:
 
     def begin(self) -> bool:
         """Note that a wait begins; False if it is no business of ours, or part of another."""
-        if self.is_waiting or not self.passes.is_ours():
+        if not self.passes.is_ours():
+            return False
+        if self.is_waiting and self.begun_in is self.timer.making:
             return False
         try:
             place = self.timer.device.here()
@@ -185,7 +188,7 @@ class Waits:
             return False
         if place is None:  # another stream waits
             return False
-        self.is_waiting = True
+        self.is_waiting, self.left_open, self.begun_in = True, None, self.timer.making
         self.timer.mark(timing.WAIT, place)
         return True
 
@@ -194,9 +197,14 @@ class Waits:
         self.is_waiting, self.left_open = False, None
         self.timer.mark(timing.WAITED)
 
+    def was_begun(self, work: Any) -> bool:
+        """Whether the call of a work has begun the wait for it."""
+        return self.left_open == id(work) and self.begun_in is self.timer.making
+
     def close(self) -> None:
         """End a wait that nobody has ended: its step is not to be trusted."""
-        self.timer.spoil()
+        if self.begun_in is self.timer.making:
+            self.timer.spoil()
         self.is_waiting, self.left_open = False, None
 
     def call(self, original: Any) -> Any:
@@ -240,7 +248,7 @@ class Waits:
 
         @functools.wraps(original)
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-            if self.timer.making is None or not (self.left_open == id(work) or self.begin()):
+            if self.timer.making is None or not (self.was_begun(work) or self.begin()):
                 return original(work, *args, **kwargs)
             try:
                 return original(work, *args, **kwargs)
