@@ -42,6 +42,8 @@ READ_AT_ONCE = 2
 """Steps that are read at the end of one: reading them takes time, too."""
 WINDOW = 16
 """Timed steps after which it is looked at what they cost."""
+LONGEST_MARK_NS = 20_000
+"""A mark that took longer has lost its CPU meanwhile, or made an event."""
 MOST_LOST = 64
 """Timed steps in a row that came to nothing."""
 
@@ -187,13 +189,11 @@ class Timer:
         try:
             began_ns = perf_counter_ns()
             self.turn()
-            marked_ns = perf_counter_ns()
-            self.mark_ns += (marked_ns - began_ns - self.mark_ns) / 16 if marked_ns - began_ns < 100_000 else 0.0
             for _ in range(READ_AT_ONCE):  # while a graph is captured, even a question would end that
                 if not self.pending or self.device.is_capturing() or not self.read():
                     break
             if self.making is not None:
-                self.making.cost_ns += perf_counter_ns() - marked_ns
+                self.making.cost_ns += perf_counter_ns() - began_ns
         except Exception as error:
             self.stop(error)
 
@@ -203,17 +203,18 @@ class Timer:
         self.making = None
         if step is not None:
             step.at_ns = monotonic_ns()
-            step.cost_ns += int(self.mark_ns * (len(step.kinds) + 1))
+            step.cost_ns += int(self.mark_ns * len(step.kinds))
             self.weigh(step)
             if self.stopped:
                 return
         is_next_timed = number % self.stride == 0 and len(self.pending) < MOST_PENDING
         self.device.move()
+        began_ns, event = perf_counter_ns(), None
         place = self.device.here() if step is not None or is_next_timed else None
-        event = None
         if place is not None:
             event = self.event()
             event.record(place)
+            self.mark_ns += (min(perf_counter_ns() - began_ns, LONGEST_MARK_NS) - self.mark_ns) / 16
         if step is not None:
             self.end(step, event, is_next_timed)
         if is_next_timed and event is not None:
