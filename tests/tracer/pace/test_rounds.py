@@ -105,9 +105,9 @@ def test_the_only_node_is_never_at_fault_for_some_of_its_ranks() -> None:
         (4, 64, 100, 0),
         (8, 20, 150, 0),
         (8, 64, 60, 0),
-        (2, 64, 150, 1),
-        (8, 20, 150, 1),
-        (4, 100, 60, 4),
+        (2, 64, 40, 1),
+        (8, 20, 20, 1),
+        (4, 100, 20, 4),
     ],
 )
 def test_what_every_job_does_at_times_is_no_fault(work: Work, world: int, steps: int, rounds: int, stride: int) -> None:
