@@ -30,7 +30,7 @@ from robust_run.report.pages.rules import KIND_TITLES, NCCL_RULES, RULES
 from robust_run.report.startup import types as startup_types
 from robust_run.snapshot.rules import types as snapshot_types
 from robust_run.snapshot.rules.types import SnapshotManifest
-from robust_run.tracer.files import ring_format
+from robust_run.tracer.files import phases, ring_format
 from robust_run.version import RUN_DIR_SCHEMA
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
@@ -154,6 +154,11 @@ RUN_FILES: tuple[tuple[str, str, str], ...] = (
         "attempt_N/RANK/ring",
         "its last calls and steps, binary; read with `robust timeline`",
         f"version {ring_format.VERSION}",
+    ),
+    (
+        "attempt_N/RANK/phases",
+        "what its newest steps consisted of on its GPU, binary; read with `robust timeline`",
+        f"version {phases.VERSION}",
     ),
     ("incidents/NNNN.json", "one failure: verdict, evidence, action, times", f"`schema` {RUN_DIR_SCHEMA}"),
     ("incidents/NNNN.html", "its page", ""),

@@ -29,6 +29,8 @@ class Heat(msgspec.Struct, frozen=True):
     """Over all ranks, at each step."""
     left_out: int = 0
     """Older steps that some rank remembers."""
+    on_gpus: bool = False
+    """Own times are of the GPUs' clocks."""
 
     def ratio(self, row: int, column: int) -> float | None:
         """Return how many times as long as the median a row worked in a step."""
@@ -37,8 +39,10 @@ class Heat(msgspec.Struct, frozen=True):
 
 
 def heat_of(traces: Sequence[RankTrace], most_steps: int = MOST_STEPS, most_rows: int = MOST_ROWS) -> Heat:
-    """Return own times of the newest steps. Damaged marks leave gaps."""
-    known = {trace.rank: own_ms_of(trace) for trace in sorted(traces, key=lambda trace: trace.rank)}
+    """Return own times of the newest steps: those of the GPUs where all ranks have them. Damaged marks leave gaps."""
+    on_gpus = bool(traces) and all(trace.phases for trace in traces)
+    own_ms = _own_ms_on_gpu if on_gpus else own_ms_of
+    known = {trace.rank: own_ms(trace) for trace in sorted(traces, key=lambda trace: trace.rank)}
     newest = max((max(row) for row in known.values() if row), default=0)
     oldest = min((min(row) for row in known.values() if row), default=1)
     first = max(oldest, newest - most_steps + 1)
@@ -51,7 +55,7 @@ def heat_of(traces: Sequence[RankTrace], most_steps: int = MOST_STEPS, most_rows
         tuple(max((known[rank][step] for rank in row if step in known[rank]), default=None) for step in steps)
         for row in rows
     )
-    return Heat(tuple(rows), first, own, medians, first - oldest)
+    return Heat(tuple(rows), first, own, medians, first - oldest, on_gpus)
 
 
 def own_ms_of(trace: RankTrace) -> dict[int, float]:
@@ -71,6 +75,11 @@ def _steps_of(trace: RankTrace) -> Iterator[tuple[int, float, float]]:
         length_ms, blocked_ms = (after.at_s - before.at_s) * 1e3, (after.blocked_s - before.blocked_s) * 1e3
         if math.isfinite(length_ms - blocked_ms) and length_ms >= 0.0:
             yield trace.steps - (len(trace.marks) - 1 - index), length_ms, blocked_ms
+
+
+def _own_ms_on_gpu(trace: RankTrace) -> dict[int, float]:
+    """Return the same as its GPU has it, of the steps that were timed."""
+    return {phases.step: phases.own_ms for phases in trace.phases if math.isfinite(phases.own_ms)}
 
 
 def median(values: Sequence[float]) -> float | None:

@@ -106,7 +106,8 @@ class _Picture:
         yield "</svg>"
 
     def _subtitle(self) -> str:
-        said = "Own time of each step (without waiting for peers), relative to the median of all ranks at that step"
+        whose = "Own time of each step on the GPU" if self.heat.on_gpus else "Own time of each step"
+        said = f"{whose} (without waiting for peers), relative to the median of all ranks at that step"
         if any(len(row) > 1 for row in self.heat.ranks):
             said += f"; each row is the slowest of {len(self.heat.ranks[0])} ranks"
         if self.heat.left_out:

@@ -2,9 +2,10 @@
 
 A rank is a process; its steps are the first track, then come its threads, one track each, and one more for each call that
 overlaps another of its thread (begun and waited for later). A call that is never waited for has no end of its own: it lasts until
-a later call of its group was done. Times are microseconds since the earliest event, to the nanosecond.
+a later call of its group was done. What the GPU says of steps is a track below, NCCL's operations are some more, and arrows lead
+from who was waited for to who waited. Times are microseconds since the earliest event, to the nanosecond.
 
-Format: "Trace Event Format", Google: X is a span (`ts`, `dur`), M names a process or thread.
+Format: "Trace Event Format", Google: X is a span (`ts`, `dur`), M names a process or thread, s and f are the ends of an arrow.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from robust_run.report import nccl_tracks
+from robust_run.report import gpu_tracks, nccl_tracks
+from robust_run.report.arrows import Arrows, Drawn
 from robust_run.report.nccl_tracks import NcclTracks
 from robust_run.report.timeline_events import Event, name_event, ns, span_event
 from robust_run.tracer.types import Op, RankTrace, StepMark
@@ -76,14 +78,17 @@ def trace_events(
     ops = {trace.rank: _drawn(trace, newest_ops) for trace in ordered}
     times = [mark.at_s for trace in ordered for _, mark in _marks(trace)]
     times += [op.at_s for drawn in ops.values() for op in drawn]
-    times += nccl_tracks.times(inside)
+    times += [*nccl_tracks.times(inside), *gpu_tracks.times(ordered)]
     begin_s = min(times, default=0.0)
     ends = [trace.last_at_s for trace in ordered if math.isfinite(trace.last_at_s)]
     later = (at for drawn in ops.values() for op in drawn for at in (op.waiting_at_s, op.done_at_s))
     ends += times + [at for at in later if at is not None and math.isfinite(at)]
     end_ns = ns(max(ends, default=begin_s), begin_s)
+    arrows = Arrows()
     for trace in ordered:
-        yield from _rank_events(trace, ops[trace.rank], nodes.get(trace.rank, ""), begin_s, end_ns)
+        yield from _rank_events(trace, ops[trace.rank], nodes.get(trace.rank, ""), begin_s, end_ns, arrows)
+        yield from gpu_tracks.events(trace, begin_s)
+    yield from arrows.events()
     known = {trace.rank for trace in ordered}
     for tracks in inside:
         if tracks.rank not in known:
@@ -113,12 +118,15 @@ def _rank_names(rank: int, node: str) -> Iterator[Event]:
         yield name_event(rank, STEPS_TRACK, "process_labels", {"labels": node})
 
 
-def _rank_events(trace: RankTrace, ops: Sequence[Op], node: str, begin_s: float, end_ns: int) -> Iterator[Event]:
+def _rank_events(
+    trace: RankTrace, ops: Sequence[Op], node: str, begin_s: float, end_ns: int, arrows: Arrows
+) -> Iterator[Event]:
     yield from _rank_names(trace.rank, node)
     yield name_event(trace.rank, STEPS_TRACK, "thread_name", {"name": "steps"})
     yield name_event(trace.rank, STEPS_TRACK, "thread_sort_index", {"sort_index": STEPS_TRACK})
     yield from _step_events(trace, begin_s)
     groups = {group.name: group.desc or group.name for group in trace.groups}
+    sizes = {group.name: len(group.ranks) for group in trace.groups}
     track = STEPS_TRACK
     spans = _spans(ops, begin_s, end_ns)
     for thread in sorted({op.thread for op in ops}):
@@ -131,6 +139,8 @@ def _rank_events(trace: RankTrace, ops: Sequence[Op], node: str, begin_s: float,
             yield name_event(trace.rank, track, "thread_name", {"name": title})
             yield name_event(trace.rank, track, "thread_sort_index", {"sort_index": track})
             for span in lane:
+                drawn = Drawn(trace.rank, track, span.begin_ns, span.end_ns, node)
+                arrows.take(span.op, drawn, sizes.get(span.op.group, 0))
                 yield from _op_events(trace.rank, track, span, groups.get(span.op.group, span.op.group), begin_s)
 
 

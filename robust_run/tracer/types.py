@@ -81,6 +81,38 @@ class StepMark(msgspec.Struct, frozen=True, array_like=True):
     """For how long, all in all, the main thread had been waiting for peers by then."""
 
 
+class StepPhases(msgspec.Struct, frozen=True, array_like=True):
+    """What one step consisted of, in milliseconds, as the GPU's clock has it. Each phase is without what was waited in it."""
+
+    step: int
+    at_s: float
+    """When the program had enqueued all of it: the GPU was done with it then, or later."""
+    forward_ms: float
+    """From the end of the step before, so with the loading of data, without the backward passes, of which there may be several.
+    All of it where the program starts those other than by `backward()`."""
+    forward_waiting_ms: float
+    backward_ms: float
+    backward_waiting_ms: float
+    optimizer_ms: float
+    """From the end of the last backward pass to the end of the step."""
+    optimizer_waiting_ms: float
+
+    @property
+    def own_ms(self) -> float:
+        """Without waiting for peers."""
+        return self.forward_ms + self.backward_ms + self.optimizer_ms
+
+    @property
+    def waiting_ms(self) -> float:
+        """For which the GPU had nothing to do but to wait for collectives, and what they move."""
+        return self.forward_waiting_ms + self.backward_waiting_ms + self.optimizer_waiting_ms
+
+    @property
+    def step_ms(self) -> float:
+        """Length of the step."""
+        return self.own_ms + self.waiting_ms
+
+
 #: One of the doubts of a ring: of an attempt that is over it says nothing, since no rank went on.
 WENT_ON = "went on after a call that failed"
 
@@ -102,6 +134,8 @@ class RankTrace(msgspec.Struct, frozen=True, kw_only=True):
     """Of the newest steps, oldest first; the last belongs to step number `steps`."""
     doubts: tuple[str, ...] = ()
     """Why what the calls look like proves nothing, as clauses whose subject is the rank."""
+    phases: tuple[StepPhases, ...] = ()
+    """Of the newest steps that were timed on the GPU, oldest first; only for pictures, where nothing of it is sent."""
 
 
 class Frame(msgspec.Struct, frozen=True, array_like=True):

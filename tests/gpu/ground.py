@@ -16,8 +16,12 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from robust_run.tracer.files import phases
+from robust_run.tracer.files.arming import arm_environment, create_files
+from robust_run.tracer.files.steps import create
 from robust_run.tracer.nccl.types import NcclSight, NcclTrace
 from robust_run.tracer.plugin import layout, reader
+from robust_run.tracer.types import StepPhases
 
 PROGRAM = Path(__file__).with_name("program.py")
 #: What NCCL must be told so that ranks on one GPU talk over sockets.
@@ -63,8 +67,12 @@ class Ranks:
         fault: Sequence[str] = (),
         plugin: str = "",
         environment: Mapping[str, str] | None = None,
+        armed: bool = False,
     ) -> None:
-        """`plugin` empty: not traced. `fault`: arguments of the program after the number of steps."""
+        """`plugin` empty: NCCL is not traced. `armed`: ranks count and time their steps, as under robust-run.
+
+        `fault`: arguments of the program after the number of steps.
+        """
         self.folder = folder
         self.count = count
         folder.mkdir(parents=True, exist_ok=True)
@@ -84,6 +92,11 @@ class Ranks:
                 if plugin:
                     layout.create(self.trace_path(rank))
                     own |= {"NCCL_PROFILER_PLUGIN": plugin, layout.PATH_VARIABLE: self.trace_path(rank)}
+                if armed:
+                    steps_file = str(self._path(rank, "steps"))
+                    create(steps_file)
+                    create_files(steps_file, rank, count)
+                    own |= arm_environment(base | own, steps_file)
                 self._start(rank, [str(steps), *fault], base | own)
         except BaseException:
             self.end()
@@ -154,6 +167,10 @@ class Ranks:
         """Wait for the end of all; return what came of it."""
         until(lambda: all(started.poll() is not None for started in self._started), self.last_words, limit_s)
         return [self.digest(rank) for rank in range(self.count)]
+
+    def phases(self, rank: int) -> tuple[StepPhases, ...]:
+        """What its steps consisted of."""
+        return phases.read(str(self._path(rank, "steps.phases")))
 
     # --- what is done to them ---
 

@@ -25,14 +25,19 @@ pytestmark = pytest.mark.timeout(600)
 
 
 def test_a_training_ends_with_the_same_weights_on_all_ranks_and_a_slow_one_slows_all(tmp_path: Path):
-    with Ranks(tmp_path, "gloo", steps=5, fault=("slow", "0", "4")) as ranks:
+    timed = {"ROBUST_TRACE_PHASES": "host"}
+    with Ranks(tmp_path, "gloo", steps=5, fault=("slow", "0", "4"), armed=True, environment=timed) as ranks:
         digests = ranks.until_done()
         assert ranks.steps() == [5, 5]
         times = ranks.step_times(1)
+        phases = [ranks.phases(rank) for rank in range(2)]
     assert len(set(digests)) == 1
     assert len(digests[0]) == 64
     # Rank 0 began its step 4 when rank 1 was in its step 3 at the earliest; single steps of rank 1 may be shorter.
     assert sum(times[2:]) >= 2 * 0.3 - 0.01
+    assert [[one.step for one in rank] for rank in phases] == [[2, 3, 4, 5]] * 2
+    assert [one.forward_ms >= 300.0 for one in phases[0][2:]] == [True, True]
+    assert all(one.backward_ms > 0.0 and one.backward_waiting_ms > 0.0 for rank in phases for one in rank)
 
 
 def test_a_late_rank_holds_the_other_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -18,8 +18,9 @@ from robust_run.launcher.agent.watch import RankWatch
 from robust_run.launcher.agent.workers.workers import Worker
 from robust_run.launcher.model.actions import Collect
 from robust_run.launcher.model.job import JobSpec, OutputStreams, Paces, Sights, Std
-from robust_run.tracer.files import ring
+from robust_run.tracer.files import phases, ring
 from robust_run.tracer.nccl.types import CommRate
+from robust_run.tracer.pace.types import TimedPace
 from robust_run.tracer.plugin import layout
 
 STUCK_S = 60.0
@@ -72,6 +73,36 @@ def completed(path: Path, operations: int) -> None:
             row: list[Any] = [number + 1, 1, layout.COLLECTIVE_KIND, 0, 1, 0, 9, 9, 10**9, 2 * 10**9, 1000, 900, 1, 1]
             file.seek(layout.OPS_AT + number * layout.OP_BYTES)
             file.write(struct.pack(layout.OP_FORMAT, *row, 0, 0, b"AllReduce", b"ncclFloat32"))
+
+
+def timed(path: Path, state: int) -> None:
+    """Write what a worker would have on a GPU after 30 steps: 20 ms of its own each, and 5 ms of waiting."""
+    phases.create(str(path))
+    with path.open("r+b") as file:
+        cells = {phases.PID_CELL: 7, phases.STATE_CELL: state, phases.NEWEST_CELL: 30}
+        for step in range(1, 31):
+            at = phases.RECORDS_AT_CELL + phases.RECORD_CELLS * step
+            cells |= {at: step * 10**8, at + 1: 2 * 10**7, at + 4: 5 * 10**6, at + 7: step + 1}
+        for number, value in cells.items():
+            file.seek(number * 8)
+            file.write(layout.cell(value))
+
+
+def test_rounds_carry_what_gpus_say_of_steps_unless_they_have_given_up(tmp_path: Path) -> None:
+    async def first() -> Paces:
+        delivered: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        watch = watch_over(tmp_path, lambda said: None if delivered.done() else delivered.set_result(said), round_s=0.6)
+        timed(tmp_path / "0-0.phases", phases.ARMED)
+        timed(tmp_path / "0-1.phases", phases.GIVEN_UP)
+        watch.start(asyncio.get_running_loop())
+        try:
+            return await asyncio.wait_for(delivered, STUCK_S)  # type: ignore[no-any-return]
+        finally:
+            watch.stop()
+
+    said = asyncio.run(first()).pace.timed
+    assert said == (TimedPace(0, "", 1, 1, (20.0,) * 30, (25.0,) * 30),)
+    assert len(phases.read(str(tmp_path / "0-1.phases"))) == 30  # pictures may have them
 
 
 def test_rounds_carry_what_was_completed(tmp_path: Path) -> None:

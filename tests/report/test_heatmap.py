@@ -8,13 +8,14 @@ import zlib
 from collections.abc import Callable
 from xml.etree import ElementTree
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from robust_run.report.heat import heat_of
 from robust_run.report.heatmap import DARK, LIGHT, MISSING, shade, step_heatmap_png, step_heatmap_svg
-from robust_run.tracer.types import RankTrace, StepMark
+from robust_run.tracer.types import RankTrace, StepMark, StepPhases
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -57,6 +58,20 @@ def test_where_nobody_is_slow_the_title_says_that() -> None:
     svg = step_heatmap_svg(job(4, 40, lambda rank, step: 300.0 if (rank, step) == (0, 20) else 50.0))
     assert texts(svg)[0] == "No rank stands out: own time of 40 steps on 4 ranks"
     assert "No steps are on record" in texts(step_heatmap_svg([]))[0]
+
+
+def test_of_ranks_on_gpus_it_is_the_gpus_that_are_compared_but_only_if_all_say_something() -> None:
+    def on_gpu(rank: int, own_ms: float) -> RankTrace:
+        steps = tuple(StepPhases(n, 10.0 + n, own_ms, 0.0, 0.0, 200.0 - own_ms, 0.0, 0.0) for n in range(1, 41))
+        return msgspec.structs.replace(trace(rank, [200.0] * 40), phases=steps)
+
+    traces = [on_gpu(rank, 150.0 if rank == 2 else 75.0) for rank in range(4)]
+    said = texts(step_heatmap_svg(traces))
+    assert said[0] == "Rank 2 works 2 times as long as the others in 40 of 40 steps"
+    assert said[1].startswith("Own time of each step on the GPU (without waiting for peers)")
+    traces[1] = trace(1, [200.0] * 40)
+    said = texts(step_heatmap_svg(traces))
+    assert said[0].startswith("No rank stands out") and said[1].startswith("Own time of each step (without")
 
 
 def test_two_slow_ranks_are_counted() -> None:

@@ -6,11 +6,14 @@ import json
 import math
 from typing import Any
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from robust_run.report.gpu_tracks import ends_of
 from robust_run.report.timeline import MOST_LANES, chrome_trace, chrome_trace_pieces
-from robust_run.tracer.types import Group, Op, RankTrace, StepMark
+from robust_run.tracer.types import Group, Op, RankTrace, StepMark, StepPhases
 
 
 def op(seq: int = 1, state: str = "done", at: float = 10.0, done: float | None = 10.5, **more: Any) -> Op:
@@ -49,7 +52,7 @@ def obey_the_format(found: list[dict[str, Any]]) -> None:
     processes = {e["pid"] for e in found if e["name"] == "process_name"}
     tracks: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for event in found:
-        assert event["ph"] in ("X", "M") and isinstance(event["pid"], int) and isinstance(event["tid"], int)
+        assert event["ph"] in ("X", "M", "s", "f") and isinstance(event["pid"], int) and isinstance(event["tid"], int)
         if event["ph"] == "X":
             assert event["ts"] >= 0 and event["dur"] >= 0 and math.isfinite(event["ts"] + event["dur"])
             assert (event["pid"], event["tid"]) in named and event["pid"] in processes
@@ -113,6 +116,58 @@ def test_only_the_newest_calls_are_drawn_and_endless_overlap_is_cut() -> None:
     assert any(f"({100 - MOST_LANES} more left out)" in str(e["args"].get("name")) for e in found)
 
 
+def arrows(found: list[dict[str, Any]]) -> list[tuple[int, int, float, float]]:
+    """Return from which rank to which arrows lead, and when."""
+    ends = {event["id"]: event for event in found if event["ph"] == "f"}
+    assert all(event["bp"] == "e" for event in ends.values())
+    return [
+        (begin["pid"], ends[begin["id"]]["pid"], begin["ts"], ends[begin["id"]]["ts"])
+        for begin in found
+        if begin["ph"] == "s"
+    ]
+
+
+def test_an_arrow_leads_from_the_last_to_join_a_collective_to_who_waited() -> None:
+    first, last = trace(0, op(at=10.0)), trace(1, op(at=10.3))
+    assert arrows(events(first, last)) == [(1, 0, 300_000.0, 300_000.0)]
+    assert arrows(events(first, trace(1, op(at=10.0005)))) == []  # nobody waited
+    assert arrows(events(first, last, nodes={0: "a", 1: "b"})) == []  # clocks of two machines
+    assert arrows(events(first)) == []  # who is not drawn may have been the last
+    assert arrows(events(first, trace(1, op(seq=2, at=10.3)))) == []
+
+
+def test_an_arrow_leads_from_a_send_to_its_receive_and_not_to_another() -> None:
+    sender = trace(0, op(1, op="send", peer=1, at=10.0), op(2, op="send", peer=1, at=10.2))
+    receiver = trace(1, op(2, op="recv", peer=0, at=10.1, done=10.6), op(1, op="recv", peer=0, at=9.0, tag=3))
+    assert arrows(events(sender, receiver)) == [(0, 1, 1_200_000.0, 1_200_000.0)]
+
+
+def phases(step: int, at: float, *lengths_ms: float) -> StepPhases:
+    return StepPhases(step, at, *(lengths_ms or (10.0, 0.0, 20.0, 30.0, 5.0, 0.0)))
+
+
+def test_what_the_gpu_says_of_steps_is_a_track_with_the_waiting_inside() -> None:
+    one = msgspec.structs.replace(trace(0, op(at=10.0)), phases=(phases(7, 11.0),))
+    found = events(one)
+    drawn = [(e["name"], e["ts"], e["dur"]) for e in spans(found, "gpu") + spans(found, "waiting")]
+    assert drawn == [
+        ("forward", 935_000.0, 10_000.0),
+        ("backward", 945_000.0, 50_000.0),
+        ("rest of the step", 995_000.0, 5_000.0),
+        ("waiting for peers", 965_000.0, 30_000.0),
+    ]
+    assert spans(found, "gpu")[1]["args"] == {"step": 7, "own_ms": 20.0, "waiting_for_peers_ms": 30.0}
+
+
+def test_no_step_ends_on_the_gpu_before_the_program_has_enqueued_it() -> None:
+    # The program is ahead by one step, but for the last one, for which the GPU waits.
+    steps = [phases(n, at) for n, at in enumerate((10.0, 10.001, 10.066, 10.3), start=1)]
+    ends = [end for _, end in ends_of(steps)]
+    assert ends == pytest.approx([10.105, 10.17, 10.235, 10.3])
+    gap = ends_of([phases(1, 10.0), phases(3, 10.001)])  # one in two: what is between them is not known
+    assert [end for _, end in gap] == pytest.approx([10.0, 10.065])
+
+
 def test_pieces_are_the_document_and_the_document_is_the_same_whatever_the_order() -> None:
     one, two = trace(0, op()), trace(1, op(at=9.0))
     assert b"".join(chrome_trace_pieces([one, two])) == chrome_trace([two, one])
@@ -130,12 +185,16 @@ _op = st.builds(
     thread=st.integers(0, 2),
 )
 _marks = st.lists(st.builds(StepMark, _time, _time), max_size=5).map(tuple)
+_phases = st.lists(st.builds(phases, st.integers(0, 9), _time, *[_time] * 6), max_size=5).map(tuple)
 _trace = st.builds(
-    lambda rank, ops, marks, last: trace(rank, *ops, marks=marks, steps=100, last=last),
+    lambda rank, ops, marks, last, on_gpu: msgspec.structs.replace(
+        trace(rank, *ops, marks=marks, steps=100, last=last), phases=on_gpu
+    ),
     st.integers(0, 5),
     st.lists(_op, max_size=8),
     _marks,
     _time,
+    _phases,
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 from fake_groups import Backend, FakeTorch, Tensor
 
-from robust_run.tracer.files import ring, steps
+from robust_run.tracer.files import phases, ring, steps
 from robust_run.tracer.files.arming import arm_environment
 from robust_run.tracer.files.ring_format import DOUBTS, FOREIGN, FORKED, LIMITED, REBORN, SERVING, SURVIVED
 from robust_run.tracer.native.build import Recorder
@@ -444,10 +445,11 @@ def run_pair(folder: Path, program: str, *, in_c: str = "", timeout_s: float = 1
         steps_file = str(folder / f"steps{rank}")
         steps.create(steps_file)
         ring.create(f"{steps_file}.ring", rank, 2)
+        phases.create(f"{steps_file}.phases")
         Path(f"{steps_file}.stacks").touch()
         env = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH") if name in os.environ}
         # Ranks meet in a file: a port that is free now may be another's when torch has been imported.
-        env |= {"RANK": str(rank), "MEETING": f"file://{folder}/meeting"}
+        env |= {"RANK": str(rank), "MEETING": f"file://{folder}/meeting", "ROBUST_TRACE_PHASES": "host"}
         env |= {"PYTHONWARNINGS": "ignore", **arm_environment(env, steps_file)}
         env |= {"XDG_CACHE_HOME": str(Path(in_c).parents[1])} if in_c and rank else {"ROBUST_TRACE_NATIVE": "0"}
         argv = [sys.executable, "program.py", str(ring.stacks_signal()), str(folder / "steps")]
@@ -485,6 +487,13 @@ def test_all_calls_of_a_real_job_are_recorded_alike_by_both_recorders(tmp_path: 
     assert names[-1] == "destroy_process_group"
     assert [(group.desc, group.ranks) for group in traces[0].groups if group.desc == "pair"] == [("pair", (0, 1))]
     assert (traces[0].steps, len(traces[0].marks)) == (3, 3)
+    timed = [phases.read(str(tmp_path / f"steps{rank}.phases")) for rank in range(2)]
+    assert [[one.step for one in rank] for rank in timed] == [[2, 3], [2, 3]]
+    lengths_s = [after.at_s - before.at_s for before, after in itertools.pairwise(traces[0].marks)]
+    assert [one.step_ms / 1e3 for one in timed[0]] == pytest.approx(lengths_s, rel=0.5)
+    assert all(
+        one.forward_ms > 0 and one.backward_ms > 0 and one.backward_waiting_ms > 0 for rank in timed for one in rank
+    )
     assert all("program.py" in op.site for op in traces[0].ops)
     assert 'program.py", line' in (tmp_path / "steps0.stacks").read_text()
 

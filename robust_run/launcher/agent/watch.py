@@ -18,7 +18,7 @@ from robust_run.launcher.model.actions import Collect
 from robust_run.launcher.model.events import HangSuspected, NodeEvent, WaitOver
 from robust_run.launcher.model.job import JobSpec, Paces, RankEvidence
 from robust_run.launcher.records.run_directory import RunDirectory
-from robust_run.tracer.files import ring
+from robust_run.tracer.files import phases, ring
 from robust_run.tracer.files.steps import MARKS_SUFFIX
 from robust_run.tracer.suspicion import LOOK_S, RingHeartbeat, Suspicion
 from robust_run.tracer.types import RankSight
@@ -219,12 +219,13 @@ class RankWatch:
 
     def _pace_now(self) -> None:
         """Say how long the ranks' own work took since the round before."""
-        from robust_run.tracer.pace.measure import pace_of
-        from robust_run.tracer.pace.types import NodePace, RankPace
+        from robust_run.tracer.pace.measure import pace_of, timed_pace_of
+        from robust_run.tracer.pace.types import NodePace, RankPace, TimedPace
 
         now_s = self._clock.monotonic_s()
         found: list[RankPace] = []
         clocks: list[RankClocks] = []
+        timed: list[TimedPace] = []
         newest: tuple[int, float | None] = (0, None)
         for rank, reader in self._readers.items():
             trace = reader.trace(0)
@@ -237,7 +238,12 @@ class RankWatch:
             pace = pace_of(trace.marks, trace.steps, rank=rank, node="", round_s=self._round_s)
             if pace is not None:
                 found.append(pace)
-        node = NodePace(self._attempt, "", now_s - self._round_s, now_s, tuple(found))
+            path = self._file(rank, phases.SUFFIX)
+            steps = phases.read(path) if phases.goes_on(path) else ()
+            on_gpu = timed_pace_of(steps, rank=rank, node="", round_s=self._round_s)
+            if on_gpu is not None:
+                timed.append(on_gpu)
+        node = NodePace(self._attempt, "", now_s - self._round_s, now_s, tuple(found), tuple(timed))
         cpu = self._limits.look([worker.pid for worker in self._workers if worker.exit_code is None], now_s)
         since_s = self._waiting_since_s
         paces = Paces(
@@ -290,19 +296,23 @@ class RankWatch:
         if self._run_directory.temporary:
             return
         for worker in self._workers:
+            copy = self._run_directory.ring_copy(self._attempt, worker.rank)
+            timed = self._file(worker.rank, phases.SUFFIX)
             try:
-                shutil.copyfile(
-                    self._file(worker.rank, ".ring"), self._run_directory.ring_copy(self._attempt, worker.rank)
-                )
+                if phases.is_used(timed):  # first: a reader that finds the ring looks for it
+                    shutil.copyfile(timed, phases.beside(copy))
+                shutil.copyfile(self._file(worker.rank, ".ring"), copy)
             except OSError:
                 continue
-            with suppress(OSError):
-                os.unlink(self._run_directory.ring_copy(self._attempt - KEPT_ATTEMPTS, worker.rank))
+            old = self._run_directory.ring_copy(self._attempt - KEPT_ATTEMPTS, worker.rank)
+            for path in (old, phases.beside(old)):
+                with suppress(OSError):
+                    os.unlink(path)
 
     def forget(self) -> None:
         """Remove what the ranks wrote to: a job that starts again for months must not fill the memory."""
         for worker in self._workers:
             steps_file = self._run_directory.steps_file(self._attempt, worker.rank)
-            for suffix in (".ring", ".stacks", ".sock", MARKS_SUFFIX, self._nccl_suffix):
+            for suffix in (".ring", ".stacks", ".sock", MARKS_SUFFIX, phases.SUFFIX, self._nccl_suffix):
                 with suppress(OSError):
                     os.unlink(f"{steps_file}{suffix}")

@@ -155,4 +155,5 @@ class Pacing:
 
 def _named(pace: NodePace, name: str) -> NodePace:
     ranks = tuple(msgspec.structs.replace(rank, node=name) for rank in pace.ranks)
-    return msgspec.structs.replace(pace, node=name, ranks=ranks)
+    timed = tuple(msgspec.structs.replace(rank, node=name) for rank in pace.timed)
+    return msgspec.structs.replace(pace, node=name, ranks=ranks, timed=timed)

@@ -81,10 +81,14 @@ class StepBook:
         """Return the slowest rank of a node, its own time for a step, and how long a step takes there; in seconds."""
         slowest: tuple[float, int] | None = None
         step_s = None
+        on_gpus = {each.rank: each.own_ms for each in said.pace.timed}
+        if any(each.rank not in on_gpus for each in said.pace.ranks):
+            on_gpus = {}  # the two do not compare
         for each in said.pace.ranks:
             if not each.own_ms or not each.step_ms:
                 continue
-            own_ms = sorted(each.own_ms)[len(each.own_ms) // 2]
+            own = on_gpus.get(each.rank) or each.own_ms
+            own_ms = sorted(own)[len(own) // 2]
             if slowest is None or own_ms > slowest[0]:
                 slowest = own_ms, each.rank
             step_s = sum(each.step_ms) / len(each.step_ms) / 1e3

@@ -8,6 +8,7 @@
     attempt_N/<rank>/damaged-*.json     what the rank found wrong with a checkpoint: see `ckpt_io.notes`
     attempt_N/<rank>/saved.json         the newest checkpoint that the rank has committed: see `ckpt_io.notes`
     attempt_N/<rank>/ring               its last communication calls and steps, where the attempt failed or the job is small
+    attempt_N/<rank>/phases             what its newest steps consisted of on its GPU, beside the ring, where it has one
     incidents/0001.json                 one detected failure, its verdict and what was done
     incidents/0001.checks.json          what checks of the nodes measured after it, where the ladder wanted them
     incidents/0001.scene.json           what all ranks did, where the verdict rests on that

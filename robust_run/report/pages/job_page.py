@@ -222,8 +222,8 @@ def _steps(page: JobPage) -> str:
     picture = heatmap_fragment(page.heat, nodes)
     shared = len(page.heat.ranks[0]) if page.heat.ranks else 1
     note = (
-        f"{text(headline(page.heat, nodes), 300)}. Own time of each step, without waiting for peers, relative to the "
-        f"median of all ranks.{f' Each row is the slowest of {shared} ranks.' if shared > 1 else ''} {text(page.heat_note, 200)}"
+        f"{text(headline(page.heat, nodes), 300)}. Own time of each step{' on the GPU' if page.heat.on_gpus else ''}, without "
+        f"waiting for peers, relative to the median of all ranks.{f' Each row is the slowest of {shared} ranks.' if shared > 1 else ''} {text(page.heat_note, 200)}"
     )
     scroll = f"<div class=heat tabindex=0 role=region aria-label='step times by rank'>{picture}</div>"
     return f"<style>{fragment_style('.heat')}</style>" + section("steps", "Step time of each rank", scroll, note=note)

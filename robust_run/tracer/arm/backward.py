@@ -26,6 +26,7 @@ class Passes:
         self.hooks = hooks
         self.is_compiling = is_compiling
         self.pending: dict[int, tuple[Any, Any]] = {}  # by id of the reducer, the newest last
+        self.timed: list[Any] = hooks.timed  # what is told of backward passes that are timed: `phases` puts itself here
 
     def prepare(self, original: Any) -> Any:
         """Wrap Reducer.prepare_for_backward, which a forward pass calls when its backward pass will communicate."""
@@ -52,14 +53,26 @@ class Passes:
 
     def backward(self, original: Any) -> Any:
         """Wrap torch.autograd.backward: one that ends a communicating forward pass waits for peers all along."""
-        pending, is_compiling = self.pending, self.is_compiling
+        pending, is_compiling, timed = self.pending, self.is_compiling, self.timed
 
-        @functools.wraps(original)
-        def backward(*args: Any, **kwargs: Any) -> Any:
-            if is_compiling() or not pending:
+        def recorded(args: Any, kwargs: Any) -> Any:
+            if not pending:
                 return original(*args, **kwargs)
             index = self.begin_backward()
             return self.hooks.waiting(index, original, args, kwargs)
+
+        @functools.wraps(original)
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if is_compiling():
+                return original(*args, **kwargs)
+            if not timed:
+                return recorded(args, kwargs)
+            timer = timed[0]
+            begun = timer.begin(args, kwargs)
+            try:
+                return recorded(args, kwargs)
+            finally:
+                timer.end(begun)
 
         return backward
 

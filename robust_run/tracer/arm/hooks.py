@@ -49,6 +49,7 @@ class Hooks:
         self.known: dict[int, tuple[Any, Any]] = {}  # by id of a process group: a weak reference to it, its Group
         self.gathered: dict[int, list[int]] = {}  # by id of a process group: the calls since _start_coalescing
         self.late_done = False
+        self.timed: list[Any] = []  # `phases` puts there what `backward` is to tell of its passes
         self.lives = lifecycle.Lives(self, served)
 
     def install(self) -> None:

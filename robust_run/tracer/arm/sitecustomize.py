@@ -181,6 +181,7 @@ def record_into(path: str) -> Callable[[ModuleType], None]:
             tell_clocks = load("clocks").clocks_of(wrapped.ring, library)
             if tell_clocks is not None:
                 on_step.append(tell_clocks)
+            on_first_step.append(time_phases(f"{path}.phases", wrapped))
             load("tracebacks").install(os.path.join(os.path.dirname(__file__), ""))
         except Exception as error:
             give_up_tracing(error)
@@ -203,6 +204,22 @@ def make_hooks(path: str, distributed: ModuleType, library: ModuleType, serve: C
     if trouble is not None:  # and it was not the ring, of which one line is enough
         give_up(trouble, "recording in C")
     return load("hooks").Hooks(ring, distributed, library, serve)
+
+
+def time_phases(path: str, hooks: Any) -> Callable[[], None]:
+    """Return what begins to time what steps consist of, at the first of them, in a program that uses CUDA by then."""
+
+    def begin() -> None:
+        cuda = sys.modules.get("torch.cuda")
+        try:
+            if os.environ.get("ROBUST_TRACE_PHASES") == "host" or (cuda and cuda.is_initialized()):
+                then = load("phases").begin(path, hooks, sys.modules["torch"])
+                if then is not None:
+                    on_step.append(then)
+        except Exception as error:
+            give_up(error, "timing what steps consist of")
+
+    return begin
 
 
 def record_functions(module: ModuleType) -> None:

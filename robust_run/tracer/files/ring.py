@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from robust_run.tracer.files import phases
 from robust_run.tracer.files.ring_content import (
     ENTERED,
     ENTERED_FIELD,
@@ -215,10 +216,13 @@ def _doubts(cells: tuple[int, ...]) -> tuple[str, ...]:
     return (*found, "records no more") if cells[STATE_CELL] == GIVEN_UP else found
 
 
-def read(path: str, limit: int | None = None) -> RankTrace | None:
-    """Return what a ring holds, as `RingReader.trace` does."""
+def read(path: str, limit: int | None = None, *, with_phases: bool = False) -> RankTrace | None:
+    """Return what a ring holds, as `RingReader.trace` does, and what lies beside it of the phases of steps."""
     reader = RingReader(path)
     try:
-        return reader.trace(limit)
+        trace = reader.trace(limit)
     finally:
         reader.close()
+    if trace is None or not with_phases:
+        return trace
+    return msgspec.structs.replace(trace, phases=phases.read(phases.beside(path)))

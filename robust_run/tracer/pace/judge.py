@@ -8,12 +8,13 @@ half of the ranks may be slow, as when one of two nodes is.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
 from robust_run.tracer.pace.stages import stages
 from robust_run.tracer.pace.types import (
+    LARGEST_STRIDE,
     LEAST_COST,
     MOST_STEPS,
     SLOW_EXCESS,
@@ -24,19 +25,23 @@ from robust_run.tracer.pace.types import (
     RankPace,
     RoundResult,
     SlowRank,
+    TimedPace,
 )
 from robust_run.tracer.types import Group
 
 LEAST_DEVIATION = 0.01
 """Of shares: below, two ranks are the same."""
 
+_Pace = RankPace | TimedPace
+
 
 class _Stage(msgspec.Struct, frozen=True):
-    """The steps that all ranks of a stage have made: rows by rank, columns by step."""
+    """The steps that all ranks of a stage have made: rows by rank, columns by step. All rows are of the same clocks."""
 
-    paces: tuple[RankPace, ...]
-    first: int
+    paces: tuple[_Pace, ...]
     last: int
+    stride: int
+    """One in so many steps is known."""
     own: tuple[tuple[float, ...], ...]
     whole: tuple[tuple[float, ...], ...]
     usual: tuple[float, ...]
@@ -61,15 +66,19 @@ def judge_round(
     ended_s: float,
     attempt: int = 0,
     since_step: int = 0,
+    timed: Sequence[TimedPace] = (),
 ) -> RoundResult:
     """Return who is suspect in the steps after `since_step`.
 
-    `paces`: one for each rank, in any order; damaged ones are left out. The result has `steps == 0` when there are no
-    `STEPS_NEEDED` steps that all ranks of a stage have made: wait for more.
+    `paces`: one for each rank, in any order; damaged ones are left out. `timed`: what GPUs say of their steps. It is what counts
+    in a stage all of whose ranks have it, and is not looked at where one has not: the two do not compare, since on GPUs a host's
+    own time holds the waits that a GPU's is without. The result has `steps == 0` when there are no `STEPS_NEEDED` steps that all
+    ranks of a stage have made: wait for more.
     """
     known = {pace.rank: pace for pace in paces if _is_sound(pace)}
-    lined_up = (_lined_up([known[rank] for rank in ranks], since_step) for ranks in stages(known, groups, p2p_pairs))
-    judged = [stage for stage in lined_up if stage]
+    on_gpus = {pace.rank: pace for pace in timed if _is_sound(pace)}
+    chosen = (_of_one_clock(ranks, known, on_gpus) for ranks in stages(known, groups, p2p_pairs))
+    judged = [stage for paces in chosen if (stage := _lined_up(paces, since_step))]
     if not judged:
         return RoundResult(
             attempt=attempt,
@@ -87,7 +96,7 @@ def judge_round(
         began_s=began_s,
         ended_s=ended_s,
         through_step=max(stage.last for stage in judged),
-        steps=min(stage.last - stage.first + 1 for stage in judged),
+        steps=min(len(stage.usual) for stage in judged),
         suspects=tuple(sorted((s for one in found for s in one.suspects), key=lambda s: s.rank)),
         shares=tuple(
             (pace.rank, sum(row) / len(row))
@@ -97,34 +106,52 @@ def judge_round(
         node_ranks=tuple(sorted(nodes.items())),
         step_ms=sum(whole) / len(whole),
         lost_ms=max(one.lost_ms for one in found),
+        timed=all(isinstance(pace, TimedPace) for stage in judged for pace in stage.paces),
         reason=next((one.reason for one in found if one.reason), ""),
     )
 
 
-def _is_sound(pace: RankPace) -> bool:
+def _is_sound(pace: _Pace) -> bool:
     """Whether the numbers can be trusted to be numbers: they come from another process."""
-    length = len(pace.own_ms)
+    length, stride = len(pace.own_ms), _stride(pace)
     return (
         pace.rank >= 0
+        and 0 < stride <= LARGEST_STRIDE
+        and stride & (stride - 1) == 0
+        and pace.first_step % stride == 0
         and 0 < length == len(pace.step_ms) <= MOST_STEPS
         and all(math.isfinite(number) and number >= 0.0 for row in (pace.own_ms, pace.step_ms) for number in row)
     )
 
 
-def _lined_up(paces: Sequence[RankPace], since_step: int) -> _Stage | None:
+def _stride(pace: _Pace) -> int:
+    return pace.stride if isinstance(pace, TimedPace) else 1
+
+
+def _of_one_clock(
+    ranks: Sequence[int], known: Mapping[int, RankPace], timed: Mapping[int, TimedPace]
+) -> Sequence[_Pace]:
+    """Return the paces of a stage: those of its GPUs if all of its ranks have one, else those of the hosts."""
+    return [timed[rank] for rank in ranks] if all(rank in timed for rank in ranks) else [known[rank] for rank in ranks]
+
+
+def _lined_up(paces: Sequence[_Pace], since_step: int) -> _Stage | None:
     """Return the steps that all of these ranks have made after `since_step`; None if too few steps or one rank alone."""
+    stride = max(_stride(pace) for pace in paces)
     first = max(since_step + 1, *(pace.first_step for pace in paces))
-    last = min(pace.first_step + len(pace.own_ms) for pace in paces) - 1
-    if len(paces) < 2 or last - first + 1 < STEPS_NEEDED:
+    last = min(pace.first_step + (len(pace.own_ms) - 1) * _stride(pace) for pace in paces)
+    steps = range(-(-first // stride) * stride, last + 1, stride)
+    if len(paces) < 2 or len(steps) < STEPS_NEEDED:
         return None
-    own = tuple(pace.own_ms[first - pace.first_step : last + 1 - pace.first_step] for pace in paces)
-    whole = tuple(pace.step_ms[first - pace.first_step : last + 1 - pace.first_step] for pace in paces)
+    places = [[(step - pace.first_step) // _stride(pace) for step in steps] for pace in paces]
+    own = tuple(tuple(pace.own_ms[at] for at in row) for pace, row in zip(paces, places, strict=True))
+    whole = tuple(tuple(pace.step_ms[at] for at in row) for pace, row in zip(paces, places, strict=True))
     usual = tuple(_median_low(column) for column in zip(*own, strict=True))
     slow = tuple(
         tuple(o > SLOW_RATIO * u and o - u > SLOW_EXCESS * w for o, u, w in zip(mine, usual, lengths, strict=True))
         for mine, lengths in zip(own, whole, strict=True)
     )
-    return _Stage(paces=tuple(paces), first=first, last=last, own=own, whole=whole, usual=usual, slow=slow)
+    return _Stage(tuple(paces), steps[-1], stride, own, whole, usual, slow)
 
 
 def _stand_out(stage: _Stage, ended_s: float) -> _Found:
@@ -171,8 +198,8 @@ def _slow_rank(stage: _Stage, index: int, peers: tuple[int, ...], usual: float, 
     """Return what is said of a rank that stands out."""
     pace, flags = stage.paces[index], stage.slow[index]
     steps = [step for step, is_slow in enumerate(flags) if is_slow]
-    newer = len(pace.own_ms) - (stage.last + 1 - pace.first_step)
-    after_ms = sum(stage.whole[index][steps[0] :]) + sum(pace.step_ms[len(pace.step_ms) - newer :] if newer else ())
+    newer = pace.step_ms[(stage.last - pace.first_step) // _stride(pace) + 1 :]
+    after_ms = sum(stage.whole[index][steps[0] :]) * stage.stride + sum(newer) * _stride(pace)
     return SlowRank(
         rank=pace.rank,
         node=pace.node,

@@ -1,12 +1,12 @@
-"""From the step marks of a rank to its pace. Pure."""
+"""From the step marks of a rank to its pace, and from what its GPU says of steps. Pure."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from robust_run.tracer.pace.types import MOST_STEPS, ROUND_S, STEPS_NEEDED, RankPace
-from robust_run.tracer.types import StepMark
+from robust_run.tracer.pace.types import LARGEST_STRIDE, MOST_STEPS, ROUND_S, STEPS_NEEDED, RankPace, TimedPace
+from robust_run.tracer.types import StepMark, StepPhases
 
 FAST_STEPS = 4 * MOST_STEPS
 """In a round: from here on nodes would hardly ever send the same newest steps, so they send steps at round numbers."""
@@ -63,3 +63,35 @@ def _window(marks: Sequence[StepMark], steps: int, since_step: int, round_s: flo
             return last - MOST_STEPS + 1, last
         stride //= 2
     return max(oldest, steps - MOST_STEPS + 1), steps
+
+
+def timed_pace_of(phases: Sequence[StepPhases], *, rank: int, node: str, round_s: float = ROUND_S) -> TimedPace | None:
+    """Return the pace of the newest steps that the GPU timed; None if it has timed none.
+
+    `phases`: oldest first. Of many steps in a round one in 2, 4, ... is sent, so that what nodes send at different moments is of
+    the same steps. Fewer than `STEPS_NEEDED` are sent too: they say that more will come.
+    """
+    known = {one.step: one for one in phases if math.isfinite(one.at_s + one.step_ms) and one.step > 0}
+    if not known:
+        return None
+    newest = max(known)
+    in_round = [step for step, one in known.items() if one.at_s > known[newest].at_s - round_s]
+    stride = 1
+    while (newest - min(in_round)) // stride >= MOST_STEPS:
+        stride *= 2
+    best = range(newest, newest + 1)
+    while stride <= LARGEST_STRIDE and newest // stride > 0:
+        last = newest // stride * stride
+        first = last + stride
+        while first - stride in known and (last - first) // stride < MOST_STEPS - 1:
+            first -= stride
+        found = range(first, last + 1, stride)
+        best = found if len(found) > len(best) else best
+        if len(best) >= STEPS_NEEDED:
+            break
+        stride *= 2
+    sent = [known[step] for step in best]
+    own, whole = (
+        [round(length, 3) for length in row] for row in zip(*((o.own_ms, o.step_ms) for o in sent), strict=True)
+    )
+    return TimedPace(rank, node, best.start, best.step, tuple(own), tuple(whole))

@@ -58,6 +58,7 @@ class Rounds(msgspec.Struct, frozen=True):
             ended_s=max(node.ended_s for node in heard),
             attempt=attempt,
             since_step=known.through_step,
+            timed=[pace for node in heard for pace in node.timed],
         )
         return known.add(result)
 
@@ -197,6 +198,7 @@ def evidence(recent: Sequence[RoundResult], ranks: Collection[int]) -> tuple[str
         f"a step takes {newest.step_ms:.1f} ms, {newest.lost_ms:.1f} ms less without what is slow "
         f"({newest.lost_ms / max(newest.step_ms, 1e-3):.0%})"
     ]
+    lines += ["own times are those of the GPUs, without what they waited for peers"] if newest.timed else []
     for number, result in enumerate(recent, start=1):
         lines += [
             f"round {number}, steps to {result.through_step}: rank {one.rank} (node {one.node}) slow in "

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from robust_run.tracer.pace.types import CpuShort, NodePace, RankPace
+from robust_run.tracer.pace.types import CpuShort, NodePace, RankPace, TimedPace
 from robust_run.tracer.words import duration, ranks_words
 
 RATIO = 10.0
@@ -70,16 +70,19 @@ class Slowing(msgspec.Struct, frozen=True, kw_only=True):
         )
         if known.usual_ms:
             return known._going_on(new)
-        return known._begun(paces, short)
+        timed = [pace for node in nodes if node.attempt == attempt for pace in node.timed]
+        return known._begun(paces, timed, short)
 
-    def _begun(self, paces: Sequence[RankPace], short: Mapping[str, CpuShort]) -> tuple[Slowing, str]:
+    def _begun(
+        self, paces: Sequence[RankPace], timed: Sequence[TimedPace], short: Mapping[str, CpuShort]
+    ) -> tuple[Slowing, str]:
         count = _slow_steps(self.lengths_ms) if self.times < MOST else 0
         if not count:
             return self, ""
         tail, before = self.lengths_ms[-count:], self.lengths_ms[:-count][-USUAL:]
         line = (
             f"steps have taken {_words(_median(tail))} instead of {_words(_median(before))} for {duration(sum(tail) / 1e3)}"
-            f"{_who(paces, count)}{_why(short)}"
+            f"{_who(_told(paces, timed, self.through, count))}{_why(short)}"
         )
         slow = msgspec.structs.replace(self, usual_ms=_usual(before), slow_ms=sum(tail), times=self.times + 1)
         return slow, line
@@ -107,10 +110,26 @@ def _slow_steps(lengths_ms: Sequence[float]) -> int:
     return 0
 
 
-def _who(paces: Sequence[RankPace], count: int) -> str:
+_Lengths = tuple[float, ...]
+_Told = tuple[int, _Lengths, _Lengths, int]
+"""Of a rank: own times and lengths of steps, oldest first, and how many of the newest are slow."""
+
+
+def _told(paces: Sequence[RankPace], timed: Sequence[TimedPace], through: int, count: int) -> list[_Told]:
+    """Return what ranks, or the GPUs of all of them, say of so many newest steps through one, and of those before."""
+    on_gpus = {pace.rank: pace for pace in timed}
+    told: list[_Told] = [(pace.rank, pace.own_ms, pace.step_ms, count) for pace in paces]
+    if all(pace.rank in on_gpus for pace in paces):
+        told = []
+        for pace in on_gpus.values():
+            last = pace.first_step + pace.stride * (len(pace.own_ms) - 1)
+            told.append((pace.rank, pace.own_ms, pace.step_ms, (last - (through - count)) // pace.stride))
+    return [one for one in told if one[3] > 0 and len(one[1]) == len(one[2]) >= one[3] + NEEDED]
+
+
+def _who(told: Sequence[_Told]) -> str:
     """Say which ranks need so long by themselves, without what they wait for each other."""
-    told = [pace for pace in paces if len(pace.own_ms) >= count + NEEDED and len(pace.own_ms) == len(pace.step_ms)]
-    slow = tuple(pace.rank for pace in told if _is_slow(pace, count))
+    slow = tuple(rank for rank, own_ms, step_ms, count in told if _is_slow(own_ms, step_ms, count))
     if len(told) < 2:
         return ""
     if len(slow) == len(told):
@@ -120,9 +139,9 @@ def _who(paces: Sequence[RankPace], count: int) -> str:
     return f"; {ranks_words(slow)} {'is' if len(slow) == 1 else 'are'} slower"
 
 
-def _is_slow(pace: RankPace, count: int) -> bool:
-    own_ms = _median(pace.own_ms[-count:])
-    return own_ms >= OWN_SHARE * _median(pace.step_ms[-count:]) and own_ms >= OWN_RATIO * _median(pace.own_ms[:-count])
+def _is_slow(own_ms: _Lengths, step_ms: _Lengths, count: int) -> bool:
+    newest_ms = _median(own_ms[-count:])
+    return newest_ms >= OWN_SHARE * _median(step_ms[-count:]) and newest_ms >= OWN_RATIO * _median(own_ms[:-count])
 
 
 def _why(short: Mapping[str, CpuShort]) -> str:

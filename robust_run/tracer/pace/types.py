@@ -19,6 +19,8 @@ STEPS_NEEDED = 20
 """That all ranks of a stage have made, in a round."""
 MOST_STEPS = 64
 """Of a rank in a round; the limit on the wire."""
+LARGEST_STRIDE = 1 << 20
+"""Of steps that are timed on the GPU; a power of two."""
 SLOW_RATIO = 1.3
 """A step is slow whose own time is more than so many times the median of the peers'."""
 SLOW_EXCESS = 0.1
@@ -52,6 +54,21 @@ class RankPace(msgspec.Struct, frozen=True, array_like=True):
     """Length of the step."""
 
 
+class TimedPace(msgspec.Struct, frozen=True, array_like=True):
+    """The same as the GPU's own clock has it, of one in `stride` steps: those whose number is a multiple of it.
+
+    On GPUs calls return at once, so what the host sees of a rank's own time is no use: it is the same on all ranks.
+    """
+
+    rank: int
+    node: str
+    first_step: int
+    stride: Annotated[int, msgspec.Meta(ge=1, le=LARGEST_STRIDE)]
+    own_ms: _Times
+    """Of the GPU, without what its stream waited for peers."""
+    step_ms: _Times
+
+
 class NodePace(msgspec.Struct, frozen=True, array_like=True):
     """What the agent of one node says once in a round."""
 
@@ -62,6 +79,8 @@ class NodePace(msgspec.Struct, frozen=True, array_like=True):
     """The round, in monotonic time."""
     ranks: Annotated[tuple[RankPace, ...], msgspec.Meta(max_length=1024)]
     """Those of its ranks that made steps."""
+    timed: Annotated[tuple[TimedPace, ...], msgspec.Meta(max_length=1024)] = ()
+    """Those of them whose steps are timed on the GPU."""
 
 
 class CpuShort(msgspec.Struct, frozen=True, array_like=True):
@@ -120,5 +139,7 @@ class RoundResult(msgspec.Struct, frozen=True, kw_only=True):
     """Mean length of the judged steps."""
     lost_ms: float = 0.0
     """By how much the suspects make the mean step longer."""
+    timed: bool = False
+    """Own times of all of it are of the GPUs' clocks."""
     reason: str = ""
     """Why no rank is suspect, where one nearly was, or why the round does not count."""

@@ -8,8 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from clusters import STEPS, ClusterJob, start_all, write
+from clusters import PATIENCE_S, STEPS, ClusterJob, start_all, write
 from hosts import Cluster, need_hosts
+from jobs import wait_for
+
+from robust_run.ckpt_io import catalog
 
 TRAIN = f"""{STEPS}
     import torch
@@ -70,6 +73,8 @@ def test_ranks_go_on_from_memory_and_a_lost_node_from_storage(three: Cluster, tm
         assert (first["source"], first["step"] >= 60) == ("memory", True), job.said()
 
         victim = next(host for host in three if host.name in job.layout(1) and host is not three[0])
+        kept = lambda: any(each.state == "valid" for each in catalog.list_checkpoints(str(tmp_path / "ckpt")))  # noqa: E731
+        wait_for(kept, "a checkpoint in storage", PATIENCE_S)
         victim.power_off()
         job.wait_for_steps(2, 2, count=5)
         (second,) = [event for event in job.events("resume_chosen") if event["attempt"] == 2]

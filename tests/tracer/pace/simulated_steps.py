@@ -6,10 +6,10 @@ import random
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from robust_run.tracer.pace.measure import pace_of
+from robust_run.tracer.pace.measure import pace_of, timed_pace_of
 from robust_run.tracer.pace.rounds import Rounds
 from robust_run.tracer.pace.types import MOST_STEPS, NodePace
-from robust_run.tracer.types import Group, StepMark
+from robust_run.tracer.types import Group, StepMark, StepPhases
 
 Work = Callable[[int, int, random.Random], float]
 """(rank, step, random) -> milliseconds of own work."""
@@ -22,7 +22,11 @@ def steady(rank: int, step: int, chance: random.Random) -> float:
 
 @dataclass
 class Job:
-    """A job whose rounds are of `steps` steps each."""
+    """A job whose rounds are of `steps` steps each.
+
+    `on_gpus`: calls return at once, so hosts see no waiting at all; the GPUs of `timed` (None: of all) time one in `stride`
+    steps, and are two steps behind.
+    """
 
     world: int
     work: Work
@@ -33,23 +37,37 @@ class Job:
     p2p_pairs: Collection[tuple[int, int]] = ()
     seed: int = 0
     step: int = 1
+    on_gpus: bool = False
+    timed: Collection[int] | None = None
+    stride: int = 1
     marks: list[list[StepMark]] = field(default_factory=list)
+    phases: list[list[StepPhases]] = field(default_factory=list)
+    began_s: float = 100.0
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
         self.marks = [[StepMark(100.0, 0.0)] for _ in range(self.world)]
+        self.phases = [[] for _ in range(self.world)]
         self.groups = self.groups or (Group(name="0", ranks=tuple(range(self.world))),)
 
     def advance(self) -> None:
         """Make the steps of one round."""
+        self.began_s = self.marks[0][-1].at_s
         for _ in range(self.steps):
             self.step += 1
             own = [self.work(rank, self.step, self.chance) for rank in range(self.world)]
             length = max(own) + self.communication_ms
-            for marks, mine in zip(self.marks, own, strict=True):
-                last = marks[-1]
-                marks.append(StepMark(last.at_s + length / 1e3, last.blocked_s + (length - mine) / 1e3))
+            for rank, mine in enumerate(own):
+                last = self.marks[rank][-1]
+                blocked = 0.0 if self.on_gpus else (length - mine) / 1e3
+                self.marks[rank].append(StepMark(last.at_s + length / 1e3, last.blocked_s + blocked))
+                if self.on_gpus and self.step % self.stride == 0:
+                    at_s, waited = last.at_s + length / 1e3, length - mine
+                    self.phases[rank].append(
+                        StepPhases(self.step, at_s, mine * 0.3, 0.0, mine * 0.6, waited * 0.9, mine * 0.1, waited * 0.1)
+                    )
         self.marks = [marks[-MOST_STEPS - 1 :] for marks in self.marks]
+        self.phases = [phases[-1024:] for phases in self.phases]
 
     def paces(self) -> list[NodePace]:
         """Return what the agents say at the end of a round."""
@@ -61,7 +79,13 @@ class Job:
                 for rank in range(first, min(first + self.per_node, self.world))
             ]
             ended = self.marks[first][-1].at_s
-            said.append(NodePace(1, node, ended - 10.0, ended, tuple(pace for pace in known if pace)))
+            timed = [
+                timed_pace_of(self.phases[rank][:-2], rank=rank, node=node, round_s=ended - self.began_s)
+                for rank in range(first, min(first + self.per_node, self.world))
+                if self.timed is None or rank in self.timed
+            ]
+            paces = tuple(pace for pace in known if pace)
+            said.append(NodePace(1, node, ended - 10.0, ended, paces, tuple(pace for pace in timed if pace)))
         return said
 
     def run(self, rounds: int, known: Rounds | None = None) -> Rounds:

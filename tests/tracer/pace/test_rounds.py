@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robust_run.tracer.pace.judge import judge_round
+from robust_run.tracer.pace.measure import timed_pace_of
 from robust_run.tracer.pace.rounds import Rounds
 from robust_run.tracer.pace.types import RankPace, RoundResult
 from robust_run.tracer.types import Group
@@ -50,9 +51,10 @@ def everybody(rank: int, step: int, chance: random.Random) -> float:
 
 @pytest.mark.parametrize("world", [2, 4, 8, 16])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_rank_that_is_always_slow_is_named_after_five_rounds(world: int, seed: int) -> None:
+@pytest.mark.parametrize("on_gpus", [False, True])
+def test_a_rank_that_is_always_slow_is_named_after_five_rounds(world: int, seed: int, on_gpus: bool) -> None:
     culprit = (0, world // 2, world - 1)[seed]
-    job = Job(world, slow((culprit,)), seed=seed)
+    job = Job(world, slow((culprit,)), seed=seed, on_gpus=on_gpus)
     known = job.run(4)
     assert known.verdict() is None
     verdict = job.run(1, known).verdict()
@@ -62,8 +64,9 @@ def test_a_rank_that_is_always_slow_is_named_after_five_rounds(world: int, seed:
 
 @pytest.mark.parametrize("steps", [20, 33, 64])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_rank_that_is_slow_in_every_third_step_is_named(steps: int, seed: int) -> None:
-    verdict = Job(4, jitter, per_node=2, steps=steps, seed=seed).run(5).verdict()
+@pytest.mark.parametrize("on_gpus", [False, True])
+def test_a_rank_that_is_slow_in_every_third_step_is_named(steps: int, seed: int, on_gpus: bool) -> None:
+    verdict = Job(4, jitter, per_node=2, steps=steps, seed=seed, on_gpus=on_gpus).run(5 + on_gpus).verdict()
     assert verdict is not None and verdict.ranks == (2,)
     assert verdict.nodes == ("gpu-01",)
 
@@ -95,9 +98,65 @@ def test_the_only_node_is_never_at_fault_for_some_of_its_ranks() -> None:
 @pytest.mark.parametrize(
     "work", [steady, checkpoint, uneven, heavy_tail, two_lengths, garbage_collection, everybody, slow((1,), by=1.15)]
 )
-@pytest.mark.parametrize("world, steps, rounds", [(2, 64, 150), (4, 64, 100), (8, 20, 150), (8, 64, 60)])
-def test_what_every_job_does_at_times_is_no_fault(work: Work, world: int, steps: int, rounds: int) -> None:
-    assert verdicts(Job(world, work, per_node=2, steps=steps, seed=world + steps), rounds) == 0
+@pytest.mark.parametrize(
+    "world, steps, rounds, stride",
+    [
+        (2, 64, 150, 0),
+        (4, 64, 100, 0),
+        (8, 20, 150, 0),
+        (8, 64, 60, 0),
+        (2, 64, 40, 1),
+        (8, 20, 20, 1),
+        (4, 100, 20, 4),
+    ],
+)
+def test_what_every_job_does_at_times_is_no_fault(work: Work, world: int, steps: int, rounds: int, stride: int) -> None:
+    job = Job(world, work, 2, steps, seed=world + steps, on_gpus=stride > 0, stride=stride or 1)
+    assert verdicts(job, rounds) == 0
+
+
+def test_hosts_alone_do_not_tell_which_gpu_is_slow() -> None:
+    assert Job(4, slow((2,)), on_gpus=True, timed=()).run(8).verdict() is None
+    verdict = Job(4, slow((2,)), on_gpus=True).run(5).verdict()
+    assert verdict is not None and verdict.ranks == (2,)
+    assert verdict.evidence[1] == "own times are those of the GPUs, without what they waited for peers"
+
+
+@pytest.mark.parametrize("timed", [(0, 1, 2), (3,), (1,)])
+def test_ranks_are_compared_by_one_clock_only(timed: tuple[int, ...]) -> None:
+    # The host of rank 3 sees as its own what all ranks wait for rank 2: beside the times of GPUs it would look slow.
+    assert verdicts(Job(4, slow((2,), by=3.0), per_node=2, on_gpus=True, timed=timed), 20) == 0
+
+
+@pytest.mark.parametrize("stride", [2, 4, 8])
+def test_where_one_in_several_steps_is_timed_a_slow_rank_is_found(stride: int) -> None:
+    verdict = Job(4, slow((1,)), per_node=2, steps=200, on_gpus=True, stride=stride).run(6).verdict()
+    assert verdict is not None and verdict.ranks == (1,)
+
+
+def test_ranks_that_time_different_shares_of_their_steps_are_compared_in_those_that_all_timed() -> None:
+    job = Job(2, slow((1,)), per_node=1, steps=200, on_gpus=True)
+    job.advance()
+    often = timed_pace_of(job.phases[0], rank=0, node="a", round_s=4.0)
+    seldom = timed_pace_of([one for one in job.phases[1] if one.step % 4 == 0], rank=1, node="b", round_s=4.0)
+    assert often is not None and seldom is not None
+    assert (often.stride, seldom.stride) == (1, 4)
+    hosts = [RankPace(rank, "ab"[rank], 2, (50.0,) * 30, (60.0,) * 30) for rank in range(2)]
+    result = judge_round(hosts, [], [], began_s=0.0, ended_s=100.0, timed=[often, seldom])
+    assert result.steps == 0  # the newest 64 of the one and every fourth of the other: too few that both know
+    often = msgspec.structs.replace(seldom, rank=0, own_ms=tuple(own / 1.6 for own in seldom.own_ms))
+    result = judge_round(hosts, [], [], began_s=0.0, ended_s=100.0, timed=[often, seldom])
+    assert result.steps >= 40 and result.timed and [one.rank for one in result.suspects] == [1]
+    assert result.suspects[0].since_s == pytest.approx(100.0 - sum(seldom.step_ms) * 4 / 1e3)
+
+
+def test_too_few_new_steps_of_gpus_are_waited_for_and_not_replaced_by_those_of_hosts() -> None:
+    job = Job(
+        4, slow((1,)), steps=20, on_gpus=True
+    )  # the GPUs are two steps behind: 18 of them are new in the first round
+    known = job.run(1)
+    assert known.results == ()
+    assert all(result.timed for result in job.run(10, known).results)
 
 
 PIPELINE = [Group(name="world", ranks=(0, 1, 2, 3)), Group(name="a", ranks=(0, 1)), Group(name="b", ranks=(2, 3))]

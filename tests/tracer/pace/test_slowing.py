@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import pytest
 
 from robust_run.tracer.pace.slowing import MOST, Slowing
-from robust_run.tracer.pace.types import MOST_STEPS, STEPS_NEEDED, CpuShort, NodePace, RankPace
+from robust_run.tracer.pace.types import MOST_STEPS, STEPS_NEEDED, CpuShort, NodePace, RankPace, TimedPace
 
 ROUND_MS = 10_000.0
 Steps = Sequence[float]
@@ -55,6 +55,20 @@ def test_who_is_slower_by_itself_is_named() -> None:
     lengths = [50.0] * 400 + [4000.0] * 8
     assert told(lengths, slow=(1,))[0].endswith("; rank 1 is slower")
     assert "no rank is slower by itself" in told(lengths, slow=())[0]
+
+
+def test_on_gpus_it_is_their_clocks_that_say_who_is_slower() -> None:
+    whole = (50.0,) * 40 + (4000.0,) * 20
+    hosts = tuple(
+        RankPace(rank, "a", 441, whole, whole) for rank in (0, 1)
+    )  # calls return at once: all looks like work
+    gpus = tuple(
+        TimedPace(rank, "a", 446, 2, ((45.0,) * 18 + (3900.0 if rank else 45.0,) * 9), (50.0,) * 18 + (4000.0,) * 9)
+        for rank in (0, 1)
+    )
+    known = Slowing(attempt=0, through=440, lengths_ms=(50.0,) * 100)
+    assert known.hear([NodePace(0, "a", 0.0, 10.0, hosts, gpus)])[1].endswith("; rank 1 is slower")
+    assert known.hear([NodePace(0, "a", 0.0, 10.0, hosts, gpus[:1])])[1].endswith("; all ranks are slower")
 
 
 def test_where_cpu_time_is_short_is_named() -> None:

@@ -131,7 +131,7 @@ def read_rings(folder: str, attempt: int) -> list[RankTrace]:
     """Return what the copies hold, by rank; damaged ones are left out."""
     from robust_run.tracer.files import ring
 
-    traces = (ring.read(path, MOST_OPS) for path in ring_paths(folder, attempt).values())
+    traces = (ring.read(path, MOST_OPS, with_phases=True) for path in ring_paths(folder, attempt).values())
     return [trace for trace in traces if trace is not None and trace.pid]
 
 

@@ -169,7 +169,7 @@ def heat_in(folder: str, memory: str, attempt: int) -> Heat | None:
         paths = dict(ring_paths(folder, attempt))
     ranks = sorted(paths)
     chosen = ranks[:: -(-len(ranks) // MOST_RINGS)] if ranks else []
-    traces = [ring.read(paths[rank], 1) for rank in chosen]
+    traces = [ring.read(paths[rank], 1, with_phases=True) for rank in chosen]
     sound: list[RankTrace] = [trace for trace in traces if trace is not None and trace.pid and len(trace.marks) > 1]
     heat = heat_of(sound) if sound else None
     return heat if heat is not None and heat.median_ms else None
