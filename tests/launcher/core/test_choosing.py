@@ -256,6 +256,15 @@ def test_a_folder_that_cannot_be_read_at_all_does_not_mean_from_the_beginning() 
     assert isinstance(settled, Nothing) and settled.may_pass and TROUBLE_S <= passing.now_s < TROUBLE_S + 3
 
 
+def test_a_folder_that_was_open_before_and_is_refused_for_a_moment_does_not_end_the_job() -> None:
+    last = ResumePoint(source="storage", step=4, uuid="u4", name="step-4")
+    refused = FolderLook(trouble="https://host/run cannot be listed: 403 Forbidden", may_pass=False)
+    assert step_of(Nodes(lambda now_s: sees(one(4)) if now_s > 5 else refused, last=last)) == 4
+    nodes = Nodes(refused, last=last)
+    settled = nodes.choose()
+    assert isinstance(settled, Nothing) and settled.may_pass and nodes.now_s >= TROUBLE_S
+
+
 def test_checkpoints_that_cannot_be_used_are_no_reason_to_begin_anew() -> None:
     known = {"u3": PassedOver(step=3, uuid="u3", name="step-3", why="rank 0: unit 1 has a wrong digest")}
     for views in ([sees(one(2, "part x is missing"), one(3))], [sees(one(2, "part x is missing"), one(3))] * 2):

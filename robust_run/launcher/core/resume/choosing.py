@@ -128,7 +128,8 @@ def _nothing_seen(now: CheckpointSituation) -> Next:
         )
     else:
         trouble = f"{was} in {choosing.folder}, where no checkpoint is any more"
-    if node and not now.silent and not any(look.may_pass for look in now.troubled.values()):
+    # What was open to an earlier attempt and is refused now (an expired token, a gateway's page) may be open again soon.
+    if node and not now.silent and not was and not any(look.may_pass for look in now.troubled.values()):
         return Nothing(reason=_refusal(trouble), may_pass=False)
     limit_s = NOTHING_S if now.silent else TROUBLE_S
     if now.waited_s >= limit_s:
