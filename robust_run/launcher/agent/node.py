@@ -181,7 +181,8 @@ class Node:
         """Listen for the workers of an attempt and return where. Raises PlatformError."""
         spec = self.spec
         address = spec.master_addr if spec.many is None else self.address
-        listener = self.store.open(address, spec.master_port, for_others=spec.many is not None)
+        many = spec.many is not None
+        listener = self.store.open(address, spec.master_port, for_others=many, hosts=self._hosts_store)
         if listener.note and attempt == 0:
             self.say(listener.note)
         return listener.address, listener.port
@@ -348,6 +349,7 @@ class Node:
         import time
 
         self.workplace.close(did_well=exit_code == 0)
+        self.store.give_up()
         self.store.close()
         self.starter.close()
         if self._nccl is not None:
