@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
+import msgspec
+
 from robust_run.clock import SystemClock
 from robust_run.launcher.agent.places.place import Hears, HeldPlace
 
@@ -18,12 +20,22 @@ SIGBUS = 7
 class Made:
     """A place that is always there."""
 
-    inside = None
+    inside: Inside | None = None
     prepared = None
     reason = ""
 
     def stop(self) -> None:
         return
+
+
+class Inside:
+    """A place with a block server."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def wait_anew(self) -> None:
+        self.asked += 1
 
 
 class Place(HeldPlace[Made]):
@@ -69,3 +81,16 @@ def test_a_note_is_said_and_is_nobodys_reason_for_failing() -> None:
         "image x: block 17 of x in the cache /cache did not match its digest; fetched again",
         "image x: block 3 could not be read: nobody answers",
     ]
+
+
+def test_each_attempt_but_the_first_has_sources_waited_for_anew() -> None:
+    """Else what an attempt waited for in vain is refused to all later ones within seconds, until no restart is left."""
+    made = Made()
+    made.inside = Inside()
+    spec = cast("JobSpec", msgspec.defstruct("Spec", [("progress_after_s", float, 1.0), ("many", None, None)])())
+    place = Place(spec, "image x", SystemClock(), print, lambda hears: made)
+    asked = []
+    for _ in range(3):
+        place.begin(0, "host:1", "/nowhere")
+        asked.append(made.inside.asked)
+    assert asked == [0, 1, 2]

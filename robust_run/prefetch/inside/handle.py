@@ -254,6 +254,12 @@ class Inside:
         """Have the rest of the image fetched with so many requests at once; 0: no more. Raises as `status`."""
         self._ask(control.AskBackground(Background(width=width, bytes_per_s=bytes_per_s)), control.Done, limit_s)
 
+    def wait_anew(self, limit_s: float = 1.0) -> None:
+        """Have block servers wait for sources that failed the whole time again: another attempt begins. Never raises."""
+        for path in filter(None, (self.ready.control_path, self.ready.laid_control_path)):
+            with contextlib.suppress(ControlFailed):
+                control.ask(path, control.AskWaitAnew(), control.Done, limit_s)
+
     def stop(self, limit_s: float = 10.0) -> None:
         """Let the place go: it ends with the last program in it. Never raises; call it after the workers have ended."""
         self._stopping.set()

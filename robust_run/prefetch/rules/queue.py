@@ -304,6 +304,10 @@ class FetchQueue:
                 self._hot.extend((block, 1, job.tries + 1) for block in blocks)
         return lost
 
+    def wait_anew(self) -> None:
+        """See `SourcePatience.begin_anew`."""
+        self._patience.begin_anew()
+
     def slow(self, now_s: float) -> str:
         """See `SourcePatience.slow`."""
         return self._patience.slow(self._demands, now_s)
