@@ -304,9 +304,11 @@ class FetchQueue:
                 self._hot.extend((block, 1, job.tries + 1) for block in blocks)
         return lost
 
-    def wait_anew(self) -> None:
-        """See `SourcePatience.begin_anew`."""
+    def wait_anew(self, now_s: float) -> None:
+        """See `SourcePatience.begin_anew`. New reads join what is waited for already (the kernel reads ahead): that counts anew, too."""
         self._patience.begin_anew()
+        for demand in self._demands.values():
+            demand.since_s, demand.limit_s = now_s, self._patience.limit_s()
 
     def slow(self, now_s: float) -> str:
         """See `SourcePatience.slow`."""
