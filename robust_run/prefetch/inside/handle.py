@@ -211,7 +211,8 @@ class Inside:
     @property
     def python(self) -> str:
         """The image's interpreter; "" where it has none."""
-        return self.ready.python
+        # That of a virtual environment is a link to one of this machine, which is not found by looking at the image alone.
+        return self.ready.python or (os.path.join(self.ready.mount_at, "bin", "python") if self.ready.mount_at else "")
 
     @property
     def in_user_namespace(self) -> bool:

@@ -305,7 +305,7 @@ class FetchQueue:
         return lost
 
     def wait_anew(self, now_s: float) -> None:
-        """See `SourcePatience.begin_anew`. New reads join what is waited for already (the kernel reads ahead): that counts anew, too."""
+        """See `SourcePatience.begin_anew`. New reads join what the kernel waits for already, so that counts anew, too."""
         self._patience.begin_anew()
         for demand in self._demands.values():
             demand.since_s, demand.limit_s = now_s, self._patience.limit_s()
