@@ -112,9 +112,7 @@ def _describe(source: str, destination: str | None, mount_at: str | None, as_jso
     from robust_run.store.progress import shown, size
 
     if destination is not None:
-        raise UserError(
-            f"{source} is an image already: only its block map is made, beside it; leave {destination} away"
-        )
+        raise UserError(f"{source} is an image already: only its block map is made, beside it; leave {destination} out")
     with shown(f"reading {source}", os.path.getsize(source)) as progress:
         made = describe(source, progress=progress)
     place = blockmap.sidecar(os.path.abspath(source))

@@ -15,7 +15,16 @@ from robust_run.errors import UserError
 from robust_run.store import paths
 from robust_run.store.buffers import byte_views, total_bytes
 from robust_run.store.cancelling import Cancellation
-from robust_run.store.errors import Cancelled, Changed, ReadOnly, ShortRead, TooLarge, Unavailable, Unsupported
+from robust_run.store.errors import (
+    AccessDenied,
+    Cancelled,
+    Changed,
+    ReadOnly,
+    ShortRead,
+    TooLarge,
+    Unavailable,
+    Unsupported,
+)
 from robust_run.store.http_body import Reply
 from robust_run.store.http_connections import Connections
 from robust_run.store.http_replies import (
@@ -23,6 +32,7 @@ from robust_run.store.http_replies import (
     check_page,
     check_range,
     check_status,
+    is_page,
     length_of,
     version_of,
     whole_size,
@@ -96,10 +106,12 @@ class HttpStore:
         with self._lock:
             self._known.pop(path, None)
         with self._reply("HEAD", path, {}, None) as reply:
-            length = length_of(reply) if reply.status == http.client.OK else None
+            known = reply.status == http.client.OK and not is_page(path, reply)
+            length = length_of(reply) if known else None
         if length is not None:
             return length
-        with self._reply("GET", path, {"Range": "bytes=0-0"}, None) as reply:  # HEAD is not for everyone
+        # HEAD is not for everyone, and only what comes shows whether it is a page.
+        with self._reply("GET", path, {"Range": "bytes=0-0"}, None) as reply:
             length = whole_size(reply) if reply.status != http.client.OK else length_of(reply)
         if length is None:
             raise Unsupported(self.url, path, "the server does not say how long it is")
@@ -123,7 +135,13 @@ class HttpStore:
             page = bytearray()
             while piece := reply.read(min(_PIECE_BYTES, http_index.LARGEST_PAGE_BYTES - len(page))):
                 page += piece
-            return http_index.folders_in(page.decode(errors="replace"), base)
+            text = page.decode(errors="replace")
+            if not http_index.is_index(text, base):
+                said = "the server sent a web page that is no index of this folder, perhaps to log in"
+                raise AccessDenied(
+                    self.url, "", f"{said}: check the URL and the token, and have it show one (autoindex on)"
+                )
+            return http_index.folders_in(text, base)
 
     def walk(self, path: str = "") -> tuple[Walked, ...]:
         """Raise `Unsupported`, as `list` does."""

@@ -65,12 +65,17 @@ def check_status(url: str, path: str, method: str, reply: http.client.HTTPRespon
 
 def check_page(url: str, path: str, reply: http.client.HTTPResponse) -> None:
     """Raise `AccessDenied` for a web page that comes in a file's stead, as gateways send one to who is to log in."""
-    kind = reply.getheader("Content-Type", "").partition(";")[0].strip().lower()
-    if reply.status != http.client.OK or kind != "text/html" or path.lower().endswith((".html", ".htm")):
+    if not is_page(path, reply):
         return
     if reply.peek(_PAGE_BYTES).lstrip()[:1] == b"<":  # some servers call everything a page
         said = "the server sent a web page instead of it, perhaps to log in"
         raise AccessDenied(url, path, f"{said}: check the URL, the token or the URL's signature")
+
+
+def is_page(path: str, reply: http.client.HTTPResponse) -> bool:
+    """Whether a reply says that it is a web page, and the file is none: it may come in the file's stead."""
+    kind = reply.getheader("Content-Type", "").partition(";")[0].strip().lower()
+    return reply.status == http.client.OK and kind == "text/html" and not path.lower().endswith((".html", ".htm"))
 
 
 def retry_after_s(reply: http.client.HTTPResponse) -> float:

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 from counting_server import Counting, counting_server
 from made_checkpoints import make_checkpoint
+from servers.awkward import Request, awkward_server
 
 from robust_run.ckpt_io.newest import look
 from robust_run.ckpt_io.newest_far import KnownFar, look_far, parts_fault, to_read
 from robust_run.ckpt_io.seen import FolderLook
 from robust_run.store.errors import AccessDenied, Unavailable
-from robust_run.store.http_index import folders_in
+from robust_run.store.http_index import folders_in, is_index
 from robust_run.store.opening import open_store
 from robust_run.store.types import Store
 
@@ -124,3 +125,38 @@ def test_only_plain_links_below_the_page_are_folders() -> None:
         <a href="../">up</a> <a href="file.txt">f</a> <a href="step-5/x/">deep</a> <a href="http://other/run/step-6/">o</a>
         <a href="?C=N">sort</a> <a href="step-7/?x=1">q</a> <a href="%2e%2e/">up</a> <a href="a%2fb/">slash</a>"""
     assert folders_in(page, "http://host/run/") == ["step-1", "step-2", "step 3", "step-4"]
+
+
+INDEXES = {
+    "nginx": '<html><head><title>Index of /run/</title></head><body><h1>Index of /run/</h1><pre><a href="../">../</a></pre>',
+    "nginx, with a theme": '<title>files</title><a href="../">..</a>',
+    "Apache": '<h1>Index of /run</h1><a href="?C=N;O=D">Name</a> <a href="/">Parent Directory</a>',
+    "http.server": "<title>Directory listing for /run/</title><h1>Directory listing for /run/</h1><ul></ul>",
+    "Caddy": '<title>run</title><a href="..">Up</a>',
+}
+OTHER_PAGES = {
+    "a login": '<title>Log in</title><form><a href="../">back</a><input name=p type="password"></form>',
+    "a gateway's": "<html><body>please log in</body></html>",
+    "a portal's": '<a href="/">Home</a> <a href="/login?to=/run/">Log in</a> <a href="https://help/">Help</a>',
+    "an error": "<title>Not found</title><h1>We could not find that</h1>",
+    "nothing": "",
+}
+
+
+@pytest.mark.parametrize("page", INDEXES.values(), ids=INDEXES)
+def test_an_empty_folder_of_a_web_server_is_one(page: str) -> None:
+    assert is_index(page, "http://host/run/") and not folders_in(page, "http://host/run/")
+
+
+@pytest.mark.parametrize("page", OTHER_PAGES.values(), ids=OTHER_PAGES)
+def test_a_page_that_shows_no_folder_is_no_empty_folder(page: str) -> None:
+    assert not is_index(page, "http://host/run/")
+
+
+def test_a_page_to_log_in_does_not_begin_a_training_anew() -> None:
+    def log_in(request: Request) -> None:
+        request.answer("200 OK", b"<html><body>please log in</body></html>", Content_Type="text/html")
+
+    with awkward_server(log_in) as server:
+        found = look_far(server.url)
+    assert not found.seen and "no index of this folder, perhaps to log in" in found.trouble

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
+import msgspec
 import pytest
 
 from robust_run.clock import SystemClock
@@ -33,7 +34,7 @@ SIGBUS = 7
 class Made:
     """A place that is always there."""
 
-    inside = None
+    inside: Inside | None = None
     prepared = None
     namespaces = ()
 
@@ -52,6 +53,16 @@ class FakeClock(SystemClock):
 
     def monotonic_s(self) -> float:
         return self.now_s
+
+
+class Inside:
+    """A place with a block server."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def wait_anew(self) -> None:
+        self.asked += 1
 
 
 class Place(HeldPlace[Made]):
@@ -203,3 +214,16 @@ def test_of_a_set_up_that_was_brought_as_a_whole_nothing_is_recorded(tmp_path: P
         made = MadeImage(inside, prepared(tmp_path, "1"), laid)  # type: ignore[arg-type]
         assert len(place._recorded(made)) == count
     assert [part.what for part in place._recorded(made)] == ["image", "set-up"]
+
+
+def test_each_attempt_but_the_first_has_sources_waited_for_anew() -> None:
+    """Else what an attempt waited for in vain is refused to all later ones within seconds, until no restart is left."""
+    made = Made()
+    made.inside = Inside()
+    spec = cast("JobSpec", msgspec.defstruct("Spec", [("progress_after_s", float, 1.0), ("many", None, None)])())
+    place = Place(spec, "image x", SystemClock(), print, lambda hears: made)
+    asked = []
+    for _ in range(3):
+        place.begin(0, "host:1", "/nowhere")
+        asked.append(made.inside.asked)
+    assert asked == [0, 1, 2]

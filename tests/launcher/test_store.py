@@ -95,3 +95,21 @@ def test_a_mere_warning_is_not_called_the_reason(tmp_path: Path, log: str, said:
     path = tmp_path / "store.log"
     path.write_text(log)
     assert with_last_line("it died", str(path)) == said
+
+
+@pytest.mark.parametrize("for_others", [False, True])
+def test_the_port_of_a_store_that_rank_0_hosts_is_kept_for_it(place: Place, *, for_others: bool) -> None:
+    """In an image rank 0 imports torch for seconds before it listens."""
+    port = place.host.open("127.0.0.1", None, for_others=for_others, hosts=False).port
+    place.host.serve_opened(0, hosts=False)
+    with socket.socket() as stranger, pytest.raises(OSError, match="in use"):
+        stranger.bind(("127.0.0.1", port))
+    with socket.socket() as early:
+        assert early.connect_ex(("127.0.0.1", port)), "nobody listens yet"
+    with socket.socket() as rank_0, socket.socket() as rank_1:
+        rank_0.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        rank_0.bind(("", port))
+        rank_0.listen()
+        rank_1.connect(("127.0.0.1", port))
+    place.host.give_up()
+    assert not place.processes

@@ -259,6 +259,20 @@ def test_a_block_that_was_just_given_up_is_refused_and_later_not_waited_for_as_l
     assert len(at.queue.late(at.now_s + 15.0)) == 1
 
 
+def test_another_attempt_waits_the_whole_time_again() -> None:
+    at = Setting()
+    at.queue.demand(7, at.now_s)
+    at.queue.demand(8, at.now_s + 0.1)
+    at.now_s += at.limits.read_limit_s
+    assert [block for block, _ in at.queue.late(at.now_s)] == [7]
+    assert at.queue.demand(7, at.now_s), "it was given up a moment ago"
+    at.queue.wait_anew(at.now_s)
+    assert not at.queue.demand(7, at.now_s) and not at.queue.demand(8, at.now_s)
+    at.now_s += at.limits.read_limit_s - 1.0
+    assert not at.queue.late(at.now_s), "neither that one, nor one that the kernel had read ahead of the attempt before"
+    assert [block for block, _ in at.queue.late(at.now_s + 1.0)] == [8, 7]
+
+
 def test_a_demand_that_no_source_could_be_asked_for_ends_at_its_limit_too() -> None:
     at = Setting()
     at.offers[0] = None

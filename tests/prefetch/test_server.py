@@ -425,6 +425,12 @@ def test_the_rest_comes_in_the_background_when_it_may(bench: Bench) -> None:
 
 
 @privately
+def test_a_server_can_be_told_that_another_attempt_reads(bench: Bench) -> None:
+    handle = bench.start()
+    assert control.ask(handle.control_path, control.AskWaitAnew(), control.Done) == control.Done()
+
+
+@privately
 def test_what_another_process_told_a_server_is_known_to_the_next(bench: Bench) -> None:
     handle = bench.start(background=Background(width=4))
     asked = control.AskBackground(Background())

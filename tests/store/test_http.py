@@ -329,3 +329,17 @@ def what_is(name: str) -> str:
         return os.readlink(f"/proc/self/fd/{name}")
     except FileNotFoundError:  # closed since, by a thread of the server for one
         return ""
+
+
+def test_a_page_in_a_files_stead_is_no_shorter_file(serve: Serve, opened: Callable[..., Store]) -> None:
+    """A part that seems cut short is passed over, and an older checkpoint taken."""
+    server = serve(lambda request: request.answer("200 OK", b"<html>log in</html>", Content_Type="text/html"))
+    with pytest.raises(AccessDenied, match="a web page instead of it"):
+        opened(server.url, QUICK).size_bytes("file")
+
+
+def test_the_size_of_a_file_of_a_server_that_calls_everything_a_page(
+    serve: Serve, opened: Callable[..., Store]
+) -> None:
+    server = serve(lambda request: request.answer("200 OK", CONTENT, Content_Type="text/html"))
+    assert opened(server.url, QUICK).size_bytes("file") == len(CONTENT)

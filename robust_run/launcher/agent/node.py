@@ -116,6 +116,7 @@ class Node:
         self.workplace.show_checkpoints(env, clock, run_directory, self.say)
         self.workplace.enter_through(self.starter, self.helpers.start)
         self.store = StoreHost(self.helpers.start, own_python(), env, self._on_store_lost)
+        self._has_nvidia = has_nvidia(RealFiles(), env)
         self._nccl = self._nccl_arming()
         self.sharing: CheckpointSharing | None = None
         """How nodes share what they fetch of a checkpoint; None: they do not."""
@@ -145,7 +146,7 @@ class Node:
     def _nccl_arming(self) -> NcclArming | None:
         """Return what has NCCL traced; None where that is not wanted, or no NVIDIA device is there and no `on` insists."""
         spec = self.spec
-        cannot_tell = not self.workplace.has_our_torch or not has_nvidia(RealFiles(), self.env)  # which NCCL there is
+        cannot_tell = not self.workplace.has_our_torch or not self._has_nvidia  # which NCCL there is
         if spec.trace_nccl == "off" or (spec.trace_nccl == "auto" and cannot_tell):
             return None
         from robust_run.launcher.agent.nccl.arming import NcclArming
@@ -185,7 +186,8 @@ class Node:
         """Listen for the workers of an attempt and return where. Raises PlatformError."""
         spec = self.spec
         address = spec.master_addr if spec.many is None else self.address
-        listener = self.store.open(address, spec.master_port, for_others=spec.many is not None)
+        many = spec.many is not None
+        listener = self.store.open(address, spec.master_port, for_others=many, hosts=self._hosts_store)
         if listener.note and attempt == 0:
             self.say(listener.note)
         return listener.address, listener.port
@@ -340,7 +342,13 @@ class Node:
         if self.env.get("ROBUST_TRACE") != "0" and self.spec.is_python:
             steps_file = self.run_directory.steps_file(attempt, rank)
             try:
-                create_files(steps_file, rank, place.world_size, times_start=self.env.get("ROBUST_STARTUP") != "0")
+                create_files(
+                    steps_file,
+                    rank,
+                    place.world_size,
+                    times_start=self.env.get("ROBUST_STARTUP") != "0",
+                    times_phases=self._has_nvidia or self.env.get("ROBUST_TRACE_PHASES") == "host",
+                )
             except OSError as error:
                 self.complain(steps_file, error)
 
@@ -357,6 +365,7 @@ class Node:
         import time
 
         self.workplace.close(did_well=exit_code == 0)
+        self.store.give_up()
         self.store.close()
         self.starter.close()
         if self._nccl is not None:

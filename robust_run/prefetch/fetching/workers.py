@@ -117,6 +117,11 @@ class Fetcher:
             self._work.notify()  # who takes a request wakes the next
         return added
 
+    def wait_anew(self) -> None:
+        """Give sources that failed the whole time again: other programs read from now on, and have not waited yet."""
+        with self._lock:
+            self._queue.wait_anew(self._clock())
+
     def background(self, width: int, bytes_per_s: float | None) -> None:
         """Fetch the rest of the image with so many requests at once (0: no more), at this rate (None: any)."""
         with self._lock:

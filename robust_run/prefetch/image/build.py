@@ -16,7 +16,6 @@ import os
 import platform
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -28,6 +27,7 @@ from robust_run.prefetch.image import losses as kept_out
 from robust_run.prefetch.image import oci
 from robust_run.prefetch.image.identify import identify
 from robust_run.prefetch.image.losses import Loss, printable
+from robust_run.prefetch.image.scratch import scratch_in
 from robust_run.prefetch.image.survey import Survey, pseudo_lines, survey
 from robust_run.prefetch.rules import sorting
 from robust_run.prefetch.rules.types import BlockMap
@@ -81,7 +81,7 @@ def build(
     if kind == "directory" and os.path.realpath(image).startswith(os.path.realpath(source) + os.sep):
         raise ImageRefused(f"{image}: lies in the folder it is made of; name another place")
     try:
-        with tempfile.TemporaryDirectory(prefix=".robust-image-", dir=folder) as scratch:
+        with scratch_in(folder) as scratch:
             tree = source
             if kind == "oci":
                 tree = os.path.join(scratch, "tree")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from robust_run.prefetch.errors import ControlFailed
@@ -38,6 +39,11 @@ class AskedServer:
     def background(self, width: int, bytes_per_s: float | None = None, limit_s: float = _ASK_LIMIT_S) -> None:
         """Have the rest of the image fetched with so many requests at once; 0: no more. Raises as `status`."""
         self._ask(control.AskBackground(Background(width=width, bytes_per_s=bytes_per_s)), control.Done, limit_s)
+
+    def wait_anew(self, limit_s: float = 1.0) -> None:
+        """Have it wait for sources that failed the whole time again: another attempt begins. Never raises."""
+        with suppress(ControlFailed):
+            self._ask(control.AskWaitAnew(), control.Done, limit_s)
 
     def _ask(self, request: control.Request, kind: type[_Reply], limit_s: float) -> _Reply | None:
         if not self.control_path:

@@ -208,7 +208,8 @@ class Inside(AskedServer):
     @property
     def python(self) -> str:
         """The image's interpreter; "" where it has none."""
-        return self.ready.python
+        # That of a virtual environment is a link to one of this machine, which is not found by looking at the image alone.
+        return self.ready.python or (os.path.join(self.ready.mount_at, "bin", "python") if self.ready.mount_at else "")
 
     @property
     def laid(self) -> AskedServer | None:
@@ -239,6 +240,12 @@ class Inside(AskedServer):
             return environment.merged(env, self.ready.env, self._libraries)
         programs = os.path.join(self.ready.mount_at, "bin")
         return {**env, "PATH": f"{programs}:{env['PATH']}" if env.get("PATH") else programs}
+
+    def wait_anew(self, limit_s: float = 1.0) -> None:
+        """Have its block servers wait for sources as long as at first: another attempt begins. Never raises."""
+        super().wait_anew(limit_s)
+        if (laid := self.laid) is not None:
+            laid.wait_anew(limit_s)
 
     def stop(self, limit_s: float = 10.0) -> None:
         """Let the place go: it ends with the last program in it. Never raises; call it after the workers have ended."""

@@ -43,6 +43,11 @@ class Demands:
             self._by_block[block] = BlockDemand(now_s, self._patience.limit_s())
         return refusal
 
+    def begin_anew(self, now_s: float) -> None:
+        """Have all that is wanted wait as long as if it were wanted now."""
+        for demand in self._by_block.values():
+            demand.since_s, demand.limit_s = now_s, self._patience.limit_s()
+
     def satisfied(self, block: int) -> None:
         """No read waits for a block any more."""
         self._by_block.pop(block, None)

@@ -292,6 +292,11 @@ class FetchQueue:
                 self._hot.extend((block, 1, job.tries + 1) for block in blocks)
         return lost
 
+    def wait_anew(self, now_s: float) -> None:
+        """See `SourcePatience.begin_anew`. New reads join what the kernel waits for already, so that counts anew, too."""
+        self._patience.begin_anew()
+        self._demands.begin_anew(now_s)
+
     def slow(self, now_s: float) -> str:
         """See `SourcePatience.slow`."""
         return self._demands.slow(now_s)

@@ -154,6 +154,11 @@ class SourcePatience:
         self._is_silent = self._is_silent or late
         self._is_refusing = self._is_refusing or not late
 
+    def begin_anew(self) -> None:
+        """Wait for sources as if none had failed: who reads from now on has not waited yet."""
+        self._lost.clear()
+        self._is_silent = self._is_refusing = False
+
     def came(self, good_bytes: int) -> None:
         """Note that some source has given bytes, and how many of them were good."""
         self._is_silent = False

@@ -58,6 +58,10 @@ class AskPeers(msgspec.Struct, frozen=True, tag="peers"):
     own: str
 
 
+class AskWaitAnew(msgspec.Struct, frozen=True, tag="wait_anew"):
+    """Wait for sources that failed the whole time again: another attempt reads from now on. Answered with `Done`."""
+
+
 class AskCloseWindow(msgspec.Struct, frozen=True, tag="close_window"):
     """Record no more touches. Answered with `Done`."""
 
@@ -86,7 +90,7 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     reason: str
 
 
-Request = AskStatus | AskTouches | AskPrefetch | AskBackground | AskPeers | AskCloseWindow | AskStop
+Request = AskStatus | AskTouches | AskPrefetch | AskBackground | AskPeers | AskWaitAnew | AskCloseWindow | AskStop
 _Reply = TypeVar("_Reply", Status, Touches, Done)
 
 

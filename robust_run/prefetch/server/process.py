@@ -175,6 +175,8 @@ class BlockServer:
             count = self._together.meet(request.members, request.own) if self._together is not None else 0
             self._remember(peers=(request.members, request.own))
             return control.Done(count)
+        elif isinstance(request, control.AskWaitAnew):
+            self._fetcher.wait_anew()
         elif isinstance(request, control.AskCloseWindow):
             self._shared.close_window()
         else:

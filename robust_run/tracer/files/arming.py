@@ -11,20 +11,25 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from robust_run.tracer.files import phases, ring_format, steps
+from robust_run.tracer.files import ring_format, steps
 
 ARM_FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "arm")
 
 
-def create_files(steps_file: str, rank: int, world_size: int, *, times_start: bool = True) -> None:
+def create_files(
+    steps_file: str, rank: int, world_size: int, *, times_start: bool = True, times_phases: bool = False
+) -> None:
     """Make the files beside its steps file that a rank writes to. Raises OSError.
 
-    `times_start`: it is to note what its start is spent on.
+    `times_start`: it is to note what its start is spent on; `times_phases`: and what its steps consist of on its GPU.
     """
     if times_start:
         steps.create_marks(steps_file)
     ring_format.create(f"{steps_file}.ring", rank, world_size)
-    phases.create(f"{steps_file}{phases.SUFFIX}")
+    if times_phases:
+        from robust_run.tracer.files import phases
+
+        phases.create(f"{steps_file}{phases.SUFFIX}")
     descriptor = os.open(f"{steps_file}.stacks", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     os.close(descriptor)
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from robust_run.ckpt_io.seen import FolderLook, SeenCheckpoint
 from robust_run.launcher.core.resume.choosing import (
     LEAST_S,
+    OUTAGE_S,
     TROUBLE_S,
     Again,
     Next,
@@ -254,6 +255,31 @@ def test_a_folder_that_cannot_be_read_at_all_does_not_mean_from_the_beginning() 
     passing = Nodes(FolderLook(trouble="'/ckpt' cannot be listed: Input/output error"))
     settled = passing.choose()
     assert isinstance(settled, Nothing) and settled.may_pass and TROUBLE_S <= passing.now_s < TROUBLE_S + 3
+
+
+def test_a_folder_that_was_open_before_and_is_refused_for_a_moment_does_not_end_the_job() -> None:
+    last = ResumePoint(source="storage", step=4, uuid="u4", name="step-4")
+    refused = FolderLook(trouble="https://host/run cannot be listed: 403 Forbidden", may_pass=False)
+    assert step_of(Nodes(lambda now_s: sees(one(4)) if now_s > 5 else refused, last=last)) == 4
+    nodes = Nodes(refused, last=last)
+    settled = nodes.choose()
+    assert isinstance(settled, Nothing) and settled.may_pass and nodes.now_s >= TROUBLE_S
+
+
+def test_a_store_that_the_job_has_started_from_may_be_away_for_minutes() -> None:
+    """A NameNode fails over. Each restart that is given up meanwhile is one of three."""
+    last = ResumePoint(source="storage", step=4, uuid="u4", name="step-4")
+    away = FolderLook(trouble="hdfs://nn/run cannot be listed: nothing moved for 10 s")
+    back = Nodes(lambda now_s: sees(one(4)) if now_s > OUTAGE_S - 20 else away, last=last)
+    back.choosing.folder = "hdfs://nn/run"
+    assert step_of(back) == 4
+    never = Nodes(away, last=last)
+    never.choosing.folder = "hdfs://nn/run"
+    settled = never.choose()
+    assert isinstance(settled, Nothing) and settled.may_pass and never.now_s >= OUTAGE_S
+    first = Nodes(away)
+    first.choosing.folder = "hdfs://nn/run"
+    assert isinstance(first.choose(), Nothing) and first.now_s < OUTAGE_S, "the URL may be wrong"
 
 
 def test_checkpoints_that_cannot_be_used_are_no_reason_to_begin_anew() -> None:

@@ -181,6 +181,33 @@ def test_a_damaged_directory_of_an_image_gives_our_error_only(tmp_path: Path) ->
             continue
 
 
+def test_what_a_killed_build_left_is_removed_by_the_next_and_one_that_runs_is_left_alone(tmp_path: Path) -> None:
+    text = """if True:
+        import os, sys
+        from robust_run.prefetch.image.scratch import scratch_in
+        with scratch_in(sys.argv[1]) as scratch:
+            os.mkdir(scratch + "/tree")
+            print(scratch, flush=True)
+            sys.stdin.read()
+    """
+    builders = [
+        subprocess.Popen(
+            [sys.executable, "-c", text, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for _ in range(2)
+    ]
+    killed, running = (Path((builder.stdout or sys.stdin).readline().strip()) for builder in builders)
+    builders[0].kill()
+    builders[0].communicate()
+    another = tmp_path / ".robust-image-another-machine-1"
+    (another / "tree").mkdir(parents=True)
+    assert killed.is_dir()
+    build.build(str(small_tree(tmp_path)), str(tmp_path / "image.sqsh"))
+    assert not killed.exists() and running.is_dir() and another.is_dir()
+    builders[1].communicate()
+    assert not running.exists()
+
+
 def test_a_failed_build_leaves_what_was_there(tmp_path: Path) -> None:
     image = tmp_path / "image.sqsh"
     image.write_bytes(b"old")

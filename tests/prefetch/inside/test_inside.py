@@ -179,6 +179,7 @@ def test_an_environment_image_is_mounted_where_it_belongs(
     with place(wanted) as made:
         done = run(made, f"cat {mount_at}/etc/only-in-image {tmp_path}/beside {tmp_path}/link; which ls", tmp_path)
         assert made.ready.mount_at == str(mount_at)
+        assert made.python == f"{mount_at}/bin/python", "a link to one of this machine, as in a virtual environment"
     assert done.stdout.splitlines() == ["image", "beside", "beside", f"{mount_at}/bin/ls"]
     assert list(mount_at.iterdir()) == [], "the host has an empty folder there now"
 

@@ -99,9 +99,7 @@ class ImagePlace(HeldPlace[MadeImage]):
     def _python(self) -> str:
         if os.environ.get("PYTHON_EXEC"):
             return self._spec.argv[0]
-        ready = self._made.inside.ready
-        # That of a virtual environment is a link to one of this machine, which is not found by looking at the image alone.
-        return ready.python or (os.path.join(ready.mount_at, "bin", "python") if ready.mount_at else "")
+        return self._made.inside.python
 
     def program(self, argv: Sequence[str]) -> tuple[str, ...]:
         """See `HeldPlace`: with the image's Python in place of ours."""

@@ -210,6 +210,8 @@ class HeldPlace(ABC, Generic[MadeT]):
             self._start_file = start_file
             self._recording.begin(group_rank, store)
             self.report(start_file, None)
+        elif self._made.inside is not None and not self._made.reason:
+            self._made.inside.wait_anew()
         if self._made.reason and self._anew is None:
             self._begin_anew(self._made)
         anew = self._anew

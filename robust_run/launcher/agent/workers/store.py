@@ -41,8 +41,8 @@ class Listener:
         self.note = note
 
 
-def listen(address: str, port: int | None) -> Listener:
-    """Listen for the workers of one attempt, on the address and port asked for if they can be had.
+def listen(address: str, port: int | None, *, hosts: bool = True) -> Listener:
+    """Listen for the workers of one attempt, on the address and port asked for if they can be had. `hosts`: see `_bound`.
 
     A port in use, or an address that is not of this machine, is answered by a free port on loopback, which is all that one
     node's workers need; the note says so. Raises PlatformError if not even that can be had.
@@ -55,16 +55,16 @@ def listen(address: str, port: int | None) -> Listener:
                 if trouble
                 else ""
             )
-            return Listener(_bound(wanted_address, wanted_port), wanted_address, note)
+            return Listener(_bound(wanted_address, wanted_port, hosts=hosts), wanted_address, note)
         except OSError as error:
             trouble = f"cannot listen on {wanted_address}:{wanted_port} ({error.strerror or error})"
     raise PlatformError(f"{trouble}; without a loopback port no store can be hosted")
 
 
-def listen_for_others(address: str) -> Listener:
+def listen_for_others(address: str, *, hosts: bool = True) -> Listener:
     """Listen for the workers of several nodes, on this node's address and a free port. Raises PlatformError."""
     try:
-        return Listener(_bound(address, 0), address)
+        return Listener(_bound(address, 0, hosts=hosts), address)
     except OSError as error:
         raise PlatformError(
             f"cannot listen on {address} for the workers of other nodes ({error.strerror or error}); "
@@ -72,7 +72,12 @@ def listen_for_others(address: str) -> Listener:
         ) from error
 
 
-def _bound(address: str, port: int) -> socket.socket:
+def _bound(address: str, port: int, *, hosts: bool) -> socket.socket:
+    """Return a socket that has the port: listening, or, where rank 0 will host the store, keeping the port free for that.
+
+    It takes seconds until rank 0 has imported torch. Meanwhile the kernel gives a port that is bound to nobody else, neither to
+    listen on nor to connect from. Who asks for it by number and says SO_REUSEADDR, as torch does, has it beside us.
+    """
     # Of a str it would import what international names need, though hardly a host has one.
     host = address.encode("ascii") if address.isascii() else address
     family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -80,7 +85,8 @@ def _bound(address: str, port: int) -> socket.socket:
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(where)
-        sock.listen(BACKLOG)
+        if hosts:
+            sock.listen(BACKLOG)
     except OSError:
         sock.close()
         raise
@@ -106,17 +112,17 @@ class StoreHost:
         self._listener: Listener | None = None
         self.pid: int | None = None
 
-    def open(self, address: str, port: int | None, *, for_others: bool) -> Listener:
+    def open(self, address: str, port: int | None, *, for_others: bool, hosts: bool = True) -> Listener:
         """Listen for the workers of an attempt; `for_others`: also for those of other nodes, at a free port.
 
-        Raises PlatformError.
+        `hosts`: whether the agent hosts the store; else rank 0 will, and the port is kept for it. Raises PlatformError.
         """
         self.give_up()
-        self._listener = listen_for_others(address) if for_others else listen(address, port)
+        self._listener = listen_for_others(address, hosts=hosts) if for_others else listen(address, port, hosts=hosts)
         return self._listener
 
     def give_up(self) -> None:
-        """Give up a listening socket that no worker was told of."""
+        """Give up a socket that no worker was told of, or that kept a port for an attempt which is over."""
         if self._listener is not None:
             self._listener.socket.close()
             self._listener = None
@@ -124,12 +130,11 @@ class StoreHost:
     def serve_opened(self, attempt: int, *, hosts: bool) -> None:
         """Hand the listening socket to the store's process, after the workers, who need longer than it. Raises PlatformError.
 
-        `hosts`: whether the agent hosts the store; else rank 0 will, on a port that was free a moment ago.
+        `hosts`: whether the agent hosts the store; else rank 0 will, and its port is kept until the next attempt's is opened.
         """
         if hosts and self._listener is not None:
             listener, self._listener = self._listener, None
             self.serve(attempt, listener)
-        self.give_up()
 
     def serve(self, attempt: int, listener: Listener) -> None:
         """Have the store of this attempt served on the listener, which is closed here. Raises PlatformError."""

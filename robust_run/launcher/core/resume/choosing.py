@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 #: A folder that cannot be read is looked at again for so long.
 TROUBLE_S = 30.0
+#: The same at a URL from which the job has started before: its store fails over, and no attempt could start without it.
+OUTAGE_S = 300.0
 #: Nodes that disagree look again for so long at least.
 LEAST_S = 2.0
 #: From one look to the next, growing.
@@ -128,9 +130,12 @@ def _nothing_seen(now: CheckpointSituation) -> Next:
         )
     else:
         trouble = f"{was} in {choosing.folder}, where no checkpoint is any more"
-    if node and not now.silent and not any(look.may_pass for look in now.troubled.values()):
+    # What was open to an earlier attempt and is refused now (an expired token, a gateway's page) may be open again soon.
+    may_pass = any(look.may_pass for look in now.troubled.values())
+    if node and not now.silent and not was and not may_pass:
         return Nothing(reason=_refusal(trouble), may_pass=False)
-    limit_s = NOTHING_S if now.silent else TROUBLE_S
+    is_outage = may_pass and bool(was) and is_url(choosing.folder)
+    limit_s = NOTHING_S if now.silent else OUTAGE_S if is_outage else TROUBLE_S
     if now.waited_s >= limit_s:
         return Nothing(reason=_refusal(trouble))
     if now.silent and not node:
