@@ -145,7 +145,9 @@ def _suspects(
         gone = (*certain, *others[:left])
         if not gone:
             return _decide(state, event.at_s, "reattempt", "uncovered_kept", said)
-        return _decide(state, event.at_s, "evict", "suspects_evicted", said, nodes=tuple(n for n in suspects if n in gone))
+        return _decide(
+            state, event.at_s, "evict", "suspects_evicted", said, nodes=tuple(n for n in suspects if n in gone)
+        )
     if 0 < len(certain) <= most:  # less certain ones are no reason to keep these
         named = "; ".join([each.sentence for each in found if each.confidence == "high"][:MOST_SAID])
         rest = ", ".join([name for name in suspects if name not in certain][:MOST_SAID])

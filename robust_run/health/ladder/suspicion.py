@@ -1,7 +1,7 @@
 """Suspicion of nodes: what was held against them, halved with every half-life. Pure; times are the caller's clock.
 
-A suspicion is no verdict. It decides when nodes are checked, and who goes first where one of several has to; alone it evicts a node
-only if that was blamed again and again, stands out from all others, and checks could not say why it failed again.
+A suspicion is no verdict. It decides when nodes are checked, and who goes first where one of several has to; alone it evicts a
+node only if that was blamed again and again, stands out from all others, and checks could not say why it failed again.
 What is long ago counts for nothing, so a node that was unlucky once is as good as any other soon.
 """
 

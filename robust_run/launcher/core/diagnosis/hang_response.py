@@ -80,6 +80,8 @@ def inquired(policy: CorePolicy, state: JobState, event: Inquired, now_s: float)
             told = [report(state, verdict, reason, now_s, stands_still=standstill.begins(state, verdict))]
         state.reported += [(verdict.kind, verdict.ranks, now_s)] if told else []
         return [*told, *wake(state)] if state.act_at_s is not None else [*told]
+    if wanted == "suspend":
+        return _suspend(policy, state, verdict, now_s)
     return _act(policy, state, verdict, wanted, event.at_unix_s, now_s)
 
 
@@ -110,6 +112,18 @@ def _act(
     return actions + end_attempt(state, failure_ending(policy, state))
 
 
+def _suspend(policy: CorePolicy, state: JobState, verdict: TraceVerdict, now_s: float) -> list[Action]:
+    """End the attempt so that the rates of its nodes can be measured while nothing trains."""
+    from robust_run.launcher.core.ladder import suspending
+
+    state.traced, state.is_traced_end = verdict, True
+    return suspending.suspend(policy, state, "slow", "", _slow_key(verdict), now_s)
+
+
+def _slow_key(verdict: TraceVerdict) -> str:
+    return f"slow {','.join(verdict.nodes)}"
+
+
 def _is_known(state: JobState, verdict: TraceVerdict) -> bool:
     """Whether the same was reported since it began: a rank that was stuck, went on and is stuck again is news."""
     onset_s = verdict.onset_s if verdict.onset_s is not None else float("-inf")
@@ -124,12 +138,17 @@ def _on(state: JobState, name: str) -> list[str]:
 
 def _wanted(
     policy: CorePolicy, state: JobState, verdict: TraceVerdict, now_s: float
-) -> tuple[Literal["report", "relaunch", "evict"], str]:
+) -> tuple[Literal["report", "relaunch", "evict", "suspend"], str]:
     """Return what to do, and why it is only reported where it is. Notes when something is done about a wait that goes on."""
     asked = policy.on_slow if verdict.kind == "slow" else policy.on_hang
     state.act_at_s = state.act_at_s if verdict.kind == "slow" else None
     if asked == "report":
         return "report", "--on-slow report" if verdict.kind == "slow" else "--on-hang report"
+    if asked == "diagnose":
+        from robust_run.launcher.core.ladder import suspending
+
+        why_not = suspending.why_not(policy, state, "slow", _slow_key(verdict), now_s)
+        return "report" if why_not else "suspend", why_not
     if state.ended_well and not _is_unfinished(verdict):
         return "report", leftovers.not_again(state)
     if asked == "auto" and verdict.for_person:
