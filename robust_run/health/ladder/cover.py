@@ -1,4 +1,4 @@
-"""Over-eviction: one of several nodes is at fault, and it is not known which: whom to take out, and what becomes of the rest. Pure.
+"""Over-eviction: one of several nodes is at fault, and it is not known which: whom to take out, what becomes of the rest. Pure.
 
 ByteRobust (5.1) evicts the whole parallel group rather than search: six healthy machines that stand by are cheaper than thousands
 that wait. That holds as far as other nodes can take over. What is beyond that is weighed by the time that the job loses.

@@ -193,7 +193,7 @@ class JobState(msgspec.Struct, kw_only=True, rename={"ladder_state": "climb"}): 
     is_traced_end: bool = False
     """It is why the attempt was ended."""
     suspended_for: str = ""
-    """The attempt did not fail, it was ended so that its nodes can be checked: a kind of failure of the ladder. Empty: it was not."""
+    """It did not fail, it was ended so that its nodes can be checked: a kind of failure of the ladder. Empty: it was not."""
     suspended_sign: str = ""
     """Name of what a sensor saw, if that is why."""
     evicted_for: tuple[str, ...] = ()

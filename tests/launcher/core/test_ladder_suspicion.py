@@ -1,4 +1,4 @@
-"""Hangs, signs of sensors, jumps and slowness on the ladder: when the job is checked, what is remembered, and above all when not."""
+"""Hangs, signs of sensors, jumps and slowness on the ladder: when the job is checked, what is remembered, and when not."""
 
 from __future__ import annotations
 
@@ -450,3 +450,76 @@ def test_a_crash_after_a_suspension_is_not_the_same_trouble_again() -> None:
     goes_on(story)
     actions = crashes(story, "c")
     assert incident_of(actions).action == "relaunch", "the first plain crash: no rung of what was before is climbed"
+
+
+# --- one of a parallel group is at fault, and it is not known which -------------------------------------------------
+
+
+SIXTEEN = tuple(f"n{number:02}" for number in range(16))
+PIPELINE = SIXTEEN[12:]
+
+
+def stalls(story: Story, **more: Any) -> list[Any]:
+    """Communication has stopped within the pipeline group of the last four machines (ByteRobust 5.1)."""
+    ranks = tuple(range(24, 32))
+    return looks(
+        story, "n12", **{"kind": "comm_stall", "nodes": PIPELINE, "ranks": ranks, "over_evicted": ranks, **more}
+    )
+
+
+def pipelines(spares: int, **policy: Any) -> Story:
+    story = job(*SIXTEEN, **{"max_evict_share": 0.25, **policy})
+    for number in range(spares):
+        story.joins(f"s{number}")
+    return story
+
+
+def test_all_machines_of_the_group_are_evicted_where_standbys_cover_them() -> None:
+    story = pipelines(spares=4)
+    stalls(story)
+    all_end(story)
+    assert tuple(story.state.evicted) == PIPELINE
+    assert story.world == [*SIXTEEN[:12], "s0", "s1", "s2", "s3"]
+
+
+def test_what_standbys_cover_goes_the_worst_first_and_the_rest_is_tried_again_where_it_is() -> None:
+    story = pipelines(spares=0)
+    hangs(story, "n14", steps=10)
+    goes_on(story)
+    for name in ("s0", "s1"):
+        story.joins(name)
+    stalls(story)
+    actions = all_end(story, steps=500)
+    assert tuple(story.state.evicted) == ("n14", "n12"), "n14 was blamed before"
+    (why,) = [line for line in incident_of(actions).verdict.evidence if "suspects are covered" in line]
+    assert why.startswith("2 of 4 suspects are covered by other nodes; for the rest: to go on with them costs about")
+    assert set(story.world) == {*SIXTEEN, "s0", "s1"} - {"n14", "n12"}
+    same_after_replay(story)
+
+
+def test_where_standbys_come_soon_all_are_evicted_and_they_are_waited_for() -> None:
+    story = pipelines(spares=2, health_rules="[ladder]\nstandbys_s = 30\nfailure_s = 900\n")
+    stalls(story)
+    all_end(story)
+    assert tuple(sorted(story.state.evicted)) == PIPELINE and story.state.phase == "gathering"
+    story.joins("s2")
+    story.joins("s3")
+    assert story.state.phase == "opening"
+
+
+def test_no_more_than_the_share_is_evicted_however_many_standbys_there_are() -> None:
+    story = pipelines(spares=4, max_evict_share=0.1)
+    stalls(story)
+    all_end(story)
+    assert tuple(story.state.evicted) == ("n12",), "a tenth of 16"
+    goes_on(story)
+    stalls(story, nodes=("n13", "n14"), ranks=(26, 27, 28, 29), over_evicted=(26, 27, 28, 29))
+    all_end(story)
+    assert tuple(story.state.evicted) == ("n12",)
+
+
+def test_without_standbys_no_machine_of_the_group_is_evicted() -> None:
+    story = pipelines(spares=0)
+    stalls(story)
+    all_end(story)
+    assert not story.state.evicted and story.world == list(SIXTEEN)

@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+import msgspec
+
 from robust_run.launcher.core.attempts import end_attempt, failure_ending
 from robust_run.launcher.core.diagnosis import standstill
 from robust_run.launcher.core.membership import counts, evict
@@ -37,6 +39,8 @@ SHORT_S, AFTER_S = 300.0, 10.0
 MOST_UNPROVEN = 3
 #: After each of them it is given so many times as long, where `--hang-patience` says how long.
 BACK_OFF = 2.0
+#: By whom a node is evicted that keeps its peers waiting.
+BY_HANG = "robust-run"
 #: A rule of the tracer: a peer that has ended while others wait for it.
 EARLY_EXIT = "early_exit"
 
@@ -103,9 +107,12 @@ def _act(
     state.detected_at_s = state.suspected_at_s if state.suspected_at_s is not None else now_s
     actions: list[Action] = []
     if wanted == "evict":
-        state.evicted_for = verdict.nodes
-        for name in verdict.nodes:
-            actions += evict(state, name, Eviction(reason=verdict.sentence, by="robust-run", at_unix_s=at_unix_s))
+        asked = policy.on_slow if verdict.kind == "slow" else policy.on_hang
+        state.evicted_for, weighed = _whom(policy, state, verdict, asked, now_s)
+        if weighed:
+            state.traced = msgspec.structs.replace(verdict, evidence=(*verdict.evidence, weighed))
+        for name in state.evicted_for:
+            actions += evict(state, name, Eviction(reason=verdict.sentence, by=BY_HANG, at_unix_s=at_unix_s))
             actions += [
                 Say(text=f"{name} is evicted from the job: {verdict.sentence}", node=node) for node in _on(state, name)
             ]
@@ -166,14 +173,31 @@ def _wanted(
             return "report", "it is at work and may yet come; --on-hang relaunch would not wait"
     if _is_suspect(state):
         return "relaunch", ""  # from the version before: what changed last is the first suspect, not a machine
-    going = {name for name in verdict.nodes if name not in state.evicted}
-    left_over = state.usable - sum(m.info.name in going and counts(state, m) for m in state.members.values())
-    is_enough = left_over >= (policy.fewest if asked == "evict" else len(state.layout))
-    if policy.many and going and verdict.kind in OF_MACHINES and asked != "relaunch" and is_enough:
+    if verdict.kind in OF_MACHINES and asked != "relaunch" and _whom(policy, state, verdict, asked, now_s)[0]:
         return "evict", ""
     if verdict.kind == "slow":
         return "report", "no node can take over"
     return "relaunch", ""
+
+
+def _whom(
+    policy: CorePolicy, state: JobState, verdict: TraceVerdict, asked: str, now_s: float
+) -> tuple[tuple[str, ...], str]:
+    """Return whom to evict for a verdict, and what was weighed if that is not all that it names.
+
+    Nodes that are named for certain go if others can take over for all of them. Where one of several is at fault and it is not
+    known which, those go that are covered, within `--max-evict-share`.
+    """
+    going = tuple(name for name in dict.fromkeys(verdict.nodes) if name not in state.evicted)
+    if not policy.many or not going:
+        return (), ""
+    here = sum(m.info.name in going and counts(state, m) for m in state.members.values())
+    needed = policy.fewest if asked == "evict" else len(state.layout)
+    if not verdict.over_evicted or len(going) == 1:
+        return (going if state.usable - here >= needed else ()), ""
+    from robust_run.launcher.core.ladder import covering
+
+    return covering.whom(policy, state, going, spare=max(state.usable - needed, 0), now_s=now_s)
 
 
 def _is_unfinished(verdict: TraceVerdict) -> bool:

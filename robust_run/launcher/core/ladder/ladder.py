@@ -127,7 +127,7 @@ def what_it_is(
     if draft.kind not in ("crash", "unknown"):
         return None, "", False
     finding = draft.culprit.finding if draft.culprit is not None else None
-    again = bool(ladder_state.crashed) and not progressed
+    again = ladder_state.crashed not in ("", "hang") and not progressed
     if draft.rule == "died_of_signal" and draft.culprit is not None:
         number = -(draft.culprit.exit_code or 0)
         if was_sent_a_signal(draft):

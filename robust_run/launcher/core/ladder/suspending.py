@@ -1,6 +1,6 @@
 """Suspension of a job that trains, so that its nodes can be checked: when it is worth it. Pure.
 
-The job is not broken, so the cost is certain and the use is not: all nodes lose some minutes and the work since the last checkpoint.
+The job is not broken, so the cost is certain and the use is not: all nodes lose some minutes, and the work since the last save.
 So: only where another node can take over for one that is found at fault (numbers that went wrong are worth a look in any case),
 once for the same sign on the same node within hours, and never twice within half an hour, whatever sensors say. What it is not
 suspended for is told, and remembered against the node: the next failure there begins the ladder.
