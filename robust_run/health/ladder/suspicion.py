@@ -51,14 +51,26 @@ def weight_of(found: Suspicions, name: str, now_s: float, half_life_s: float = H
 
 
 def suspect(
-    found: Suspicions, names: Iterable[str], weight: float, why: str, now_s: float, half_life_s: float = HALF_LIFE_S
+    found: Suspicions,
+    names: Iterable[str],
+    weight: float,
+    why: str,
+    now_s: float,
+    half_life_s: float = HALF_LIFE_S,
+    *,
+    at_most: float = float("inf"),
 ) -> dict[str, Suspicion]:
-    """Return the suspicions with `weight` more, shared by these nodes."""
+    """Return the suspicions with `weight` more, shared by these nodes.
+
+    `at_most`: this kind of reason lifts none above it, however often it comes. A bug that only rank 0 has looks like a node that
+    crashes again and again, and a machine with too much to do logs each of its CPUs.
+    """
     names = tuple(dict.fromkeys(names))
     kept = _faded(found, now_s, half_life_s)
     for name in names:
         before = kept[name].weight if name in kept else 0.0
-        kept[name] = Suspicion(weight=before + weight / len(names), at_s=now_s, why=why[:500])
+        after = max(min(before + weight / len(names), at_most), before)
+        kept[name] = Suspicion(weight=after, at_s=now_s, why=why[:500])
     most = sorted(kept, key=lambda name: -kept[name].weight)[:MOST]
     return {name: one for name, one in kept.items() if len(kept) <= MOST or name in most}
 

@@ -77,7 +77,7 @@ def sees(story: Story, node: str, name: str, subject: str = "it", after_s: float
     return story.happens(HealthSeen(node=node, event=sign, at_unix_s=1e9), after_s)
 
 
-def crashes(story: Story, node: str, code: int = -6) -> list[Any]:
+def crashes(story: Story, node: str, code: int = -6, steps: int | None = None) -> list[Any]:
     """The first rank of a node dies of a signal, SIGABRT unless said otherwise."""
     rank = story.place(node).first_rank
     story.exits(rank, code)
@@ -85,7 +85,7 @@ def crashes(story: Story, node: str, code: int = -6) -> list[Any]:
     for placement in tuple(story.state.layout):
         ranks = range(placement.first_rank, placement.first_rank + placement.nproc)
         ended = [evidence(r, code, story.now_s) if r == rank else told_to_end(r, story.now_s + 1) for r in ranks]
-        last = story.ends(placement.node, *ended)
+        last = story.ends(placement.node, *ended, steps=steps)
     return last
 
 
@@ -407,6 +407,29 @@ def test_a_sign_that_may_mean_little_is_remembered_and_the_next_hang_there_is_lo
         assert not of(EndAttempt, sees(story, "b", "kernel.lockup", f"CPU {after_s}", after_s))
     assert ladder_state_of(story.state).suspicions["b"].weight == pytest.approx(0.5, abs=0.01)
     assert story.state.phase == "running"
+
+
+def test_a_starved_machine_that_logs_each_of_its_cpus_is_no_more_than_suspect() -> None:
+    story = job()
+    story.joins("spare")
+    for cpu in range(64):
+        assert not of(EndAttempt, sees(story, "b", "kernel.lockup", f"CPU {cpu}", 2.0))
+    assert ladder_state_of(story.state).suspicions["b"].weight <= 0.5
+    assert story.state.phase == "running" and not story.state.evicted
+
+
+def test_crashes_on_one_node_again_and_again_evict_it_only_if_checks_find_something() -> None:
+    story = job(no_replay="it is switched off")
+    for number in range(8):
+        crashes(story, "a", steps=10 * (number + 1))  # rank 0 has a bug of its own
+        if story.state.phase == "diagnosing":
+            checked(story)
+        if number == 0:
+            goes_on(story)
+            story.joins("spare")
+        elif story.state.phase == "opening":
+            story.starts()
+    assert story.state.phase == "running" and not story.state.evicted
 
 
 # --- jumps and slowness ---------------------------------------------------------------------------------------------

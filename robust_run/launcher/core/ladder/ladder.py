@@ -83,7 +83,7 @@ def concluded(
     if crashed and crashed != "peers":  # who lost a connection first is a victim
         weight = BLAMED if kind == "hang" else BLAMED / 2  # a crash is the program's at least as often
         here = tuple(name for name in blamed if name not in state.evicted)
-        ladder_state = blame(policy, ladder_state, here, weight, draft.sentence, now_s)
+        ladder_state = blame(policy, ladder_state, here, weight, draft.sentence, now_s, hung=kind == "hang")
     ladder_state = msgspec.structs.replace(
         ladder_state, crashed=crashed, evicted=state.evicted_for if verdict.evicts else (), exit_code=draft.exit_code
     )

@@ -39,13 +39,24 @@ def is_suspect(policy: CorePolicy, ladder_state: LadderState, names: tuple[str, 
 
 
 def blame(
-    policy: CorePolicy, ladder_state: LadderState, names: tuple[str, ...], weight: float, why: str, now_s: float
+    policy: CorePolicy,
+    ladder_state: LadderState,
+    names: tuple[str, ...],
+    weight: float,
+    why: str,
+    now_s: float,
+    *,
+    hung: bool = False,
 ) -> LadderState:
-    """Return the state with that much more held against these nodes together. A job's only node is no suspect: none is better."""
+    """Return the state with that much more held against these nodes together. A job's only node is no suspect: none is better.
+
+    `hung`: ranks of them kept their peers waiting. Nothing else makes a node more than suspect.
+    """
     if not names or not policy.many:
         return ladder_state
     half_life_s = times_of(policy).half_life_s
-    found = suspicion.suspect(ladder_state.suspicions, names, weight, why, now_s, half_life_s)
+    most = float("inf") if hung else suspicion.SUSPECT
+    found = suspicion.suspect(ladder_state.suspicions, names, weight, why, now_s, half_life_s, at_most=most)
     return msgspec.structs.replace(ladder_state, suspicions=found)
 
 
