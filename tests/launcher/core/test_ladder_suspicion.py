@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from stories import Story, evidence, incident_of, several_nodes, told_to_end
+from stories import PEER, Story, evidence, incident_of, several_nodes, told_to_end
 
 from robust_run.health.checks.types import Ambiguity, CheckJudgement, SuspectNode
 from robust_run.health.types import Event as Sign
@@ -14,7 +14,7 @@ from robust_run.launcher.core.step import replay
 from robust_run.launcher.model.actions import EndAttempt, OpenStore, RecordIncident
 from robust_run.launcher.model.check_events import Decided, Diagnose, Diagnosed
 from robust_run.launcher.model.code_events import CodeCaptured, CodeVersion, UpdateStaged
-from robust_run.launcher.model.events import HangSuspected, Inquired, LimitNear
+from robust_run.launcher.model.events import HangSuspected, Inquired, LimitNear, Tick
 from robust_run.launcher.model.health_events import HealthSeen
 from robust_run.launcher.model.node_events import ControllerResumed
 from robust_run.tracer.types import TraceVerdict
@@ -546,3 +546,61 @@ def test_without_standbys_no_machine_of_the_group_is_evicted() -> None:
     stalls(story)
     all_end(story)
     assert not story.state.evicted and story.world == list(SIXTEEN)
+
+
+# --- what is kept and told ------------------------------------------------------------------------------------------
+
+
+def test_what_follows_a_suspension_is_not_said_to_have_helped() -> None:
+    story = job()
+    story.joins("spare")
+    sees(story, "b", "gpu.pcie_width")
+    all_end(story)
+    checked(story)
+    goes_on(story)
+    actions = crashes(story, "c", steps=100)
+    assert not of(Decided, actions), "it went on before, too"
+
+
+def test_a_suspension_for_a_straggler_is_no_restart_in_vain() -> None:
+    story = job(on_slow="diagnose", max_restarts=1)
+    story.joins("spare")
+    looks(story, "b", kind="slow", rule="rounds")
+    all_end(story)
+    checked(story)
+    goes_on(story)
+    assert story.state.trail.fruitless == 0
+    assert incident_of(crashes(story, "c")).action == "relaunch", "the one restart is still there"
+
+
+def test_when_ranks_have_ended_well_the_job_is_not_suspended() -> None:
+    story = job()
+    story.joins("spare")
+    story.exits(7, 0)
+    (told,) = of(RecordIncident, sees(story, "b", "gpu.pcie_width"))
+    assert "the attempt is about to end" in told.reason and story.state.phase == "running"
+
+
+def test_who_lost_a_connection_first_is_a_victim_and_not_suspect() -> None:
+    story = job(diagnose="always")
+    story.exits(2, 1, PEER)
+    story.happens(Tick(), 1.0)
+    last: list[Any] = []
+    for placement in tuple(story.state.layout):
+        ranks = range(placement.first_rank, placement.first_rank + placement.nproc)
+        ended = [
+            evidence(r, 1, story.now_s, finding=PEER) if r == 2 else told_to_end(r, story.now_s + 1) for r in ranks
+        ]
+        last = story.ends(placement.node, *ended)
+    assert incident_of(last).verdict.rule == "only_peer_errors"
+    assert not ladder_state_of(story.state).suspicions
+
+
+def test_checks_that_find_nothing_halve_what_is_held_against_a_node_but_for_one_that_was_not_checked() -> None:
+    for passed, left in ((FOUR, 1.0), (("a", "c", "d"), 2.0)):
+        story = job()
+        hangs(story, "b")
+        goes_on(story)
+        hangs(story, "b")
+        checked(story, passed=passed)
+        assert ladder_state_of(story.state).suspicions["b"].weight == pytest.approx(left, abs=0.01)
