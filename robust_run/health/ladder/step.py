@@ -11,12 +11,16 @@ from typing import Any
 
 import msgspec
 
-from robust_run.health.checks.types import CheckJudgement
+from robust_run.health.checks.types import Ambiguity, CheckJudgement
+from robust_run.health.ladder.cover import cover
 from robust_run.health.ladder.rules import RULES, everything_known
+from robust_run.health.ladder.symptoms import checks_for
 from robust_run.health.ladder.types import (
+    SUSPENDED,
     Diagnosed,
     Event,
     Failed,
+    FailureKind,
     LadderDecision,
     LadderPolicy,
     Replayed,
@@ -28,6 +32,14 @@ from robust_run.health.ladder.types import (
 
 #: Of a judgement, so many sentences are kept: 10,000 nodes may all have something to say.
 MOST_SAID = 20
+#: The rule by which a diagnosis begins, where the kind of failure says it.
+BEGUN_BY: dict[FailureKind, str] = {
+    "nan": "nan_diagnose",
+    "hang": "hang_again_diagnose",
+    "health": "sensor_diagnose",
+    "jump": "jump_diagnose",
+    "slow": "slow_diagnose",
+}
 #: What an episode is resolved by, and the rule that says so.
 HELPED: dict[Rung, str] = {"evict": "evict_helped", "reattempt": "reattempt_helped", "rollback": "rollback_helped"}
 
@@ -68,11 +80,14 @@ def allowed(policy: LadderPolicy, state: State) -> int:
 def _failed(policy: LadderPolicy, state: State, event: Failed) -> tuple[State, LadderDecision | None]:
     if state.rungs[-1:] in (("diagnose",), ("replay",)):
         return state, None  # nothing runs meanwhile: this is an echo of the failure it is about
-    if not state.decisions or state.rungs[-1] == "stop":
+    if not state.is_climbing:
         return _diagnose(policy, state, event)
     state = _know(msgspec.structs.replace(state, failure=event), f"it failed again: {event.sentence}")
+    if event.outstanding and state.rungs[-1] == "reattempt" and is_covered(policy, state, 1):
+        why = f"{event.sentence}; {event.outstanding} was blamed again and again, and no other node nearly as often"
+        return _decide(state, event.at_s, "evict", "suspected_evicted", why, nodes=(event.outstanding,))
     if "replay" in state.rungs:
-        return _stop(state, event.at_s, "nothing_left")
+        return _give_up(state, event.at_s, "nothing_left")
     code = event.code
     if "rollback" not in state.rungs and policy.may_roll_back and code.last_good and code.last_good != code.running:
         why = f"{event.sentence}; {code.running or 'the code'} never did well, {code.last_good} did"
@@ -87,9 +102,14 @@ def _diagnose(policy: LadderPolicy, state: State, event: Failed) -> tuple[State,
     if event.evicted_before:
         rule = "evicted_in_vain"
         why = f"{event.sentence}, although {', '.join(event.evicted_before)} had been evicted"
-    if event.kind == "nan":
-        rule, seconds = "nan_diagnose", policy.nan_seconds
-    return _decide(fresh, event.at_s, "diagnose", rule, why, seconds=seconds)
+    elif event.suspect and event.kind != "hang":
+        rule = "suspected_diagnose"
+    if event.kind in ("nan", "jump"):
+        seconds = policy.nan_seconds
+    if event.kind not in ("crash", "unknown") and rule != "evicted_in_vain":
+        rule = BEGUN_BY[event.kind]
+    checks = checks_for(event.kind, event.sign)
+    return _decide(fresh, event.at_s, "diagnose", rule, why, seconds=seconds, checks=checks)
 
 
 def _diagnosed(policy: LadderPolicy, state: State, event: Diagnosed) -> tuple[State, LadderDecision]:
@@ -97,34 +117,77 @@ def _diagnosed(policy: LadderPolicy, state: State, event: Diagnosed) -> tuple[St
     state = _know(state, *_said(judged))
     suspects = tuple(dict.fromkeys(each.node for each in judged.suspects if each.confidence != "low"))
     if suspects:
-        said = "; ".join([each.sentence for each in judged.suspects if each.confidence != "low"][:MOST_SAID])
-        if not policy.may_evict:
-            return _lone(state, event, said)
-        if len(suspects) <= allowed(policy, state):
-            return _decide(state, event.at_s, "evict", "suspects_evicted", said, nodes=suspects)
-        certain = tuple(dict.fromkeys(each.node for each in judged.suspects if each.confidence == "high"))
-        if 0 < len(certain) <= allowed(policy, state):  # less certain ones are no reason to keep these
-            named = "; ".join([each.sentence for each in judged.suspects if each.confidence == "high"][:MOST_SAID])
-            rest = ", ".join([name for name in suspects if name not in certain][:MOST_SAID])
-            why = f"{named}; {allowed(policy, state)} may be evicted, so these stay, which are less certain: {rest}"
-            return _decide(state, event.at_s, "evict", "certain_evicted", why, nodes=certain)
-        many = f"{len(suspects)} nodes are suspect, {allowed(policy, state)} may be evicted: {said}"
-        return _decide(state, event.at_s, "reattempt", "too_many_suspects", many)
+        return _suspects(policy, state, event, suspects)
     unclear = [each for each in judged.ambiguous if each.rule != "fleet_wide"]
     if unclear and policy.may_evict:
-        nodes = tuple(dict.fromkeys(name for each in unclear for name in each.nodes))
-        said = "; ".join([each.sentence for each in unclear][:MOST_SAID])
-        if len(nodes) <= allowed(policy, state):
-            return _decide(
-                state, event.at_s, "evict", "ambiguous_evicted", said, nodes=nodes, over_evicted=nodes[len(unclear) :]
-            )
-        return _decide(state, event.at_s, "reattempt", "ambiguous_kept", said)
+        return _unclear(policy, state, event, unclear)
     if judged.is_clean:
         return _decide(
             state, event.at_s, "reattempt", "all_passed", f"nothing was found on {counted(len(judged.passed))}"
         )
     said = "; ".join(_said(judged)) or "checks found nothing"
     return _decide(state, event.at_s, "reattempt", "nothing_certain", said)
+
+
+def _suspects(
+    policy: LadderPolicy, state: State, event: Diagnosed, suspects: tuple[str, ...]
+) -> tuple[State, LadderDecision]:
+    """Checks found nodes at fault. Those that are for certain go, others if the job goes on at once without them."""
+    found = [each for each in event.judgement.suspects if each.confidence != "low"]
+    said = "; ".join([each.sentence for each in found][:MOST_SAID])
+    if not policy.may_evict:
+        return _lone(state, event, said)
+    most = allowed(policy, state)
+    certain = tuple(dict.fromkeys(each.node for each in found if each.confidence == "high"))
+    if len(suspects) <= most:
+        others = [name for name in _worst_first(state, suspects) if name not in certain]
+        left = len(others) if policy.spare is None else max(policy.spare - len(certain), 0)
+        gone = (*certain, *others[:left])
+        if not gone:
+            return _decide(state, event.at_s, "reattempt", "uncovered_kept", said)
+        return _decide(
+            state, event.at_s, "evict", "suspects_evicted", said, nodes=tuple(n for n in suspects if n in gone)
+        )
+    if 0 < len(certain) <= most:  # less certain ones are no reason to keep these
+        named = "; ".join([each.sentence for each in found if each.confidence == "high"][:MOST_SAID])
+        rest = ", ".join([name for name in suspects if name not in certain][:MOST_SAID])
+        why = f"{named}; {most} may be evicted, so these stay, which are less certain: {rest}"
+        return _decide(state, event.at_s, "evict", "certain_evicted", why, nodes=certain)
+    many = f"{len(suspects)} nodes are suspect, {most} may be evicted: {said}"
+    return _decide(state, event.at_s, "reattempt", "too_many_suspects", many)
+
+
+def _unclear(
+    policy: LadderPolicy, state: State, event: Diagnosed, unclear: list[Ambiguity]
+) -> tuple[State, LadderDecision]:
+    """One of several nodes is at fault. All go that others take over for; the rest by what costs the least time."""
+    nodes = tuple(dict.fromkeys(name for each in unclear for name in each.nodes))
+    said = "; ".join([each.sentence for each in unclear][:MOST_SAID])
+    most = allowed(policy, state)
+    outstanding = state.failure.outstanding if state.failure is not None else ""
+    if outstanding in nodes and len(unclear) == 1 and is_covered(policy, state, 1):
+        why = f"{said}; {outstanding} was blamed before, and the others were not"
+        return _decide(state, event.at_s, "evict", "ambiguous_known", why, nodes=(outstanding,))
+    if len(nodes) > most:
+        return _decide(state, event.at_s, "reattempt", "ambiguous_kept", said)
+    plan = cover(_worst_first(state, nodes), policy.spare, most, policy.time_lost)
+    if plan.rest == "none":
+        more = {"nodes": nodes, "over_evicted": nodes[len(unclear) :]}
+        return _decide(state, event.at_s, "evict", "ambiguous_evicted", said, **more)
+    why = f"{said}; {plan.why}"
+    if plan.rest == "search":
+        return _replay(policy, state, event.at_s, "ambiguous_searched", why)
+    if not plan.evict:
+        return _decide(state, event.at_s, "reattempt", "ambiguous_uncovered", why)
+    rule = "ambiguous_evicted" if plan.rest == "wait" else "ambiguous_covered"
+    over = plan.evict[len(unclear) :] if plan.rest == "wait" else plan.evict[1:]
+    return _decide(state, event.at_s, "evict", rule, why, nodes=plan.evict, over_evicted=over)
+
+
+def _worst_first(state: State, nodes: tuple[str, ...]) -> tuple[str, ...]:
+    """Return nodes by what is held against them, most first."""
+    known = state.failure.worst_first if state.failure is not None else ()
+    return (*(name for name in known if name in nodes), *(name for name in nodes if name not in known))
 
 
 def _lone(state: State, event: Diagnosed, said: str) -> tuple[State, LadderDecision]:
@@ -152,17 +215,30 @@ def _replay(policy: LadderPolicy, state: State, at_s: float, rule: str, why: str
     nodes = state.failure.nodes if state.failure else ()
     if not policy.may_replay or len(nodes) < 2 * policy.replay_unit:
         reason = policy.why_no_replay if not policy.may_replay else f"{len(nodes)} nodes make no two groups"
-        return _stop(_know(state, f"no replay: {reason}"), at_s, "nothing_left")
+        return _give_up(_know(state, f"no replay: {reason}"), at_s, "nothing_left")
     return _decide(state, at_s, "replay", rule, why)
 
 
 def _settled(state: State, event: Settled) -> tuple[State, LadderDecision | None]:
-    rule = HELPED.get(state.rungs[-1]) if state.decisions else None
+    was_suspended = state.failure is not None and state.failure.kind in SUSPENDED  # it went on before, too
+    rule = HELPED.get(state.rungs[-1]) if state.decisions and not was_suspended else None
     if rule is None:
         return state, None
     said = RULES[rule] + (f" ({', '.join(state.evicted)})" if state.rungs[-1] == "evict" else "")
     after, decision = _decide(state, event.at_s, "settled", rule, said)
     return State(number=after.number, episode=after.episode), decision
+
+
+def is_covered(policy: LadderPolicy, state: State, nodes: int) -> bool:
+    """Whether so many nodes may be evicted and the job still goes on at once."""
+    return nodes <= allowed(policy, state) and policy.may_evict and (policy.spare is None or nodes <= policy.spare)
+
+
+def _give_up(state: State, at_s: float, rule: str) -> tuple[State, LadderDecision]:
+    """Nothing is left to try. A crash ends the job; ranks that hang may go on after a restart, as they do without a ladder."""
+    if state.failure is not None and state.failure.kind == "hang":
+        return _decide(state, at_s, "reattempt", "all_tried", everything_known(state))
+    return _stop(state, at_s, rule)
 
 
 def _stop(state: State, at_s: float, rule: str) -> tuple[State, LadderDecision]:

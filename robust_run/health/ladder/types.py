@@ -8,12 +8,17 @@ import msgspec
 
 from robust_run.health.checks.replay import Conclusion
 from robust_run.health.checks.types import CheckJudgement, CheckName
+from robust_run.health.ladder.cover import TimeLost
 
 Rung = Literal["diagnose", "evict", "reattempt", "rollback", "replay", "stop", "settled"]
 """evict, reattempt, rollback: a new attempt follows at once: without nodes, as before, with earlier code. diagnose, replay: the
 ladder waits for what comes of it. settled: the job got further, and an episode is over."""
 
-FailureKind = Literal["crash", "nan", "hang", "unknown"]
+FailureKind = Literal["crash", "nan", "hang", "unknown", "health", "jump", "slow"]
+"""health, jump, slow: the job trained, and was suspended so that its nodes can be checked."""
+
+#: The job was suspended for these, it did not fail: where checks find nothing it goes on, and no other rung is climbed.
+SUSPENDED: frozenset[FailureKind] = frozenset(("health", "jump", "slow"))
 
 
 class LadderPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -23,6 +28,10 @@ class LadderPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Of the nodes of a job, in one episode; one node is always allowed, unless it is 0."""
     evicted_before: int = 0
     """How many of these other rules have evicted."""
+    spare: int | None = None
+    """How many nodes the job can lose and still go on at once; None: as many as may be evicted."""
+    time_lost: TimeLost = TimeLost(find_s=None, standbys_s=None, mtbf_s=3600.0, failure_s=300.0)
+    """What is weighed where more nodes are suspect than others can take over for."""
     may_evict: bool = True
     """There are other nodes."""
     may_roll_back: bool = True
@@ -59,6 +68,14 @@ class Failed(msgspec.Struct, frozen=True, tag="failed", kw_only=True):
     code: Code = Code()
     evicted_before: tuple[str, ...] = ()
     """Nodes that were evicted for the failure before this one, without a diagnosis."""
+    sign: str = ""
+    """health: name of what a sensor said."""
+    suspect: bool = False
+    """It came on nodes that are suspect for what was before."""
+    worst_first: tuple[str, ...] = ()
+    """Nodes that anything is held against, by how much."""
+    outstanding: str = ""
+    """The one of the nodes to blame that is suspect again and again and stands out from all others; empty: none."""
 
 
 class Diagnosed(msgspec.Struct, frozen=True, tag="diagnosed", kw_only=True):
@@ -131,6 +148,14 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     """In it, by the ladder."""
     known: tuple[str, ...] = ()
     """What was found out in it, a sentence each."""
+
+    @property
+    def is_climbing(self) -> bool:
+        """Whether a failure now is the same trouble again: what helps next is the next rung."""
+        if not self.decisions or self.rungs[-1] == "stop":
+            return False
+        was_suspended = self.failure is not None and self.failure.kind in SUSPENDED
+        return not (was_suspended and self.rungs[-1] in ("evict", "reattempt"))
 
     @property
     def rungs(self) -> tuple[Rung, ...]:

@@ -12,6 +12,9 @@
     [outliers]
     hold = 2
 
+    [ladder]
+    half_life_s = 86400
+
 What is not named keeps its default. A name, a field or a value that is not known is refused, with the nearest that is.
 """
 
@@ -28,12 +31,12 @@ import msgspec
 from robust_run.errors import UserError
 from robust_run.health.rules.names import is_known, names
 from robust_run.health.rules.table import DEFAULTS
-from robust_run.health.rules.types import Book, Comparing, Confidence, HealthRule, RuleLimits, Rung
+from robust_run.health.rules.types import Book, Comparing, Confidence, HealthRule, LadderTimes, RuleLimits, Rung
 from robust_run.health.sensors.files import read_text
 from robust_run.health.sensors.settings import SensorSettings
 
 MOST_FILE_BYTES = 1 << 20
-_TABLES = ("rules", "sensors", "outliers")
+_TABLES = ("rules", "sensors", "outliers", "ladder")
 _LIMITS = tuple(field.name for field in msgspec.structs.fields(RuleLimits))
 _RULE_FIELDS = tuple(field.name for field in msgspec.structs.fields(HealthRule))
 RUNGS: tuple[str, ...] = get_args(Rung)
@@ -81,11 +84,13 @@ def _book(content: dict[str, Any], path: str) -> Book:
     rows = _table(content.get("rules", {}), "rules", path)
     sensors = _table(content.get("sensors", {}), "sensors", path)
     outliers = _table(content.get("outliers", {}), "outliers", path)
+    ladder = _table(content.get("ladder", {}), "ladder", path)
     return Book(
         rules={**DEFAULTS, **{name: _rule(name, row, path) for name, row in rows.items()}},
         limits=_convert({name: content[name] for name in _LIMITS if name in content}, RuleLimits, path, "", _LIMITS),
         sensors=_sensors(sensors, path),
         outliers=_convert(outliers, Comparing, path, "[outliers]", Comparing.__struct_fields__),
+        ladder=_convert(ladder, LadderTimes, path, "[ladder]", LadderTimes.__struct_fields__),
     )
 
 

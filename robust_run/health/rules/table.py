@@ -67,8 +67,10 @@ _GPUS: dict[str, HealthRule] = {
 _HOST: dict[str, HealthRule] = {
     "kernel.panic": _evict("ByteRobust table 1: OS kernel panic"),
     "kernel.oops": _evict(f"{_BY_BYTEROBUST}: OS kernel fault, seen in 2 s"),
-    "kernel.lockup": _diagnose("a CPU did nothing but one thing for 20 s and more"),
-    "kernel.rcu_stall": _diagnose("a CPU did nothing but one thing for 20 s and more"),
+    "kernel.lockup": _doubt(
+        "a CPU did nothing but one thing for 20 s and more; a machine with too much to do shows it, too"
+    ),
+    "kernel.rcu_stall": _doubt("as kernel.lockup"),
     "kernel.hung_task": HealthRule(
         confidence="low", rung="inquire", why="a process waits in the kernel; for what is to be seen"
     ),
@@ -91,10 +93,10 @@ _DISKS: dict[str, HealthRule] = {
     "disk.lost": _evict(f"{_BY_BYTEROBUST}: disk fault"),
     "disk.error": _twice("a disk may err once"),
     "disk.timeout": _twice("a disk may be slow once"),
-    "disk.stuck": _diagnose("requests that never end"),
-    "disk.hung": _diagnose("a file system that does not answer"),
+    "disk.stuck": _doubt("requests that do not end; they may yet"),
+    "disk.hung": _doubt("a file system that does not answer; all nodes may use it"),
     "disk": _report("full or slow: people decide what goes"),
-    "fsync.hung": _diagnose("a durable write that never ends"),
+    "fsync.hung": _doubt("a durable write that does not end; it may yet"),
     "mount.stale": _twice("ByteRobust table 1: file system mount; a stale handle does not heal by itself"),
     "mount.hung": _twice("ByteRobust table 1: file system mount"),
     "mount.error": _twice("ByteRobust table 1: file system mount"),
@@ -118,6 +120,7 @@ _LINKS: dict[str, HealthRule] = {
 _TRAINING: dict[str, HealthRule] = {
     "training.nan": _diagnose(f"{_BY_BYTEROBUST}: NaN"),
     "training.jump": _diagnose(f"{_BY_BYTEROBUST}: loss or gradient norm 5 times what it was"),
+    "training.jump.stays": _diagnose(f"{_BY_BYTEROBUST}: as training.jump, and it is no batch of odd data"),
     "training.slow": HealthRule(
         confidence="low", rung="inquire", why=f"{_BY_BYTEROBUST}: low utilisation; aggregation analysis"
     ),

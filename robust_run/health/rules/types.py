@@ -57,6 +57,21 @@ class Comparing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """From the first step on no node is named for so long: what is usual is learnt in that time, from 30 readings at least."""
 
 
+class LadderTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Durations by which the ladder goes (docs/ladder.md)."""
+
+    half_life_s: Annotated[float, Meta(gt=0, le=86400 * 365)] = 12 * 3600.0
+    """A suspicion of a node counts half after so long."""
+    again_after_s: Annotated[float, Meta(ge=0, le=86400 * 365)] = 6 * 3600.0
+    """For the same sign on the same node a job that trains is suspended again only after so long."""
+    apart_s: Annotated[float, Meta(ge=0, le=86400 * 365)] = 1800.0
+    """Nor is it suspended twice within this time, whatever is seen."""
+    failure_s: Annotated[float, Meta(ge=0, le=86400)] = 300.0
+    """What one failure costs: the work since the last checkpoint, and the restart."""
+    standbys_s: Annotated[float, Meta(ge=0, le=86400 * 365)] | None = None
+    """How long it takes until more standbys come; not given: nobody knows of any."""
+
+
 class Book(msgspec.Struct, frozen=True, kw_only=True):
     """All rules, and the settings of the sensors that feed them."""
 
@@ -65,6 +80,7 @@ class Book(msgspec.Struct, frozen=True, kw_only=True):
     limits: RuleLimits = RuleLimits()
     sensors: SensorSettings = SensorSettings()
     outliers: Comparing = Comparing()
+    ladder: LadderTimes = LadderTimes()
 
 
 class RuleDecision(msgspec.Struct, frozen=True, kw_only=True):

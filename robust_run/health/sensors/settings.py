@@ -213,6 +213,8 @@ class TrainingSettings(_Polled, frozen=True, kw_only=True):
     """Of the median of the last values (ByteRobust: 5); near zero and below see `metrics.judging`."""
     jumps: Count = 2
     """So many in a row: one spike alone is clipped and forgotten."""
+    jump_stays: Annotated[int, Meta(ge=2, le=49)] = 20
+    """So many in a row: it is no batch of odd data, the numbers stay there."""
     slow_ratio: Annotated[float, Meta(gt=1, le=10**6)] = 1.5
     """Of what a step takes as a rule (medians of 20 steps)."""
     slow_hold_s: Hold = 60.0

@@ -108,13 +108,14 @@ def _next(settings: TrainingSettings, role: str, series: Series, name: str, valu
     jumped = series.jumped + 1
     if jumped >= _HISTORY:  # that is how it is now
         return Series(history=(value,)), "", ""
-    said = "training.jump" if jumped == settings.jumps else ""
+    said = {settings.jump_stays: "training.jump.stays", settings.jumps: "training.jump"}.get(jumped, "")
+    often = f", for {jumped} values in a row" if said == "training.jump.stays" else ""
     far = (
         f"{value / usual:.1f} times its"
         if scale == usual
         else f"{(value - usual) / scale:.1f} times its spread above the"
     )
-    detail = f"{name} is {value:.4g}, {far} median of the last {len(series.history)} steps"
+    detail = f"{name} is {value:.4g}, {far} median of the last {len(series.history)} steps{often}"
     return msgspec.structs.replace(series, jumped=jumped, bad=0), said, detail
 
 

@@ -104,6 +104,7 @@ def _open(state: JobState, layout: tuple[Placement, ...]) -> list[Action]:
     state.progress, state.trouble, state.all_well = Progress(), "", False
     state.is_inquiring, state.suspected_at_s, state.traced = False, None, None
     state.is_traced_end, state.evicted_for, state.reported = False, (), []
+    state.suspended_for = state.suspended_sign = ""
     state.waits, state.waits_over, state.stands_still = {}, {}, False
     forget_waits(state)
     state.detected_at_s = state.deadline_at_s = None

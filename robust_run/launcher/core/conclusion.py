@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from robust_run.launcher.core.attempts import begin, finish, is_held, stopped
-from robust_run.launcher.core.diagnosis.judge import AttemptJudgement, is_nan, judge, was_sent_a_signal
+from robust_run.launcher.core.diagnosis.judge import AttemptJudgement, is_hang, is_nan, judge, was_sent_a_signal
 from robust_run.launcher.core.membership import name_of, wanted
 from robust_run.launcher.core.restart import NEVER_AGAIN, RestartDecision, RestartLimits, decide, has_progressed, healed
 from robust_run.launcher.core.state import CorePolicy, JobState
@@ -125,7 +125,7 @@ def _asked_ladder(
 ) -> Concluded | None:
     """Return what the ladder says of the end of an attempt. What cannot concern it does not even import it."""
     if policy.diagnose == "never" or (
-        not state.ladder_state and (verdict is None or not _may_concern_ladder(policy, verdict))
+        not state.ladder_state and (verdict is None or not _may_concern_ladder(policy, state, verdict))
     ):
         return None
     from robust_run.launcher.core.ladder import ladder
@@ -133,8 +133,8 @@ def _asked_ladder(
     return ladder.concluded(policy, state, verdict, progressed=progressed, may_go_on=may_go_on, now_s=now_s)
 
 
-def _may_concern_ladder(policy: CorePolicy, verdict: AttemptJudgement) -> bool:
-    if verdict.evicts or policy.diagnose == "always":
+def _may_concern_ladder(policy: CorePolicy, state: JobState, verdict: AttemptJudgement) -> bool:
+    if verdict.evicts or policy.diagnose == "always" or state.suspended_for or is_hang(verdict):
         return True
     draft = verdict.draft
     if draft.kind not in ("crash", "unknown"):

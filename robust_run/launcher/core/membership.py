@@ -172,6 +172,10 @@ def let_in(state: JobState, name: str) -> bool:
     if state.evicted.pop(name, None) is None:
         return False
     recount(state)
+    if state.ladder_state:
+        from robust_run.launcher.core.ladder import ladder_state
+
+        ladder_state.forget(state, name)
     if state.health.recent or state.health.evicted:
         from robust_run.launcher.core.diagnosis import health_record
 

@@ -16,7 +16,7 @@ from robust_run.health.checks import replay as phases
 from robust_run.health.ladder.types import Replayed
 from robust_run.launcher.core.attempts import begin
 from robust_run.launcher.core.ladder.ladder_state import GroupRun, LadderState, ReplayRun, ladder_state_of, remember
-from robust_run.launcher.core.ladder.rungs import advance
+from robust_run.launcher.core.ladder.rungs import REPLAY_LEAST_S, REPLAY_MOST_S, advance
 from robust_run.launcher.core.membership import name_of
 from robust_run.launcher.core.resume import resuming
 from robust_run.launcher.core.state import CorePolicy, JobState
@@ -26,7 +26,7 @@ from robust_run.launcher.model.resume_events import LookForCheckpoints
 
 #: A replay makes at least so many steps and twice as many as the attempt that failed, and lasts so long at least and at most.
 LEAST_STEPS = 10
-LEAST_S, MOST_S = 60.0, 1800.0
+LEAST_S, MOST_S = REPLAY_LEAST_S, REPLAY_MOST_S
 
 
 def start(policy: CorePolicy, state: JobState, now_s: float) -> list[Action]:

@@ -192,6 +192,10 @@ class JobState(msgspec.Struct, kw_only=True, rename={"ladder_state": "climb"}): 
     """The attempt is over everywhere, and is concluded with what is said next of what its ranks left behind."""
     is_traced_end: bool = False
     """It is why the attempt was ended."""
+    suspended_for: str = ""
+    """It did not fail, it was ended so that its nodes can be checked: a kind of failure of the ladder. Empty: it was not."""
+    suspended_sign: str = ""
+    """Name of what a sensor saw, if that is why."""
     evicted_for: tuple[str, ...] = ()
     """Hosts that were evicted for it."""
     reported: list[tuple[str, tuple[int, ...], float]] = []

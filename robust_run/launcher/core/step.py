@@ -77,6 +77,10 @@ def replay(policy: CorePolicy, events: Iterable[tuple[Event, float]]) -> JobStat
 
 
 def _take(policy: CorePolicy, state: JobState, event: Event, now_s: float) -> list[Action]:
+    if isinstance(event, ControllerResumed) and state.ladder_state:
+        from robust_run.launcher.core.ladder import ladder_state
+
+        ladder_state.resumed(state, now_s)
     if isinstance(event, ControllerResumed) and event.restart > state.restart:
         from robust_run.launcher.core.reopen import reopen  # for a job that a scheduler started again only
 

@@ -125,7 +125,7 @@ class JobPolicy(msgspec.Struct, frozen=True, kw_only=True):
     hang_patience_s: float | None = None
     """After so long what is not proven is acted on. None: shortly before torch ends the wait."""
     on_slow: str = "report"
-    """report or evict."""
+    """report, evict or diagnose: suspend the job and check its nodes."""
     diagnose: str = "auto"
     """auto, always or never: when unexplained failures have the nodes checked (see `core.ladder.ladder`)."""
     diagnose_checks: tuple[str, ...] = ()

@@ -221,7 +221,9 @@ BY_KIND: dict[str, tuple[Step, ...]] = {
     "slow": (
         Step("Compare the rank's own times in the step heat-map: one dark row is a machine, a band of rows a node."),
         _CHECK,
-        Step("Have such nodes replaced by standbys without asking: start with --on-slow evict."),
+        Step(
+            "Have such nodes replaced by standbys without asking: start with --on-slow evict, or diagnose to check first."
+        ),
         _EVICT,
     ),
     "node_lost": (

@@ -70,8 +70,15 @@ def test_the_first_steps_of_training_are_not_judged_for_jumps() -> None:
     assert said([1.0, 100.0, 100.0, 100.0]) == []
 
 
-def test_a_new_level_is_said_once_and_then_is_how_it_is() -> None:
-    assert len(said([*GOOD, *[20.0] * 200])) == 1
+def test_a_new_level_is_said_once_and_when_it_stays_and_then_is_how_it_is() -> None:
+    assert [event.name for event in said([*GOOD, *[20.0] * 19])] == ["training.jump"]
+    first, stays = said([*GOOD, *[20.0] * 200])
+    assert (first.name, stays.name) == ("training.jump", "training.jump.stays")
+    assert "for 20 values in a row" in stays.detail
+
+
+def test_a_jump_that_goes_down_again_does_not_stay() -> None:
+    assert {event.name for event in said([*GOOD, *([20.0] * 15 + GOOD[:5]) * 8])} == {"training.jump"}
 
 
 def test_a_loss_that_goes_down_to_zero_or_below_does_not_jump() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from stories import BUG, Story, evidence, incident_of, one_node, several_nodes, told_to_end
 
 from robust_run.health.checks.types import Ambiguity, CheckJudgement, SuspectNode
+from robust_run.health.types import Event as Sign
 from robust_run.health.types import Finding
 from robust_run.launcher.core.ladder.ladder_state import ladder_state_of
 from robust_run.launcher.core.state import LADDER, JobState
@@ -18,10 +19,20 @@ from robust_run.launcher.core.step import replay
 from robust_run.launcher.model.actions import EndAttempt, Finish, OpenStore, RecordIncident, Say, StartAttempt
 from robust_run.launcher.model.check_events import Decided, Diagnose, Diagnosed, ReplayStepped, StandbyChecked
 from robust_run.launcher.model.code_events import CodeCaptured, CodeVersion, StepsSurvived, UpdateStaged
-from robust_run.launcher.model.events import AttemptEnded, Event, RankExited, SignalReceived, StoreOpened, Tick
+from robust_run.launcher.model.events import (
+    AttemptEnded,
+    Event,
+    Inquired,
+    RankExited,
+    SignalReceived,
+    StoreOpened,
+    Tick,
+)
+from robust_run.launcher.model.health_events import HealthSeen
 from robust_run.launcher.model.job import Progress
 from robust_run.launcher.model.node_events import ControllerResumed, NodeReturned
 from robust_run.launcher.model.resume_events import Damage, LookForCheckpoints, ResumeChosen
+from robust_run.tracer.types import TraceVerdict
 
 FOUR = ("a", "b", "c", "d")
 ILLEGAL = Finding(
@@ -563,7 +574,11 @@ def test_a_replay_finds_any_one_node_that_always_fails(count: int, data: st.Data
 @st.composite
 def what_happens(draw: st.DrawFn) -> tuple[str, int, int]:
     return (
-        draw(st.sampled_from("crash nan kill lost joins checked bad resume tick standby stop".split())),
+        draw(
+            st.sampled_from(
+                "crash nan kill hang group sign jump lost joins checked bad resume tick standby stop".split()
+            )
+        ),
         draw(st.integers(0, 7)),
         draw(st.integers(0, 9)),
     )
@@ -593,8 +608,10 @@ def test_whatever_happens_it_can_be_replayed_and_eats_no_job(told: list[tuple[st
 
 def _happens(story: Story, kind: str, name: str, steps: int) -> None:
     state = story.state
-    if kind in ("crash", "nan", "kill") and state.phase == "opening":
+    if kind in ("crash", "nan", "kill", "hang", "group", "sign", "jump") and state.phase == "opening":
         story.starts()
+    if kind in ("hang", "group", "sign", "jump"):
+        _hangs_or_is_seen(story, kind, name, steps)
     if kind in ("crash", "nan", "kill") and state.phase == "running":
         code, finding = {"crash": (SEGV, None), "nan": (1, NAN), "kill": (KILL, None)}[kind]
         crash(story, code, finding, steps=steps)
@@ -613,6 +630,30 @@ def _happens(story: Story, kind: str, name: str, steps: int) -> None:
     elif kind == "stop" and steps == 0:
         story.happens(SignalReceived(signal=15))
     _groups_end(story)
+
+
+def _hangs_or_is_seen(story: Story, kind: str, name: str, steps: int) -> None:
+    """Ranks of a node, or of one of several nodes, hang; or a sensor of it says what asks for checks. It ends if it is to."""
+    if kind in ("hang", "group"):
+        named = (name,) if kind == "hang" else tuple(story.world[: 2 + steps % 3])
+        verdict = TraceVerdict(
+            kind="comm_stall",
+            ranks=tuple(range(len(named))),
+            nodes=named,
+            confidence="high",
+            rule="all_arrived",
+            sentence="it stands still",
+            proven=True,
+            over_evicted=tuple(range(len(named))) if kind == "group" else (),
+        )
+        story.happens(Inquired(attempt=story.state.attempt, verdict=verdict, at_unix_s=7.0), 1.0)
+    else:
+        seen = "gpu.pcie_width" if kind == "sign" else "training.jump.stays"
+        sign = Sign(name=seen, kind="alert", subject=str(steps), detail="so it is", at_s=story.now_s)
+        story.happens(HealthSeen(node=name, event=sign, at_unix_s=7.0), 1000.0)
+    if story.state.phase == "ending":
+        for node in sorted(story.state.unended):
+            story.ends(node, steps=steps)
 
 
 def _groups_end(story: Story) -> None:

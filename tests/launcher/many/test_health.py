@@ -29,6 +29,8 @@ mount --bind /run/tmp/kmsg /dev/kmsg
 """
 #: The lease is longer than usual: a busy machine may hold an agent up for a second and more.
 OPTIONS = ["--nnodes", "2", "--standby", "1", "--rdzv-conf", "keep_alive_max_attempt=6"]
+#: Checks import torch in a process each.
+CHECKED_S = 240.0
 PANIC = "2,1,1,-;EXT4-fs (sda1): Remounting filesystem read-only\n"
 
 
@@ -172,6 +174,31 @@ def test_a_line_of_the_kernel_s_log_evicts_its_node(three: Cluster, tmp_path: Pa
         log.write(PANIC)
     incident = assert_replaced(three, job, culprit, "disk.read_only")
     assert "Remounting filesystem read-only" in incident["verdict"]["sentence"]
+
+
+def test_a_sign_that_asks_for_checks_suspends_the_job_and_the_node_that_computes_wrong_is_replaced(
+    three: Cluster, tmp_path: Path
+) -> None:
+    options = [*OPTIONS, "--no-warm", "--diagnose-checks", "compute", "--admission-checks", "never"]
+    env = {
+        "XDG_STATE_HOME": str(tmp_path / "state"),
+        "ROBUST_CHECK_FAULTS": '[{"node": "node-1", "check": "compute", "flip": 1.0}]',
+    }
+    train = write(tmp_path, TRAIN)
+    job = start_all(three, train, tmp_path=tmp_path, options=options, launch=list(three)[:2], env=env, admission=True)
+    job.wait_for_steps(0, 2)
+    job.join(three[2])
+    job.wait_for_event("node_joined", 3)
+    job.wait_for_event("sensors_began", 2)
+    logs(three[1], "pcieport 0000:00:1c.0: AER: Uncorrected (Fatal) error received: 0000:3b:00.0")
+    (suspended, evicted) = wait_for(lambda: len(made := job.actions("decided")) > 1 and made, "checks", CHECKED_S)
+    assert (suspended["rung"], suspended["rule"]) == ("diagnose", "sensor_diagnose")
+    assert "AER" in suspended["sentence"] and len(job.events("diagnosed")) == 1
+    assert (evicted["rung"], evicted["nodes"]) == ("evict", ["node-1"]), "not for the sign, but for what it computes"
+    job.wait_for_steps(1, 2, timeout_s=CHECKED_S)
+    assert job.layout(1) == ["node-0", "node-2"]
+    assert set(job.finish().values()) == {0}
+    job.assert_nothing_left()
 
 
 def logs(host: Host, *lines: str) -> None:

@@ -23,10 +23,17 @@ def begin(policy: CorePolicy, state: JobState, decision: LadderDecision) -> list
     order = Diagnose(
         attempt=state.attempt,
         nodes=tuple(there),
-        checks=chosen or decision.checks or (LONE if len(there) == 1 else ()),
+        checks=chosen or _checks(decision.checks, is_lone=len(there) == 1),
         seconds=decision.seconds,
     )
     return [decided(state, decision), order]
+
+
+def _checks(fitting: tuple[CheckName, ...], *, is_lone: bool) -> tuple[CheckName, ...]:
+    """Return the checks that fit; of a job's only node those that say something by themselves. Empty: all."""
+    if not is_lone:
+        return fitting
+    return tuple(check for check in LONE if check in fitting) or LONE
 
 
 def hosts_agents(state: JobState) -> dict[str, str]:

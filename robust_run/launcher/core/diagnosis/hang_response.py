@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+import msgspec
+
 from robust_run.launcher.core.attempts import end_attempt, failure_ending
 from robust_run.launcher.core.diagnosis import standstill
 from robust_run.launcher.core.membership import counts, evict
@@ -39,6 +41,8 @@ SHORT_S, AFTER_S = 300.0, 10.0
 MOST_UNPROVEN = 3
 #: After each of them it is given so many times as long, where `--hang-patience` says how long.
 BACK_OFF = 2.0
+#: By whom a node is evicted that keeps its peers waiting.
+BY_HANG = "robust-run"
 #: A rule of the tracer: a peer that has ended while others wait for it.
 EARLY_EXIT = "early_exit"
 
@@ -82,6 +86,8 @@ def inquired(policy: CorePolicy, state: JobState, event: Inquired, now_s: float)
             told = [report(state, verdict, reason, now_s, stands_still=standstill.begins(state, verdict))]
         state.reported += [(verdict.kind, verdict.ranks, now_s)] if told else []
         return [*told, *wake(state)] if state.act_at_s is not None else [*told]
+    if wanted == "suspend":
+        return _suspend(policy, state, verdict, now_s)
     return _act(policy, state, verdict, wanted, event.at_unix_s, now_s)
 
 
@@ -103,13 +109,28 @@ def _act(
     state.detected_at_s = state.suspected_at_s if state.suspected_at_s is not None else now_s
     actions: list[Action] = []
     if wanted == "evict":
-        state.evicted_for = verdict.nodes
-        for name in verdict.nodes:
-            actions += evict(state, name, Eviction(reason=verdict.sentence, by="robust-run", at_unix_s=at_unix_s))
+        asked = policy.on_slow if verdict.kind == "slow" else policy.on_hang
+        state.evicted_for, weighed = _whom(policy, state, verdict, asked, now_s)
+        if weighed:
+            state.traced = msgspec.structs.replace(verdict, evidence=(*verdict.evidence, weighed))
+        for name in state.evicted_for:
+            actions += evict(state, name, Eviction(reason=verdict.sentence, by=BY_HANG, at_unix_s=at_unix_s))
             actions += [
                 Say(text=f"{name} is evicted from the job: {verdict.sentence}", node=node) for node in _on(state, name)
             ]
     return actions + end_attempt(state, failure_ending(policy, state))
+
+
+def _suspend(policy: CorePolicy, state: JobState, verdict: TraceVerdict, now_s: float) -> list[Action]:
+    """End the attempt so that the rates of its nodes can be measured while nothing trains."""
+    from robust_run.launcher.core.ladder import suspending
+
+    state.traced, state.is_traced_end = verdict, True
+    return suspending.suspend(policy, state, "slow", "", _slow_key(verdict), now_s)
+
+
+def _slow_key(verdict: TraceVerdict) -> str:
+    return f"slow {','.join(verdict.nodes)}"
 
 
 def _is_known(state: JobState, verdict: TraceVerdict) -> bool:
@@ -126,14 +147,17 @@ def _on(state: JobState, name: str) -> list[str]:
 
 def _wanted(
     policy: CorePolicy, state: JobState, verdict: TraceVerdict, now_s: float
-) -> tuple[Literal["report", "relaunch", "evict"], str]:
+) -> tuple[Literal["report", "relaunch", "evict", "suspend"], str]:
     """Return what to do, and why it is only reported where it is. Notes when something is done about a wait that goes on."""
     asked = policy.on_slow if verdict.kind == "slow" else policy.on_hang
     state.act_at_s = state.act_at_s if verdict.kind == "slow" else None
-    if asked == "report":
-        return "report", "--on-slow report" if verdict.kind == "slow" else "--on-hang report"
-    if verdict.only_told:
-        return "report", ONLY_TOLD if verdict.kind == "slow" else "nobody is seen to wait for it"
+    if told := _why_only_told(verdict, asked):
+        return "report", told
+    if asked == "diagnose":
+        from robust_run.launcher.core.ladder import suspending
+
+        why_not = suspending.why_not(policy, state, "slow", _slow_key(verdict), now_s)
+        return "report" if why_not else "suspend", why_not
     if state.ended_well and not _is_unfinished(verdict):
         return "report", leftovers.not_again(state)
     if asked == "auto" and verdict.for_person:
@@ -151,14 +175,40 @@ def _wanted(
             return "report", "it is at work and may yet come; --on-hang relaunch would not wait"
     if _is_suspect(state):
         return "relaunch", ""  # from the version before: what changed last is the first suspect, not a machine
-    going = {name for name in verdict.nodes if name not in state.evicted}
-    left_over = state.usable - sum(m.info.name in going and counts(state, m) for m in state.members.values())
-    is_enough = left_over >= (policy.fewest if asked == "evict" else len(state.layout))
-    if policy.many and going and verdict.kind in OF_MACHINES and asked != "relaunch" and is_enough:
+    if verdict.kind in OF_MACHINES and asked != "relaunch" and _whom(policy, state, verdict, asked, now_s)[0]:
         return "evict", ""
     if verdict.kind == "slow":
         return "report", "no node can take over"
     return "relaunch", ""
+
+
+def _why_only_told(verdict: TraceVerdict, asked: str) -> str:
+    """Return why a verdict is told whatever else is the case; empty: it may be acted on."""
+    if asked == "report":
+        return "--on-slow report" if verdict.kind == "slow" else "--on-hang report"
+    if verdict.only_told:
+        return ONLY_TOLD if verdict.kind == "slow" else "nobody is seen to wait for it"
+    return ""
+
+
+def _whom(
+    policy: CorePolicy, state: JobState, verdict: TraceVerdict, asked: str, now_s: float
+) -> tuple[tuple[str, ...], str]:
+    """Return whom to evict for a verdict, and what was weighed if that is not all that it names.
+
+    Nodes that are named for certain go if others can take over for all of them. Where one of several is at fault and it is not
+    known which, those go that are covered, within `--max-evict-share`.
+    """
+    going = tuple(name for name in dict.fromkeys(verdict.nodes) if name not in state.evicted)
+    if not policy.many or not going:
+        return (), ""
+    here = sum(m.info.name in going and counts(state, m) for m in state.members.values())
+    needed = policy.fewest if asked == "evict" else len(state.layout)
+    if not verdict.over_evicted or len(going) == 1:
+        return (going if state.usable - here >= needed else ()), ""
+    from robust_run.launcher.core.ladder import covering
+
+    return covering.whom(policy, state, going, spare=max(state.usable - needed, 0), now_s=now_s)
 
 
 def _is_unfinished(verdict: TraceVerdict) -> bool:

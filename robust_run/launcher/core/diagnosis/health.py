@@ -33,6 +33,10 @@ MOST_ACTIVE = 1000
 #: Different things that are told as incidents in one attempt: what hits the whole fleet is told for a few nodes.
 MOST_TOLD = 20
 TRAINING = "training."
+#: The loss or gradients jumped and have stayed there since.
+JUMP_STAYS = "training.jump.stays"
+#: What a sign weighs against its node, where its rule asks for checks; one of low confidence less.
+SIGN, SIGN_DOUBTED = 0.5, 0.25
 DAMAGED = "training.damaged"
 
 
@@ -163,9 +167,32 @@ def _follow(
         return _training(policy, state, event, decision, now_s)
     if decision.rung == "inquire":
         return _inquire(state, event, decision, now_s)
-    if decision.held_back or decision.rung == "diagnose" or decision.confidence != "low":
+    if decision.rung == "diagnose":
+        return _diagnose(policy, state, event, decision, now_s)
+    if decision.held_back or decision.confidence != "low":
         return _tell(state, decision, now_s)
     return []
+
+
+def _diagnose(
+    policy: CorePolicy, state: JobState, event: HealthSeen, decision: RuleDecision, now_s: float
+) -> list[Action]:
+    """Remember it against the node. Suspend the job and have its nodes checked, if the sign is worth that; else report it."""
+    if policy.diagnose == "never" or placement_of(state, event.node) is None or not policy.many:
+        return _tell(state, decision, now_s)
+    from robust_run.launcher.core.ladder import ladder_state, suspects, suspending
+
+    is_doubtful = decision.confidence == "low"
+    weight = SIGN_DOUBTED if is_doubtful else SIGN
+    known = ladder_state.ladder_state_of(state)
+    blamed = suspects.blame(policy, known, (decision.node,), weight, decision.sentence, now_s)
+    ladder_state.remember(state, blamed)
+    key = f"{decision.rule} {decision.node}"
+    why_not = "" if is_doubtful else suspending.why_not(policy, state, "health", key, now_s)
+    if is_doubtful or why_not:
+        return _tell(state, decision, now_s, why_not)
+    state.code_fault = draft_of(state, decision)
+    return suspending.suspend(policy, state, "health", decision.event.name, key, now_s)
 
 
 def _training(
@@ -173,8 +200,10 @@ def _training(
 ) -> list[Action]:
     """Numbers went wrong. The version on probation is the first suspect; NaN ends the attempt in any case.
 
-    A jump may be the data's: without a suspect it is told, and training goes on.
+    A jump may be the data's: without a suspect it is told, and training goes on. If it stays there, the nodes are checked.
     """
+    if decision.event.name == JUMP_STAYS and (stays := _jump_stays(policy, state, event, decision, now_s)):
+        return stays
     if not state.is_going or placement_of(state, event.node) is None:
         return []
     running = state.code.running
@@ -184,6 +213,18 @@ def _training(
     state.code_fault = draft_of(state, decision)
     state.detected_at_s = now_s if state.detected_at_s is None else state.detected_at_s
     return end_attempt(state, failure_ending(policy, state))
+
+
+def _jump_stays(
+    policy: CorePolicy, state: JobState, event: HealthSeen, decision: RuleDecision, now_s: float
+) -> list[Action]:
+    """Suspend the job for it; nothing where that is not worth it."""
+    from robust_run.launcher.core.ladder import suspending
+
+    if placement_of(state, event.node) is None or suspending.why_not(policy, state, "jump", JUMP_STAYS, now_s):
+        return []
+    state.code_fault = draft_of(state, decision)
+    return suspending.suspend(policy, state, "jump", "", JUMP_STAYS, now_s)
 
 
 def _inquire(state: JobState, event: HealthSeen, decision: RuleDecision, now_s: float) -> list[Action]:
@@ -196,13 +237,15 @@ def _inquire(state: JobState, event: HealthSeen, decision: RuleDecision, now_s: 
     return suspected(state, why, now_s)
 
 
-def _tell(state: JobState, decision: RuleDecision, now_s: float) -> list[Action]:
-    """Report it, while the attempt goes on."""
+def _tell(state: JobState, decision: RuleDecision, now_s: float, why_not: str = "") -> list[Action]:
+    """Report it, while the attempt goes on. `why_not`: why what the rule asks for is not done."""
     if state.attempt < 0 or len(state.health.said) > MOST_TOLD:
         return []
     if len(state.health.said) == MOST_TOLD:
         return [Say(text="more is wrong with more nodes; robust status shows it")]
-    why = decision.held_back or f"rule {decision.rule} asks for: {decision.rung}"
+    why = decision.held_back or f"rule {decision.rule} asks for: {decision.rung}" + (
+        f", but {why_not}" if why_not else ""
+    )
     incident = RecordIncident(
         attempt=state.attempt,
         symptom="health",

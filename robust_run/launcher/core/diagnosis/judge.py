@@ -58,6 +58,12 @@ def is_nan(draft: VerdictDraft) -> bool:
     return draft.kind == "nan" or (finding is not None and finding.trouble == "nan")
 
 
+def is_hang(verdict: AttemptJudgement) -> bool:
+    """Whether ranks stood still, and neither the program's calls nor a signal that stopped one are why."""
+    kind = verdict.draft.kind
+    return kind in ("hang", "comm_stall") or (kind == "unknown" and verdict.symptom == "hang")
+
+
 def was_sent_a_signal(draft: VerdictDraft) -> bool:
     """Whether the rank at fault was ended from outside: no program and no device raises these signals by a fault of theirs."""
     exit_code = draft.culprit.exit_code if draft.culprit is not None else None
@@ -77,8 +83,9 @@ def judge(state: JobState) -> AttemptJudgement | None:
         return None
     if state.code_fault is not None:
         hosts = tuple(dict.fromkeys(filter(None, (node_of_rank(state, rank) for rank in state.code_fault.ranks))))
-        found = msgspec.structs.replace(state.code_fault, nodes=hosts)
-        return AttemptJudgement(draft=found, symptom=found.kind, onset_at_s=state.detected_at_s)
+        found = msgspec.structs.replace(state.code_fault, nodes=hosts or state.code_fault.nodes)
+        heals = bool(state.suspended_for)
+        return AttemptJudgement(draft=found, symptom=found.kind, onset_at_s=state.detected_at_s, heals=heals)
     if state.trouble:
         return _platform(state)
     if state.traced is not None and (state.is_traced_end or not state.causes):
@@ -143,7 +150,7 @@ def _from_trace(traced: TraceVerdict, state: JobState) -> AttemptJudgement:
         draft=draft_of(traced, next((rank for rank in state.evidence if (rank.rank,) == traced.ranks), None)),
         symptom="hang" if state.is_traced_end else "worker_failed",
         onset_at_s=onset_s if onset_s is not None else state.detected_at_s,
-        heals=bool(state.evicted_for),
+        heals=bool(state.evicted_for or state.suspended_for),
         evicts=bool(state.evicted_for),
     )
 

@@ -2,7 +2,10 @@
 
 Which rung follows which is `health.ladder.step`'s to say. Here is what it is told of, and what is done:
 
-- What explains itself never gets here: a user's exception, full memory or storage, a lost node, a verdict on a hang.
+- What explains itself never gets here: a user's exception, full memory or storage, a lost node, a program's mismatched calls.
+- Ranks that hang are started again at once. A second hang has the nodes checked: on nodes that are suspect for the first
+  (`health.ladder.suspicion`), or without progress since.
+- A job that trains is suspended for some signs (`core.ladder.suspending`).
 - `--diagnose auto`: NaN, an illegal memory access, a fault of a device or inside NCCL begin it at once; other crashes when they
   come again without progress, SIGSEGV and SIGBUS also with. The first crash is tried again at once: most pass.
 - A signal from outside (SIGKILL, SIGTERM...) and an exit code of the program's own are no fault of a node's: no device sends
@@ -18,20 +21,21 @@ from robust_run.health.checks.types import CheckJudgement
 from robust_run.health.ladder import rules
 from robust_run.health.ladder.rules import everything_known
 from robust_run.health.ladder.step import most_evicted
+from robust_run.health.ladder.suspicion import BLAMED
 from robust_run.health.ladder.types import Code, Failed, FailureKind, LadderDecision, RollbackRefused, Settled
 from robust_run.health.ladder.types import Diagnosed as ChecksOver
 from robust_run.launcher.core.attempts import begin
 from robust_run.launcher.core.diagnosis import failure as diagnosis
 from robust_run.launcher.core.diagnosis.judge import AttemptJudgement as Verdict
-from robust_run.launcher.core.diagnosis.judge import is_nan, was_sent_a_signal
+from robust_run.launcher.core.diagnosis.judge import is_hang, is_nan, was_sent_a_signal
 from robust_run.launcher.core.ladder.ladder_state import LadderState, ladder_state_of, remember
-from robust_run.launcher.core.ladder.rungs import advance, decided, evict, evict_share, next_rung, stop
-from robust_run.launcher.core.membership import is_usable, name_of
+from robust_run.launcher.core.ladder.rungs import advance, decided, evict, evict_share, next_rung, stop, taken
+from robust_run.launcher.core.ladder.suspects import blame, checked, hosts, is_suspect, outstanding, ranked, to_blame
+from robust_run.launcher.core.membership import is_usable
 from robust_run.launcher.core.state import CorePolicy, JobState
 from robust_run.launcher.model.actions import Action, RecordIncident, Say
 from robust_run.launcher.model.check_events import Diagnosed, StandbyChecked
 from robust_run.launcher.model.events import Event
-from robust_run.launcher.model.job import VerdictDraft
 
 #: SIGBUS and SIGSEGV: seldom by chance.
 OF_MEMORY = frozenset((7, 11))
@@ -72,14 +76,21 @@ def concluded(
         remember(state, ladder_state)
         return Concluded(said=tuple(said))
     draft = verdict.draft
-    kind, crashed, at_once = what_it_is(policy, ladder_state, draft, progressed=progressed)
+    kind, crashed, at_once = what_it_is(policy, state, ladder_state, verdict, progressed=progressed)
     evicted_before = ladder_state.evicted
+    blamed = to_blame(state, draft.nodes) if kind is not None else ()
+    suspect = crashed not in ("", "peers") and is_suspect(policy, ladder_state, blamed, now_s)
+    if crashed and crashed != "peers":  # who lost a connection first is a victim
+        weight = BLAMED if kind == "hang" else BLAMED / 2  # a crash is the program's at least as often
+        here = tuple(name for name in blamed if name not in state.evicted)
+        ladder_state = blame(policy, ladder_state, here, weight, draft.sentence, now_s, hung=kind == "hang")
     ladder_state = msgspec.structs.replace(
         ladder_state, crashed=crashed, evicted=state.evicted_for if verdict.evicts else (), exit_code=draft.exit_code
     )
-    is_climbing = bool(ladder_state.ladder.decisions) and ladder_state.ladder.rungs[-1] != "stop"
+    is_climbing = ladder_state.ladder.is_climbing
     in_vain = evicted_before if not progressed else ()
-    if kind is None or verdict.heals or not may_go_on or not (at_once or is_climbing or in_vain):
+    is_healed = verdict.heals and not state.suspended_for
+    if kind is None or is_healed or not may_go_on or not (at_once or suspect or is_climbing or in_vain):
         remember(state, ladder_state)
         known = everything_known(ladder_state.ladder) if is_climbing and not may_go_on else ""
         return Concluded(said=tuple(said), known=known)
@@ -87,9 +98,13 @@ def concluded(
         at_s=now_s,
         kind=kind,
         sentence=draft.sentence,
-        nodes=tuple(dict.fromkeys(name_of(state, each.node) for each in state.layout)),
+        nodes=hosts(state),
         code=_code(state),
         evicted_before=in_vain,
+        sign=state.suspended_sign,
+        suspect=suspect,
+        worst_first=ranked(policy, state, ladder_state, now_s),
+        outstanding=outstanding(policy, state, ladder_state, blamed, now_s),
     )
     ladder_state, decision = next_rung(policy, state, ladder_state, event)
     remember(state, ladder_state)
@@ -97,16 +112,22 @@ def concluded(
 
 
 def what_it_is(
-    policy: CorePolicy, ladder_state: LadderState, draft: VerdictDraft, *, progressed: bool
+    policy: CorePolicy, state: JobState, ladder_state: LadderState, verdict: Verdict, *, progressed: bool
 ) -> tuple[FailureKind | None, str, bool]:
     """Return what the ladder calls a failure (None: none of its business), how it is remembered, and whether it begins it."""
+    draft = verdict.draft
     always = policy.diagnose == "always"
+    if state.suspended_for:
+        return state.suspended_for, "", True  # type: ignore[return-value]
+    if is_hang(verdict):
+        again = ladder_state.crashed == "hang" and not progressed
+        return "hang", "hang", always or again
     if is_nan(draft):
         return "nan", "", True
     if draft.kind not in ("crash", "unknown"):
         return None, "", False
     finding = draft.culprit.finding if draft.culprit is not None else None
-    again = bool(ladder_state.crashed) and not progressed
+    again = ladder_state.crashed not in ("", "hang") and not progressed
     if draft.rule == "died_of_signal" and draft.culprit is not None:
         number = -(draft.culprit.exit_code or 0)
         if was_sent_a_signal(draft):
@@ -154,6 +175,10 @@ def follow(
 
         record = msgspec.structs.replace(incident, action="replay", reason=rules.RULES[decision.rule])
         return [record, decided(state, decision), *replaying.start(policy, state, now_s)]
+    if decision.rung in ("evict", "reattempt"):
+        action = "evict" if decision.rung == "evict" else "relaunch"
+        record = msgspec.structs.replace(incident, action=action, reason=rules.RULES[decision.rule])
+        return [record, *taken(policy, state, decision, now_s)]
     record = msgspec.structs.replace(incident, action="stop", reason=decision.sentence)
     return [record, *stop(state, decision)]
 
@@ -175,6 +200,7 @@ def take(policy: CorePolicy, state: JobState, event: Event, now_s: float) -> lis
         return _standby_checked(policy, state, event)
     if isinstance(event, Diagnosed) and state.phase == "diagnosing" and event.attempt == state.attempt:
         judged = _of_present(state, event.judgement)
+        remember(state, checked(policy, ladder_state_of(state), judged, now_s))
         return advance(policy, state, ChecksOver(at_s=now_s, judgement=judged), now_s, event.at_unix_s)
     return []
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from robust_run.health.checks.replay import Replay, ReplayGroup
+from robust_run.health.ladder.suspicion import Suspicion, from_now
 from robust_run.health.ladder.types import State
 from robust_run.launcher.core.state import JobState
 from robust_run.launcher.model.job import Placement
@@ -62,6 +63,10 @@ class LadderState(msgspec.Struct, frozen=True, kw_only=True):
     exit_code: int = 1
     """What the job exits with if the ladder ends it."""
     replay: ReplayRun | None = None
+    suspicions: dict[str, Suspicion] = {}
+    """What is held against nodes, by host name."""
+    suspended_at: dict[str, float] = {}
+    """When the job was suspended to be checked, by what was seen and where."""
 
 
 def ladder_state_of(state: JobState) -> LadderState:
@@ -72,3 +77,19 @@ def ladder_state_of(state: JobState) -> LadderState:
 def remember(state: JobState, ladder_state: LadderState) -> None:
     """Keep it."""
     state.ladder_state = msgspec.json.encode(ladder_state) if ladder_state != LadderState() else b""
+
+
+def forget(state: JobState, name: str) -> None:
+    """A host was mended, or is out: nothing is held against it."""
+    ladder_state = ladder_state_of(state)
+    left = {host: one for host, one in ladder_state.suspicions.items() if host != name}
+    if len(left) < len(ladder_state.suspicions):
+        remember(state, msgspec.structs.replace(ladder_state, suspicions=left))
+
+
+def resumed(state: JobState, now_s: float) -> None:
+    """This clock is another: how much time went by is not known, so none did."""
+    ladder_state = ladder_state_of(state)
+    suspicions = from_now(ladder_state.suspicions, now_s)
+    suspended_at = dict.fromkeys(ladder_state.suspended_at, now_s)
+    remember(state, msgspec.structs.replace(ladder_state, suspicions=suspicions, suspended_at=suspended_at))

@@ -6,6 +6,7 @@ import msgspec
 
 from robust_run.health.ladder import rules
 from robust_run.health.ladder import step as ladder
+from robust_run.health.ladder.cover import TimeLost
 from robust_run.health.ladder.types import Event as LadderEvent
 from robust_run.health.ladder.types import LadderDecision, LadderPolicy
 from robust_run.launcher.core import membership
@@ -15,6 +16,8 @@ from robust_run.launcher.core.state import LADDER, CorePolicy, Eviction, JobStat
 from robust_run.launcher.model.actions import Action, Finish, Say
 from robust_run.launcher.model.check_events import Decided
 
+#: A replay makes two passes, each lasts twice as long as the attempt that failed, within these limits.
+REPLAY_PASSES, REPLAY_LEAST_S, REPLAY_MOST_S = 2, 60.0, 1800.0
 #: Fewer nodes are not replayed in groups.
 LEAST_FOR_REPLAY = 4
 #: How long checks measure on a job's only node, which has no peer to be compared with; and else.
@@ -39,11 +42,27 @@ def limits(policy: CorePolicy, state: JobState) -> LadderPolicy:
         max_evict_share=evict_share(policy),
         evicted_before=sum(each.name in state.evicted for each in state.health.evicted),
         may_evict=policy.many,
+        spare=max(state.usable - policy.fewest, 0) if policy.many else None,
+        time_lost=_time_lost(policy, state, may_replay=not why_not),
         may_replay=not why_not,
         why_no_replay=why_not,
         replay_unit=policy.replay_unit,
         seconds=LONE_S if lone else USUAL_S,
         nan_seconds=LONE_S * 3 if lone else NAN_S,
+    )
+
+
+def _time_lost(policy: CorePolicy, state: JobState, *, may_replay: bool) -> TimeLost:
+    """Return what is weighed where one of several nodes is at fault and not all can be taken over for."""
+    from robust_run.launcher.core.ladder.suspects import times_of
+
+    times, lived_s = times_of(policy), state.progress.lived_s
+    find_s = REPLAY_PASSES * min(max(REPLAY_LEAST_S, 2 * lived_s), REPLAY_MOST_S)
+    return TimeLost(
+        find_s=find_s if may_replay else None,
+        standbys_s=times.standbys_s,
+        mtbf_s=max(lived_s, 1.0),
+        failure_s=times.failure_s,
     )
 
 
@@ -57,6 +76,17 @@ def advance(
         return begin(policy, state, now_s)
     if decision.rung == "stop":
         return stop(state, decision)
+    if decision.rung == "replay":
+        from robust_run.launcher.core import replaying
+
+        return [decided(state, decision), *replaying.start(policy, state, now_s)]
+    return taken(policy, state, decision, now_s, at_unix_s)
+
+
+def taken(
+    policy: CorePolicy, state: JobState, decision: LadderDecision, now_s: float, at_unix_s: float = 0.0
+) -> list[Action]:
+    """Evict whom a decision names, and begin the next attempt."""
     actions: list[Action] = [decided(state, decision)]
     for name in decision.nodes if decision.rung == "evict" else ():
         actions += evict(state, name, decision.sentence, LADDER, at_unix_s)

@@ -72,9 +72,9 @@ OWN_OPTIONS: tuple[OptionDescription, ...] = (
     describe(
         FAILURES,
         "on-slow",
-        "report|evict",
-        "When a rank or a node is slower than its peers for five rounds in a row.",
-        OptionLook(choices=("report", "evict")),
+        "report|evict|diagnose",
+        "When a rank or a node is slower than its peers for five rounds in a row; diagnose: suspend the job, check, go on.",
+        OptionLook(choices=("report", "evict", "diagnose")),
     ),
     describe(
         FAILURES,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from robust_run.tracer.stacks.activity import BUSY_CPU, FLOWING_BYTES_PER_S, LOOK_S, is_kept_waiting
 from robust_run.tracer.stacks.cluster import clusters, covering_group
 from robust_run.tracer.stacks.cluster import suspects as minority
-from robust_run.tracer.types import BACKWARD, P2P, Op, TraceVerdict
+from robust_run.tracer.types import BACKWARD, P2P, Group, Op, TraceVerdict
 from robust_run.tracer.verdict.draft import Confidence, draft
 from robust_run.tracer.verdict.picture import Picture, WaitPlace
 from robust_run.tracer.verdict.types import RankPatience
@@ -113,9 +113,31 @@ def _narrow(picture: Picture, places: list[WaitPlace], everyone: list[int]) -> t
     few = minority(clusters([picture.sights[rank] for rank in everyone if rank in picture.sights]), len(everyone))
     odd = {rank for one in few for rank in one.ranks}
     group = covering_group(odd, picture.groups) if odd else None
+    if group is not None and len(group.ranks) < len(everyone) and odd.issubset(group.ranks):
+        return group.ranks, "stacks differ within", "low"
+    machines = covering_group(odd, _of_machines(picture, everyone)) if odd and picture.several_nodes else None
+    if machines is not None and len(machines.ranks) < len(everyone) and odd.issubset(machines.ranks):
+        return machines.ranks, "stacks differ within", "low"
     if group is not None and len(group.ranks) < len(everyone):
         return group.ranks, "stacks differ within", "low"
     return tuple(everyone), "it may be any of", "low"
+
+
+def _of_machines(picture: Picture, everyone: list[int]) -> list[Group]:
+    """Return the groups with all ranks of the machines that they are on.
+
+    With tensor parallelism a machine is in several pipelines, and each of these has only some of the ranks of a bad machine.
+    """
+    on_node: dict[str, list[int]] = {}
+    for rank in everyone:
+        for name in picture.nodes((rank,)):
+            on_node.setdefault(name, []).append(rank)
+    found = []
+    for group in picture.groups:
+        nodes = picture.nodes(group.ranks)
+        ranks = tuple(sorted(rank for name in nodes for rank in on_node.get(name, ())))
+        found.append(Group(name=group.name, desc=group.desc, ranks=ranks))
+    return found
 
 
 def _begun_only(picture: Picture, here: WaitPlace) -> list[int]:
