@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from robust_run.json_output import document
+from robust_run.snapshot.commands_shared import loaded, opened, plan_of, unpacked_here
 from robust_run.terminal import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from robust_run.snapshot.building import BuildPlan
     from robust_run.snapshot.rules.types import SnapshotManifest
-    from robust_run.store.types import Store
 
 _MIB = 1 << 20
 _as_json = click.option("--json", "as_json", is_flag=True, help="As JSON.")
@@ -57,7 +56,7 @@ def key(explain: bool, as_json: bool, **typed: Any) -> None:
     """Print the key of a set-up in this environment."""
     from robust_run.snapshot.rules import key as keys
 
-    made = _plan(typed).key
+    made = plan_of(typed).key
     _tell(made, keys.explain(made) if explain else [made.digest], as_json)
 
 
@@ -81,7 +80,7 @@ def build(
     from robust_run.snapshot.defaults import read_token
     from robust_run.snapshot.errors import SnapshotDamaged
 
-    plan, store, token, clock = _plan(typed), _open(url), read_token(token_file), SystemClock()
+    plan, store, token, clock = plan_of(typed), opened(url), read_token(token_file), SystemClock()
     setup = msgspec.structs.replace(plan.setup, on_outside="note" if allow_outside else "refuse")
     plan = msgspec.structs.replace(plan, setup=setup, replace=refresh)
 
@@ -123,10 +122,10 @@ def restore(key: str, url: str | None, token_file: str | None, cache: str | None
     from robust_run.snapshot import catalog, platforms
     from robust_run.snapshot.rules import manifest
 
-    store = _open(url)
-    found = _load(store, key, token_file)
+    store = opened(url)
+    found = loaded(store, key, token_file)
     manifest.check_fits(found, platforms.here().platform)
-    unpacked = _unpacked(store, found, cache)
+    unpacked = unpacked_here(store, found, cache)
     catalog.note_use(store, found.key)
     if in_place:
         from robust_run.snapshot.restore import extract
@@ -146,7 +145,7 @@ def list_(url: str | None, token_file: str | None, as_json: bool) -> int:
     from robust_run.snapshot.defaults import read_token
     from robust_run.snapshot.errors import SnapshotRefused
 
-    store, token = _open(url), read_token(token_file)
+    store, token = opened(url), read_token(token_file)
     found: list[SnapshotManifest] = []
     for name in catalog.keys(store):
         try:
@@ -169,7 +168,7 @@ def inspect(key: str, url: str | None, token_file: str | None, as_json: bool) ->
     """Say what a snapshot is made of."""
     from robust_run.snapshot import shown
 
-    found = _load(_open(url), key, token_file)
+    found = loaded(opened(url), key, token_file)
     _tell(found, shown.described(found), as_json)
 
 
@@ -183,8 +182,8 @@ def diff(a: str, b: str, url: str | None, token_file: str | None, as_json: bool)
     """Say in which ingredients and packages two snapshots differ; exit code 1 if they do."""
     from robust_run.snapshot import shown
 
-    store = _open(url)
-    found = shown.differences(_load(store, a, token_file), _load(store, b, token_file))
+    store = opened(url)
+    found = shown.differences(loaded(store, a, token_file), loaded(store, b, token_file))
     _tell(
         found,
         (f"{each.name}: {each.here or '(none)'} -> {each.there or '(none)'}" for each in found),
@@ -214,7 +213,7 @@ def prune(url: str | None, unused_days: float, keep_latest: int, dry_run: bool, 
     from robust_run.snapshot import catalog, leftovers
     from robust_run.snapshot.rules import expiry
 
-    store = _open(url)
+    store = opened(url)
     plan = expiry.prune_plan(
         leftovers.stored(store), SystemClock().unix_s(), unused_s=unused_days * 86400.0, keep_latest=keep_latest
     )
@@ -237,65 +236,14 @@ def verify(key: str, url: str | None, token_file: str | None, cache: str | None,
     from robust_run.snapshot.restore import extract
     from robust_run.snapshot.verify import check_tree
 
-    store = _open(url)
-    found = _load(store, key, token_file)
-    unpacked = _unpacked(store, found, cache)
+    store = opened(url)
+    found = loaded(store, key, token_file)
+    unpacked = unpacked_here(store, found, cache)
     items = extract.items_of(unpacked, found)
     tops = [root.path if restored else f"{unpacked}/r{root.folder}" for root in found.roots]
     problems = check_tree(tops, items, digests=1.0, exact=not restored)
     _tell(problems, problems or [f"{found.key[:16]}: all of {len(items)} entries are as they were built"])
     return 1 if problems else 0
-
-
-def _plan(typed: dict[str, Any]) -> BuildPlan:
-    import os
-
-    from robust_run.snapshot.planning import commands_of, prepare
-
-    return prepare(
-        commands_of(typed["commands"], typed["files"]),
-        environment=os.environ,
-        cwd=os.getcwd(),
-        more_roots=typed["roots"],
-        variables=typed["variables"],
-        base_image=typed["base_image"],
-    )
-
-
-def _open(url: str | None) -> Store:
-    from robust_run.store.opening import open_store
-
-    if not url:
-        import os
-
-        from robust_run.snapshot.defaults import default_store
-
-        url = default_store(os.environ)
-    return open_store(url)
-
-
-def _unpacked(store: Store, found: SnapshotManifest, cache: str | None) -> str:
-    """Bring an image to this node, and return the folder that it is unpacked in."""
-    import os
-
-    from robust_run.snapshot import fetch
-    from robust_run.snapshot.defaults import cache_folder
-    from robust_run.snapshot.restore import extract
-
-    folder = cache or cache_folder(os.environ)
-    return extract.extract(found, fetch.fetch(store, found, folder), folder)
-
-
-def _load(store: Store, text: str, token_file: str | None) -> SnapshotManifest:
-    from robust_run.errors import UserError
-    from robust_run.snapshot import catalog
-    from robust_run.snapshot.defaults import read_token
-
-    name = catalog.resolve(store, text)
-    found = catalog.load(store, name, read_token(token_file))
-    if found is None:
-        raise UserError(f"{store.url}: there is no snapshot of key {name[:16]}; see `robust env list`")
-    return found
 
 
 def _tell(value: Any, lines: Iterable[str], as_json: bool = False, name: str = "") -> None:

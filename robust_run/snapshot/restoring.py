@@ -20,6 +20,7 @@ from robust_run.snapshot.building import BuildPlan
 from robust_run.snapshot.errors import RestoreRefused, SnapshotDamaged, SnapshotError, SnapshotRefused
 from robust_run.snapshot.rerunning import rerun_in_place
 from robust_run.snapshot.restore import directly, in_place, rerun, target
+from robust_run.snapshot.restore.holders_answer import NoRung, chosen_in
 from robust_run.snapshot.restore.mounting import not_the_same_path
 from robust_run.snapshot.restore.place import PlaceOrder
 from robust_run.snapshot.restore.unpacked import Folder, UnpackedImage, own_folder, unpack
@@ -152,10 +153,10 @@ class _Walk:
                 _unstage(order)
                 return RestoredEnvironment(self._manifest, ladder.RestoreChoice(rung=held.rung, refused=()), held=held)
             inside = self._start(order)
-        except _NoRung as error:
+        except NoRung as error:
             self._tried.update(error.reasons(rungs))
             return None
-        return RestoredEnvironment(self._manifest, _chosen(inside), inside=inside)
+        return RestoredEnvironment(self._manifest, chosen_in(inside), inside=inside)
 
     def _lazily(self, rungs: tuple[ladder.Rung, ...]) -> RestoredEnvironment | None:
         """Mount it before it is here. None: it is brought as a whole."""
@@ -185,16 +186,16 @@ class _Walk:
                 writable=self._options.writable, limit_s=self._options.limit_s,
             ))  # fmt: skip
         except PlatformError as error:
-            why = error.words(rungs) if isinstance(error, _NoRung) else str(error)
+            why = error.words(rungs) if isinstance(error, NoRung) else str(error)
             self._on_note(f"the snapshot is brought as a whole: {why}")
             return None
-        return RestoredEnvironment(self._manifest, _chosen(inside), inside=inside, prepared=prepared)
+        return RestoredEnvironment(self._manifest, chosen_in(inside), inside=inside, prepared=prepared)
 
     def _directly(self, order: PlaceOrder) -> directly.Held | None:
         try:
             return directly.hold(order)
         except RestoreRefused as error:
-            raise _NoRung(str(error)) from error
+            raise NoRung(str(error)) from error
 
     def _start(self, order: PlaceOrder) -> Inside:
         from robust_run.prefetch.errors import InsideFailed
@@ -205,7 +206,7 @@ class _Walk:
                 order, on_problem=self._on_problem, on_note=self._on_note, holder="robust_run.snapshot.restore.holder"
             )
         except InsideFailed as error:
-            raise _NoRung(str(error)) from error
+            raise NoRung(str(error)) from error
         finally:
             _unstage(order)
 
@@ -261,33 +262,6 @@ class _Walk:
                 path = own_folder(os.path.join(self._options.memory, f"robust-run-{os.geteuid()}"))
                 folders.append(Folder(path=path, is_memory=True))
         return tuple(folders)
-
-
-class _NoRung(RestoreRefused):
-    """The holder has found no rung. The message is what it said."""
-
-    def words(self, rungs: tuple[ladder.Rung, ...]) -> str:
-        """Return the reasons for people."""
-        return "; ".join(f"not {rung}: {reason}" for rung, reason in self.reasons(rungs).items())
-
-    def reasons(self, rungs: tuple[ladder.Rung, ...]) -> dict[ladder.Rung, str]:
-        try:
-            refused = msgspec.json.decode(str(self), type=tuple[ladder.Refusal, ...])
-        except msgspec.MsgspecError:
-            return dict.fromkeys(rungs, str(self))
-        return {**dict.fromkeys(rungs, "it could not be tried"), **{each.rung: each.reason for each in refused}}
-
-
-def _chosen(inside: Inside) -> ladder.RestoreChoice:
-    """Return what the holder chose. The reasons are in its sentence, which is kept as it is."""
-    return _Said(rung=msgspec.convert(inside.ready.rung, ladder.Rung), refused=(), said=inside.ready.chosen)
-
-
-class _Said(ladder.RestoreChoice, frozen=True, kw_only=True):
-    said: str
-
-    def sentence(self) -> str:
-        return self.said
 
 
 def _unstage(order: PlaceOrder) -> None:

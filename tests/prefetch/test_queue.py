@@ -175,15 +175,15 @@ def test_while_nothing_comes_reads_after_the_first_that_was_given_up_fail_soon()
     at = Setting()
     at.queue.demand(1, at.now_s)
     at.now_s += at.limits.read_limit_s
-    assert [block for block, _reason in at.queue.late(at.now_s)] == [1]
+    assert [block for block, _reason in at.queue.demands.late(at.now_s)] == [1]
     at.queue.demand(2, at.now_s)
     at.now_s += at.limits.back_off_s + 1.0
-    assert [block for block, _reason in at.queue.late(at.now_s)] == [2]
+    assert [block for block, _reason in at.queue.demands.late(at.now_s)] == [2]
     at.queue.demand(3, at.now_s)
     at.come(at.next())
     at.queue.demand(4, at.now_s)
     at.now_s += at.limits.read_limit_s - 1.0
-    assert at.queue.late(at.now_s) == []
+    assert at.queue.demands.late(at.now_s) == []
 
 
 def test_reads_that_wait_for_long_are_said_once() -> None:
@@ -191,14 +191,14 @@ def test_reads_that_wait_for_long_are_said_once() -> None:
     at.queue.demand(7, at.now_s)
     at.queue.failed(at.next(), "the origin says 500", False, at.now_s)
     at.now_s += SLOW_S - 0.1
-    assert at.queue.slow(at.now_s) == ""
+    assert at.queue.demands.slow(at.now_s) == ""
     at.now_s += 0.1
     limit_s = at.limits.read_limit_s
-    assert at.queue.slow(at.now_s) == (
+    assert at.queue.demands.slow(at.now_s) == (
         f"reads have waited 10 s for block 7: the origin says 500; they fail after {limit_s:g} s"
     )
     at.now_s += 1.0
-    assert at.queue.slow(at.now_s) == ""
+    assert at.queue.demands.slow(at.now_s) == ""
 
 
 def test_a_block_that_always_comes_wrong_is_given_up_with_the_reason() -> None:
@@ -243,20 +243,20 @@ def test_a_demand_ends_at_its_limit_with_the_latest_reason() -> None:
     at = Setting()
     at.queue.demand(5, at.now_s)
     at.queue.failed(at.next(), "no route", False, at.now_s)
-    assert at.queue.late(at.now_s + 59) == []
-    assert at.queue.late(at.now_s + 60) == [(5, "no route")]
-    assert at.queue.late(at.now_s + 60) == []
+    assert at.queue.demands.late(at.now_s + 59) == []
+    assert at.queue.demands.late(at.now_s + 60) == [(5, "no route")]
+    assert at.queue.demands.late(at.now_s + 60) == []
 
 
 def test_a_block_that_was_just_given_up_is_refused_and_later_not_waited_for_as_long_again() -> None:
     at = Setting()
     at.queue.demand(5, at.now_s)
     at.now_s += 60
-    assert len(at.queue.late(at.now_s)) == 1
+    assert len(at.queue.demands.late(at.now_s)) == 1
     assert "no source could be asked" in at.queue.demand(5, at.now_s + 4.9)
-    assert at.queue.late(at.now_s + 100.0) == []
+    assert at.queue.demands.late(at.now_s + 100.0) == []
     assert at.queue.demand(5, at.now_s + 5.0) == ""
-    assert len(at.queue.late(at.now_s + 15.0)) == 1
+    assert len(at.queue.demands.late(at.now_s + 15.0)) == 1
 
 
 def test_another_attempt_waits_the_whole_time_again() -> None:
@@ -264,13 +264,15 @@ def test_another_attempt_waits_the_whole_time_again() -> None:
     at.queue.demand(7, at.now_s)
     at.queue.demand(8, at.now_s + 0.1)
     at.now_s += at.limits.read_limit_s
-    assert [block for block, _ in at.queue.late(at.now_s)] == [7]
+    assert [block for block, _ in at.queue.demands.late(at.now_s)] == [7]
     assert at.queue.demand(7, at.now_s), "it was given up a moment ago"
     at.queue.wait_anew(at.now_s)
     assert not at.queue.demand(7, at.now_s) and not at.queue.demand(8, at.now_s)
     at.now_s += at.limits.read_limit_s - 1.0
-    assert not at.queue.late(at.now_s), "neither that one, nor one that the kernel had read ahead of the attempt before"
-    assert [block for block, _ in at.queue.late(at.now_s + 1.0)] == [8, 7]
+    assert not at.queue.demands.late(at.now_s), (
+        "neither that one, nor one that the kernel had read ahead of the attempt before"
+    )
+    assert [block for block, _ in at.queue.demands.late(at.now_s + 1.0)] == [8, 7]
 
 
 def test_a_demand_that_no_source_could_be_asked_for_ends_at_its_limit_too() -> None:
@@ -278,7 +280,7 @@ def test_a_demand_that_no_source_could_be_asked_for_ends_at_its_limit_too() -> N
     at.offers[0] = None
     at.queue.demand(5, at.now_s)
     assert at.nothing()
-    assert at.queue.late(at.now_s + 60) == [(5, "no source could be asked within 60 s")]
+    assert at.queue.demands.late(at.now_s + 60) == [(5, "no source could be asked within 60 s")]
 
 
 def test_a_source_may_say_that_the_block_is_expected_elsewhere() -> None:
@@ -409,9 +411,9 @@ def test_whatever_happens_every_wanted_block_comes_or_is_given_up(data: st.DataO
             break
         else:
             at.now_s = max(at.queue.wake_s, at.now_s + 0.001)
-            lost += at.queue.late(at.now_s)
+            lost += at.queue.demands.late(at.now_s)
     assert at.queue.wake_s == float("inf")
-    assert (at.queue.hot_left, at.queue.late(at.now_s + 1e6)) == (0, [])
+    assert (at.queue.hot_left, at.queue.demands.late(at.now_s + 1e6)) == (0, [])
 
 
 def test_a_second_request_is_made_later_where_all_requests_take_long() -> None:

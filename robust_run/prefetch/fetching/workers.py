@@ -283,8 +283,8 @@ class Fetcher:
         while not self._stopping.wait(_TICK_S):
             now_s = self._clock()
             with self._lock:
-                lost = self._queue.late(now_s)
-                slow = self._queue.slow(now_s)
+                lost = self._queue.demands.late(now_s)
+                slow = self._queue.demands.slow(now_s)
                 limit_s = self._limits.request_limit_s
                 old = [cancel for job, cancel in self._requests.items() if now_s - job.began_s > limit_s]
                 due = self._repairs.due(now_s)

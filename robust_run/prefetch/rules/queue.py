@@ -64,7 +64,8 @@ class FetchQueue:
         self._demanded_s = -_NEVER_S
         self._begun = self._came = 0
         self._patience = SourcePatience(limits, has_given=has_given or any(present))
-        self._demands = Demands(self._patience, self._choice)
+        self.demands = Demands(self._patience, self._choice)
+        """What reads wait for."""
         self._rate: float | None = None
         self._free_from_s = 0.0
         self._wake_s = 0.0
@@ -79,11 +80,11 @@ class FetchQueue:
     def demand(self, block: int, now_s: float) -> str:
         """Want a block for a read. Return why it cannot be had, if that was found a moment ago."""
         self._demanded_s = now_s
-        return self._demands.add(block, now_s)
+        return self.demands.add(block, now_s)
 
     def satisfied(self, block: int) -> None:
         """No read waits for a block any more."""
-        self._demands.satisfied(block)
+        self.demands.satisfied(block)
 
     def prefetch(self, runs: Iterable[BlockRun]) -> int:
         """Want runs, after all others that are wanted. Return how many blocks of them are not there yet."""
@@ -107,7 +108,7 @@ class FetchQueue:
     @property
     def is_waited_for(self) -> bool:
         """Whether a read waits for a block."""
-        return bool(self._demands)
+        return bool(self.demands)
 
     @property
     def missing(self) -> int:
@@ -123,7 +124,7 @@ class FetchQueue:
 
     def next(self, now_s: float) -> FetchJob | None:
         """Return the request to make now, and count it as under way; None where there is none. See `wake_s`."""
-        self._wake_s = now_s + _IDLE_S if self._demands or self._hot or self._background_width else _NEVER_S
+        self._wake_s = now_s + _IDLE_S if self.demands or self._hot or self._background_width else _NEVER_S
         job = self._next_demand(now_s)
         prefetching = self._flights.active(Priority.HOT, Priority.BACKGROUND)
         if (
@@ -143,7 +144,7 @@ class FetchQueue:
         return self._wake_s
 
     def _next_demand(self, now_s: float) -> FetchJob | None:
-        for block, demand in self._demands.items():
+        for block, demand in self.demands.items():
             flights = self._flights.of(block)
             if len(flights) > 1 or (flights and not self._is_late(flights[0], now_s)):
                 continue
@@ -284,7 +285,7 @@ class FetchQueue:
     def _again(
         self, job: FetchJob, blocks: Sequence[int], reason: str, final: bool, now_s: float, is_wrong: bool = False
     ) -> list[tuple[int, str]]:
-        lost = self._demands.failed(blocks, job.source, reason, now_s, final=final, is_wrong=is_wrong)
+        lost = self.demands.failed(blocks, job.source, reason, now_s, final=final, is_wrong=is_wrong)
         if job.priority != Priority.DEMAND:
             if job.tries + 1 >= _PREFETCH_TRIES:
                 self.given_up += len(blocks)
@@ -295,12 +296,4 @@ class FetchQueue:
     def wait_anew(self, now_s: float) -> None:
         """See `SourcePatience.begin_anew`. New reads join what the kernel waits for already, so that counts anew, too."""
         self._patience.begin_anew()
-        self._demands.begin_anew(now_s)
-
-    def slow(self, now_s: float) -> str:
-        """See `SourcePatience.slow`."""
-        return self._demands.slow(now_s)
-
-    def late(self, now_s: float) -> list[tuple[int, str]]:
-        """See `Demands.late`."""
-        return self._demands.late(now_s)
+        self.demands.begin_anew(now_s)

@@ -48,7 +48,7 @@ def begin(path: str, hooks: Any, torch: Any) -> Callable[[], None] | None:
     if switch == "host":
         device = timing.HostClock()
     elif torch.cuda.is_initialized():  # asked of Python alone: it starts nothing
-        device = Stream(torch)
+        device = load("phase_stream").Stream(torch)
     else:
         return None
     timer = timing.Timer(path, device, say)
@@ -56,38 +56,6 @@ def begin(path: str, hooks: Any, torch: Any) -> Callable[[], None] | None:
     hooks.timed[:] = [passes]
     Waits(passes, hooks, torch).install()
     return timer.end_step  # type: ignore[no-any-return]
-
-
-class Stream:
-    """The stream of a GPU on which a program makes its steps: where marks are made."""
-
-    code = timing.EVENTS
-
-    def __init__(self, torch: Any) -> None:
-        """CUDA has been started."""
-        self.torch = torch
-        self.index = torch.cuda.current_device()
-        self.current, self.is_capturing = torch._C._cuda_getCurrentStream, torch._C._cuda_isCurrentStreamCapturing
-        self.home: Any = None
-        self.stream: Any = None
-
-    def move(self) -> None:
-        """Take the stream that is current now, at the end of a step."""
-        home = self.current(self.index)
-        if home != self.home:
-            self.home, self.stream = home, self.torch.cuda.current_stream(self.index)
-
-    def here(self) -> Any:
-        """Return that stream if it is the current one, and no graph is captured from it; else None."""
-        return self.stream if self.current(self.index) == self.home and not self.is_capturing() else None
-
-    def is_home(self, stream: Any) -> bool:
-        """Whether this is that stream."""
-        return self.home is not None and (stream.stream_id, stream.device_index) == tuple(self.home[:2])
-
-    def event(self) -> Any:
-        """Return an event that can be timed. The driver makes it when it is first recorded."""
-        return self.torch.cuda.Event(enable_timing=True)
 
 
 class Passes:

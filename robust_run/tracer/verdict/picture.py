@@ -6,11 +6,12 @@ all_reduce are one place with one set of missing ranks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from robust_run.tracer.stacks.activity import BUSY_CPU
 from robust_run.tracer.stacks.normal import is_waiting, main_stacks, place
 from robust_run.tracer.types import BACKWARD, LIFECYCLE, P2P, WORLD, Frame, Group, Op, RankSight, Scene, ThreadStack
+from robust_run.tracer.verdict.groups import GroupKey, collect_groups, count_descs
 from robust_run.tracer.verdict.inside import NcclScene
 from robust_run.tracer.verdict.types import WaitPlace
 from robust_run.tracer.words import count_words, op_name, ranks_words, span
@@ -20,7 +21,6 @@ _NO_DESC = frozenset({"", "undefined", "default_pg", "default"})
 #: Of one group, so many different unfinished collectives are looked into; later waiters wait for those of the last as well.
 _PLACES_PER_GROUP = 8
 _OPPOSITE = {"send": "recv", "recv": "send"}
-_GroupKey = tuple[str, int, int, int]
 #: What the name of a group ends with where its backward passes are meant.
 _PASSES = "\0passes"
 
@@ -37,13 +37,13 @@ class Picture:
         self.takes_failed = failed
         self.blocking = frozenset({"entered", "waiting", "failed"} if failed else {"entered", "waiting"})
         self.several_nodes = len({sight.node for sight in scene.ranks} | set(scene.silent_nodes)) > 1
-        self._groups, self._by_name = _collect_groups(scene)
-        self._keys: dict[tuple[int, str], _GroupKey] = {}
-        self._desc_uses = _count_descs(self._groups.values())
+        self._groups, self._by_name = collect_groups(scene)
+        self._keys: dict[tuple[int, str], GroupKey] = {}
+        self._desc_uses = count_descs(self._groups.values())
         #: Collectives of a group, by number, then rank. Numbers of different sequences say nothing about each other.
-        self.collectives: dict[_GroupKey, dict[int, dict[int, Op]]] = {}
-        self.last: dict[_GroupKey, dict[int, int]] = {}
-        self._p2p_last: dict[tuple[_GroupKey, str, int, int, int], int] = {}
+        self.collectives: dict[GroupKey, dict[int, dict[int, Op]]] = {}
+        self.last: dict[GroupKey, dict[int, int]] = {}
+        self._p2p_last: dict[tuple[GroupKey, str, int, int, int], int] = {}
         self._take_ops()
         places = (*self._find_places(), *self._unlogged_places())
         #: What NCCL's traces say; None without any.
@@ -80,7 +80,7 @@ class Picture:
         yield from ops
 
     def _find_places(self) -> Iterator[WaitPlace]:
-        found: dict[tuple[_GroupKey, int], list[tuple[int, Op]]] = {}
+        found: dict[tuple[GroupKey, int], list[tuple[int, Op]]] = {}
         for sight in self.scene.ranks:
             for op in self._blocked_in(sight):
                 key = self.sequence(sight.rank, op.group, op.op)
@@ -88,7 +88,7 @@ class Picture:
                     yield self._pair_place(key, sight.rank, op)
                 elif op.seq >= self.last[key][sight.rank] or op.state != "failed":
                     found.setdefault((key, op.seq), []).append((sight.rank, op))
-        missing: dict[_GroupKey, list[tuple[int, ...]]] = {}
+        missing: dict[GroupKey, list[tuple[int, ...]]] = {}
         for (key, seq), calls in sorted(found.items(), key=lambda item: item[0]):
             known = missing.setdefault(key, [])
             if len(known) < _PLACES_PER_GROUP:
@@ -98,8 +98,8 @@ class Picture:
 
     def _unlogged_places(self) -> Iterator[WaitPlace]:
         """Yield calls that rings do not know: of ranks whose stack waits for peers, and whose own torch says in what."""
-        found: dict[tuple[_GroupKey, int], list[tuple[int, Op]]] = {}
-        come: dict[_GroupKey, dict[int, int]] = {}
+        found: dict[tuple[GroupKey, int], list[tuple[int, Op]]] = {}
+        come: dict[GroupKey, dict[int, int]] = {}
         for sight in self.scene.ranks:
             for op in sight.recorded:
                 last = come.setdefault(self.key(sight.rank, op.group), {})
@@ -138,9 +138,7 @@ class Picture:
         ]
         return [] if any(op.on_gpu is False for op in found[:1]) else found
 
-    def _group_place(
-        self, key: _GroupKey, seq: int, calls: list[tuple[int, Op]], missing: tuple[int, ...]
-    ) -> WaitPlace:
+    def _group_place(self, key: GroupKey, seq: int, calls: list[tuple[int, Op]], missing: tuple[int, ...]) -> WaitPlace:
         waiters = tuple(rank for rank, _ in calls)
         first = calls[0][1]
         if first.op == BACKWARD and not missing:
@@ -167,7 +165,7 @@ class Picture:
             return ()
         return tuple(rank for rank in ranks if counts[rank] == fewest)
 
-    def _pair_place(self, key: _GroupKey, rank: int, op: Op) -> WaitPlace:
+    def _pair_place(self, key: GroupKey, rank: int, op: Op) -> WaitPlace:
         group = self.group_of(key)
         if op.op == "recv_any":
             missing = tuple(one for one in group.ranks if one != rank)
@@ -186,7 +184,7 @@ class Picture:
             since_s=_since(op),
         )
 
-    def key(self, rank: int, name: str) -> _GroupKey:
+    def key(self, rank: int, name: str) -> GroupKey:
         """Return the key of the group that a rank calls `name`: two groups without a common member may share a name."""
         found = self._keys.get((rank, name))
         if found is None:
@@ -198,12 +196,12 @@ class Picture:
             self._keys[rank, name] = found
         return found
 
-    def sequence(self, rank: int, name: str, op: str) -> _GroupKey:
+    def sequence(self, rank: int, name: str, op: str) -> GroupKey:
         """Return the key of the calls of a group that are numbered together: backward passes have numbers of their own."""
         key = self.key(rank, name)
         return (f"{key[0]}{_PASSES}", *key[1:]) if op == BACKWARD else key
 
-    def group_of(self, key: _GroupKey) -> Group:
+    def group_of(self, key: GroupKey) -> Group:
         """Return the group of a key."""
         name = key[0]
         return self._groups[(name[: -len(_PASSES)], *key[1:]) if name.endswith(_PASSES) else key]
@@ -280,23 +278,3 @@ def _sleeps_in_operator(sight: RankSight, stacks: Sequence[ThreadStack]) -> bool
 
 def _since(op: Op) -> float:
     return op.waiting_at_s if op.waiting_at_s is not None else op.at_s
-
-
-def _collect_groups(scene: Scene) -> tuple[dict[_GroupKey, Group], dict[str, tuple[_GroupKey, ...]]]:
-    world = Group(name=WORLD, ranks=tuple(range(scene.world_size)))
-    groups: dict[_GroupKey, Group] = {(WORLD, 0, 0, 0): world}
-    for sight in scene.ranks:
-        for group in sight.trace.groups if sight.trace is not None else ():
-            if group.ranks and group.name != WORLD:
-                groups.setdefault((group.name, len(group.ranks), group.ranks[0], group.ranks[-1]), group)
-    by_name: dict[str, tuple[_GroupKey, ...]] = {}
-    for key in groups:
-        by_name[key[0]] = (*by_name.get(key[0], ()), key)
-    return groups, by_name
-
-
-def _count_descs(groups: Iterable[Group]) -> dict[str, int]:
-    counts: dict[str, int] = {}
-    for group in groups:
-        counts[group.desc] = counts.get(group.desc, 0) + 1
-    return counts

@@ -50,7 +50,7 @@ class NicLook:
 def _take() -> NicBurst | None:
     import time
 
-    from robust_run.health.sensors.nic_bursts import take
+    from robust_run.launcher.agent.nccl.nic_bursts import take
 
     return take("/sys", time.monotonic, time.sleep)
 

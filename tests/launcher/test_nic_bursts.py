@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from robust_run.health.sensors import nic_bursts
 from robust_run.health.signs.nic_bursts import NicBurst, judge
+from robust_run.launcher.agent.nccl import nic_bursts
 
 STEADY = (1_000_000,) * 50
 BURSTY = (2_000_000, 0) * 25
