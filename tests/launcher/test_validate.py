@@ -150,6 +150,7 @@ def test_checkpoints_lie_at_a_url(machine: Machine, given: str, used: str) -> No
         ("http://me@host/run", "leave out what stands before '@'"),
         ("https://host/run?signature=secret", "after '?'"),
         ("http:///run", "has no host"),
+        ("gopher://host/run", "no library here opens such URLs"),
         ("hdfs://nn/../run", "'..'"),
         ("rrck:///ckpt", "the URL of a folder is needed"),
         ("file://other/ckpt", "three slashes"),

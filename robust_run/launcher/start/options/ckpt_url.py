@@ -13,6 +13,8 @@ from robust_run.store import paths
 
 #: Schemes of which a URL must name a host.
 _WITH_HOST = ("http", "https", "s3", "gs", "abfs")
+#: Schemes that are known without asking a library, whose import takes a moment.
+_KNOWN = frozenset((*_WITH_HOST, "file", "hdfs", "viewfs", "gcs", "az", "memory"))
 
 
 def resolve_url(url: str) -> str:
@@ -35,6 +37,7 @@ def resolve_url(url: str) -> str:
             f"--ckpt-dir {paths.shown(normal)}: leave out what stands before '@' or after '?': the URL is shown to everyone; "
             "give credentials as the store's own library reads them (environment, files)"
         )
+    _check_scheme(parts.scheme)
     if parts.scheme == "file":
         from robust_run.store.opening import local_path
 
@@ -42,6 +45,23 @@ def resolve_url(url: str) -> str:
     if parts.scheme in _WITH_HOST and not parts.netloc:
         raise UserError(f"--ckpt-dir {url}: has no host; write {parts.scheme}://HOST/FOLDER")
     return normal
+
+
+def _check_scheme(scheme: str) -> None:
+    """Raise UserError for a kind of URL that nothing here opens: each node would find that out when the job has begun."""
+    if scheme in _KNOWN:
+        return
+    try:
+        from fsspec import available_protocols
+    except ImportError:
+        known = False
+    else:
+        known = scheme in available_protocols()
+    if not known:
+        raise UserError(
+            f"--ckpt-dir {scheme}://...: no library here opens such URLs; known are paths, file, http, https, hdfs, viewfs and what "
+            "fsspec opens (s3, gs, abfs, sftp and others)"
+        )
 
 
 def with_mount(spec: JobSpec) -> JobSpec:
