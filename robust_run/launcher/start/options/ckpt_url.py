@@ -59,8 +59,8 @@ def _check_scheme(scheme: str) -> None:
         known = scheme in available_protocols()
     if not known:
         raise UserError(
-            f"--ckpt-dir {scheme}://...: no library here opens such URLs; known are paths, file, http, https, hdfs, viewfs and what "
-            "fsspec opens (s3, gs, abfs, sftp and others)"
+            f"--ckpt-dir {scheme}://...: no library here opens such URLs; known are paths, file, http, https, hdfs, viewfs, "
+            "and what fsspec opens (s3, gs, abfs, sftp and others)"
         )
 
 
