@@ -95,7 +95,7 @@ class Ranks:
                 if armed:
                     steps_file = str(self._path(rank, "steps"))
                     create(steps_file)
-                    create_files(steps_file, rank, count)
+                    create_files(steps_file, rank, count, times_phases=True)
                     own |= arm_environment(base | own, steps_file)
                 self._start(rank, [str(steps), *fault], base | own)
         except BaseException:

@@ -403,7 +403,9 @@ def test_a_wait_in_a_compiled_graph_is_seen_though_no_call_of_a_ring_shows_it(tm
     arguments = ("--nproc-per-node", "2", "--hang-after", "2", script(tmp_path, IN_A_GRAPH))
     with running(tmp_path, *arguments, cwd=tmp_path) as job:
         verdict = incident(job)["verdict"]
-        scene = msgspec.json.decode((job.run_dir / "incidents" / "0001.scene.json").read_bytes(), type=Scene)
+        kept = job.run_dir / "incidents" / "0001.scene.json"
+        wait_for(kept.exists, "the scene, which is written after the incident")
+        scene = msgspec.json.decode(kept.read_bytes(), type=Scene)
     assert (verdict["kind"], verdict["ranks"], verdict["rule"]) == ("hang", [1], "never_joined")
     assert "rank 1 never joined all_reduce #" in verdict["sentence"]
     assert "it is in train.py:12 <module>" in verdict["sentence"]

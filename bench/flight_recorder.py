@@ -1,6 +1,6 @@
 """What regular looks at torch's flight recorder cost a rank and its agent, per minute; gloo, one rank, a full recorder.
 
-    python bench/flight.py [--entries 2000]
+    python bench/flight_recorder.py [--entries 2000]
 
 CPU time. In the worker: counts after a step, once a second; the hook's other calls; C++ threads that answer the agent. NCCL's
 recorder needs a GPU: what is measured in its place is the smallest question to the same server, and the counts of gloo's.
