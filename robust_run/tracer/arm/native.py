@@ -95,8 +95,14 @@ class NativeHooks(hooks.Hooks):  # type: ignore[misc, name-defined]
         return functools.wraps(original)(self.core.call(original, op, describe, SHAPES.get(describe, 0), is_p2p))
 
     def wait(self, original: Any) -> Any:
-        """Wrap Work.wait."""
-        return functools.wraps(original)(self.core.wait(original))
+        """Wrap Work.wait, with a frame of ours: by it a stack shows that its thread waits for peers (`stacks/normal.py`)."""
+        recorded = self.core.wait(original)
+
+        @functools.wraps(original)
+        def wait(*args: Any, **kwargs: Any) -> Any:
+            return recorded(*args, **kwargs)
+
+        return wait
 
     def is_completed(self, original: Any) -> Any:
         """Wrap Work.is_completed."""
