@@ -105,7 +105,7 @@ def serve(descriptor: str) -> None:
     from robust_run.launcher.agent.warm.process import WarmProcess
     from robust_run.launcher.start.warm import daemon
 
-    for name in (*daemon.OF_AGENTS, "robust_run.cli", "robust_run.launcher.start.many.main"):
+    for name in (*daemon.OF_AGENTS, "robust_run.cli", "robust_run.launcher.start.many.node_of_many"):
         importlib.import_module(name)
     control = socket.socket(fileno=int(descriptor))
     os.set_inheritable(control.fileno(), False)
@@ -235,10 +235,10 @@ def _be_agent(
 ) -> NoReturn:
     import functools
 
-    from robust_run.launcher.start.many import main
+    from robust_run.launcher.start.many import node_of_many
 
     given = _helpers(os.getpid())
-    main.Node = functools.partial(main.Node, given=given)  # type: ignore[assignment, misc]
+    node_of_many.Node = functools.partial(node_of_many.Node, given=given)  # type: ignore[assignment, misc]
     exit_with(agent, lifeline)
     raise AssertionError("an agent went on after its end")
 
