@@ -15,6 +15,7 @@ import pytest
 from robust_run.clock import SystemClock
 from robust_run.launcher.agent.code_versions.node_code import NodeCode
 from robust_run.launcher.agent.node import Node
+from robust_run.launcher.agent.warm.messages import Preloaded, packet_socketpair, send
 from robust_run.launcher.agent.warm.warm_handoff import WarmHandoff
 from robust_run.launcher.agent.workers.environment import RankPlace
 from robust_run.launcher.agent.workers.starter import WARM_REPLACEMENTS, Starter, StartPlan
@@ -170,6 +171,27 @@ def test_one_that_was_given_is_taken_once() -> None:
     _, second = starter.start(1, [plan])
     assert (second[0].rung, second[0].reason) == ("spawn", "the warm process had not been started yet")
     theirs.close()
+
+
+def test_one_that_imports_more_is_there_and_no_other_is_started_beside_it() -> None:
+    """On a busy machine imports go on when it is asked whether there is one: a second took its socket, and the agent hung."""
+    ours, theirs = packet_socketpair()
+    played = PlayedProcesses(WarmHandoff(1, TORCH, os.getpid(), ours, 1, ours))
+    played.starter.launch_warm(played.plan)
+    host = played.starter._host
+    assert host is not None
+    host.preload(("numpy",))
+    assert host.state == "importing"
+    played.starter.launch_warm(played.plan)
+    assert played.launched == []
+    host._read_control()  # it has not answered yet: nothing is waited for
+    assert host.state == "importing"
+    send(theirs, Preloaded(modules=(*TORCH, "numpy"), took_s=1.0))
+    host._read_control()
+    assert host.state == "ready"
+    host._read_control()
+    theirs.close()
+    played.starter.close()
 
 
 def test_a_node_that_stands_by_takes_the_one_that_was_given_and_starts_no_other() -> None:

@@ -96,6 +96,7 @@ class WarmHost:
 
     def launch(self, modules: tuple[str, ...]) -> None:
         """Start the warm process; nothing is waited for. A platform that refuses is a reason to spawn, no error."""
+        self._hang_up()  # on one that was there before: nobody listens to it any more
         ours, theirs = packet_socketpair()
         arguments = (str(theirs.fileno()), str(self._agent_pid), ",".join(modules))
         env = {**self.env, **start_environment(self.env, _MAIN, arguments)}
@@ -129,7 +130,8 @@ class WarmHost:
         if self._control is None:
             return
         try:
-            data = self._control.recv(LARGEST_BYTES)
+            # Never to be waited for: the agent does all else meanwhile, and what was readable may have been another's.
+            data = self._control.recv(LARGEST_BYTES, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return
         except OSError:

@@ -107,7 +107,7 @@ class Starter:
     def launch_warm(self, plan: StartPlan) -> None:
         """Start the warm process beside the first attempt, as a twin of its rank 0; or take the one that is given."""
         self._take_given(plan)
-        if self.off or self._is_warm() or self._spec.max_restarts == 0:
+        if self.off or self._has_warm() or self._spec.max_restarts == 0:
             return
         if self._host is None:
             self._host = self._make_host(plan)
@@ -141,8 +141,9 @@ class Starter:
         fork_s = FORK_S if self._spec.many is None else FORK_AMONG_NODES_S
         return WarmHost(start, plan.argv, plan.plain_env, os.getpid(), self._on_news, self._on_standby, fork_s)
 
-    def _is_warm(self) -> bool:
-        return self._host is not None and self._host.state == "ready"
+    def _has_warm(self) -> bool:
+        """Whether there is a warm process, though it may import more just now."""
+        return self._host is not None and self._host.state in ("importing", "ready")
 
     def attach(self, watch: StandbyWatcher) -> None:
         """Listen to the warm process from now on."""
