@@ -64,12 +64,12 @@ def at_step(step, net, attempt):
 def write_code(folder: Path, scale: int = 1, pause: float = 0.02, extra: str = "pass") -> None:
     """Write the program and its model into a folder.
 
-    Models of different scales differ in length: Python takes a file of the same second and length for the one it has compiled.
+    Of the same second and length as what Python has compiled, it is taken for that: quick tests need another length.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "train.py").exists():
         (folder / "train.py").write_text(TRAIN)
-    (folder / "model.py").write_text(MODEL.format(scale=scale, pause=pause, extra=extra) + "#" * scale)
+    (folder / "model.py").write_text(MODEL.format(scale=scale, pause=pause, extra=extra))
 
 
 def robust(folder: Path, *words: str, code: int | None = 0, run: Job | None = None) -> subprocess.CompletedProcess[str]:

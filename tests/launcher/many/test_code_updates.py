@@ -129,7 +129,7 @@ def test_a_controller_that_comes_back_knows_what_is_pending(cluster: Cluster, tm
     )
     seen(here, 0, 2)
     wait_for_weights(here)
-    write_code(code, scale=2)
+    write_code(code, scale=12)
     robust(hosts[0], job.run_dir, "update", "--slower", "--note", "before the fall")
     killed = job.on(hosts[0]).controller_pid()
     os.kill(killed, signal.SIGKILL)
@@ -139,7 +139,7 @@ def test_a_controller_that_comes_back_knows_what_is_pending(cluster: Cluster, tm
     assert known == {1: "trusted", 2: "pending"}
     worker = next(event for event in job.events("attempt_started") if job.names()[event["node"]] == hosts[1].name)
     os.kill(hosts[1].pid_outside(worker["pids"][0]), signal.SIGKILL)
-    assert {each["scale"] for each in seen(here, 1, 2)} == {2}, job.said()
+    assert {each["scale"] for each in seen(here, 1, 2)} == {12}, job.said()
     wait_for_fate(hosts[0], job.run_dir, 2, "trusted")
     shutil.rmtree(code)
     assert "before the fall" in robust(hosts[0], job.run_dir, "code", "show", "2")
