@@ -40,9 +40,7 @@ class Heat(msgspec.Struct, frozen=True):
 
 def heat_of(traces: Sequence[RankTrace], most_steps: int = MOST_STEPS, most_rows: int = MOST_ROWS) -> Heat:
     """Return own times of the newest steps: those of the GPUs where all ranks have them. Damaged marks leave gaps."""
-    on_gpus = bool(traces) and all(trace.phases for trace in traces)
-    own_ms = _own_ms_on_gpu if on_gpus else own_ms_of
-    known = {trace.rank: own_ms(trace) for trace in sorted(traces, key=lambda trace: trace.rank)}
+    known, on_gpus = own_ms_of_all(traces)
     newest = max((max(row) for row in known.values() if row), default=0)
     oldest = min((min(row) for row in known.values() if row), default=1)
     first = max(oldest, newest - most_steps + 1)
@@ -58,7 +56,14 @@ def heat_of(traces: Sequence[RankTrace], most_steps: int = MOST_STEPS, most_rows
     return Heat(tuple(rows), first, own, medians, first - oldest, on_gpus)
 
 
-def own_ms_of(trace: RankTrace) -> dict[int, float]:
+def own_ms_of_all(traces: Sequence[RankTrace]) -> tuple[dict[int, dict[int, float]], bool]:
+    """Return own times by rank, in order, and step; and whether they are of the GPUs' clocks, which all ranks must have."""
+    on_gpus = bool(traces) and all(trace.phases for trace in traces)
+    own_ms = _own_ms_on_gpu if on_gpus else _own_ms_on_host
+    return {trace.rank: own_ms(trace) for trace in sorted(traces, key=lambda trace: trace.rank)}, on_gpus
+
+
+def _own_ms_on_host(trace: RankTrace) -> dict[int, float]:
     """Return the own time of each step that has a mark before it, by step number."""
     return {step: max(0.0, length_ms - blocked_ms) for step, length_ms, blocked_ms in _steps_of(trace)}
 

@@ -7,7 +7,7 @@ step, so it is as long as its longest own time and a rest (communication, the pi
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from robust_run.errors import UserError
 from robust_run.report.what_if.operations import SLOWEST_PART, share
@@ -114,9 +114,8 @@ class _Table:
     def _peers(self, rank: int, step: int) -> float:
         return self._stage_ms[self._stage_of.get(rank, -1)][step]
 
-    def _mean(self, value: object) -> float:
+    def _mean(self, value: Callable[[int, int], float]) -> float:
         """Return the mean length of a step whose own times are these: it is shorter by what the longest is shorter by."""
-        assert callable(value)
         total = 0.0
         for step in self._steps:
             before = max(self._own[rank][step] for rank in self._ranks)

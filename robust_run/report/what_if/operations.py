@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 
 from robust_run.report.what_if.replay import Replay
 from robust_run.report.what_if.types import COMPUTE, Kind, OneFixed, TracedOp, WhatIf
 
-#: With more ranks, only those whose own work is longest are replayed one by one.
-MOST_RANKS = 64
+#: With more ranks, only those whose own work is longest are replayed one by one; of long traces fewer, so that all replays
+#: together take a minute or two (1.5 us an operation).
+MOST_RANKS, FEWEST_RANKS, MOST_REPLAYED = 64, 8, 40_000_000
 SLOWEST_PART = 0.03
 #: What people call the kinds of work; both ends of a transfer are one.
 _KINDS: dict[str, tuple[Kind, ...]] = {
@@ -35,30 +36,31 @@ def what_if(ops: Sequence[TracedOp]) -> WhatIf:
     def without(chosen: Callable[[TracedOp], bool], value: Callable[[TracedOp], float | None]) -> float:
         return replay.mean_s(replay.changed(lambda _, op: value(op) if chosen(op) else None))
 
+    most = max(FEWEST_RANKS, min(MOST_RANKS, MOST_REPLAYED // max(1, len(replay.ops))))
     ranks = [
         OneFixed(
             what=f"dp {dp} stage {stage}" if len(stages) > 1 else f"dp {dp}",
-            step_s=without(lambda op, dp=dp, stage=stage: (op.dp, op.stage) == (dp, stage), typical.of_stage),  # type: ignore[misc]
+            step_s=without(_of_workers({(dp, stage)}), typical.of_stage),
             ratio=typical.ratio(dp, stage),
         )
-        for dp, stage in workers[:MOST_RANKS]
+        for dp, stage in workers[:most]
     ]
     rows = [
         OneFixed(
             what=f"stage {stage}",
-            step_s=without(lambda op, stage=stage: op.stage == stage, typical.as_other_stages),  # type: ignore[misc]
+            step_s=without(_of_stage(stage), typical.as_other_stages),
             ratio=typical.stage_ratio(stage),
         )
         for stage in (stages if len(stages) > 1 else ())
     ]
     present = {op.kind for op in replay.ops}
     kinds = [
-        OneFixed(what=name, step_s=without(lambda op, own=own: op.kind in own, typical.of_kind), ratio=1.0)  # type: ignore[misc]
+        OneFixed(what=name, step_s=without(_of_kinds(own), typical.of_kind), ratio=1.0)
         for name, own in _KINDS.items()
         if present.intersection(own)
     ]
     slowest = set(workers[: max(1, int(SLOWEST_PART * len(workers)))])
-    fixed_s = without(lambda op: (op.dp, op.stage) in slowest, typical.of_stage)
+    fixed_s = without(_of_workers(slowest), typical.of_stage)
     return WhatIf(
         source="operations",
         steps=len(replay.steps),
@@ -75,6 +77,18 @@ def what_if(ops: Sequence[TracedOp]) -> WhatIf:
     )
 
 
+def _of_workers(workers: Collection[tuple[int, int]]) -> Callable[[TracedOp], bool]:
+    return lambda op: (op.dp, op.stage) in workers
+
+
+def _of_stage(stage: int) -> Callable[[TracedOp], bool]:
+    return lambda op: op.stage == stage
+
+
+def _of_kinds(kinds: Collection[Kind]) -> Callable[[TracedOp], bool]:
+    return lambda op: op.kind in kinds
+
+
 def share(step_s: float, ideal_s: float, fixed_s: float) -> float:
     """Return what part of the slowdown goes with what was fixed, 0 to 1."""
     lost_s = step_s - ideal_s
@@ -88,7 +102,6 @@ class _Typical:
         took = list(zip(replay.ops, replay.durations_s, strict=True))
         self._by_kind = _medians((op.kind, duration) for op, duration in took)
         self._by_stage = _medians(((op.kind, op.stage), duration) for op, duration in took)
-        self._over_stages: dict[Hashable, float] = {}
         by_kind: dict[Hashable, list[float]] = defaultdict(list)
         for key, value in self._by_stage.items():
             by_kind[key[0]].append(value)  # type: ignore[index]

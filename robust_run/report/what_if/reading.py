@@ -20,7 +20,7 @@ from robust_run.errors import UserError
 from robust_run.report.what_if.types import Kind, TracedOp
 
 LARGEST_BYTES = 1 << 30
-MOST_OPS = 5_000_000
+MOST_OPS = 2_000_000
 _KINDS = {kind: kind for kind in get_args(Kind)} | {"forward_compute": "forward", "backward_compute": "backward"}
 _NAMES = {
     "dp": ("dp_rank", "dp"),

@@ -436,7 +436,9 @@ def test_crashes_on_one_node_again_and_again_evict_it_only_if_checks_find_someth
 
 
 def test_a_jump_that_stays_has_the_nodes_checked_once_and_then_it_is_the_data() -> None:
+    assert not of(EndAttempt, sees(job(), "b", "training.jump.stays", "rank 2")), "no node can take over: it is told"
     story = job()
+    story.joins("spare")
     assert not of(EndAttempt, sees(story, "b", "training.jump", "rank 2")), "it may be one odd batch"
     assert of(EndAttempt, sees(story, "b", "training.jump.stays", "rank 2"))
     actions = all_end(story)

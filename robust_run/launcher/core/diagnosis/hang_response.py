@@ -156,7 +156,7 @@ def _wanted(
     if asked == "diagnose":
         from robust_run.launcher.core.ladder import suspending
 
-        why_not = suspending.why_not(policy, state, "slow", _slow_key(verdict), now_s)
+        why_not = suspending.why_not(policy, state, _slow_key(verdict), now_s)
         return "report" if why_not else "suspend", why_not
     if state.ended_well and not _is_unfinished(verdict):
         return "report", leftovers.not_again(state)

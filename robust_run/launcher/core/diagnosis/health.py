@@ -188,7 +188,7 @@ def _diagnose(
     blamed = suspects.blame(policy, known, (decision.node,), weight, decision.sentence, now_s)
     ladder_state.remember(state, blamed)
     key = f"{decision.rule} {decision.node}"
-    why_not = "" if is_doubtful else suspending.why_not(policy, state, "health", key, now_s)
+    why_not = "" if is_doubtful else suspending.why_not(policy, state, key, now_s)
     if is_doubtful or why_not:
         return _tell(state, decision, now_s, why_not)
     state.code_fault = draft_of(state, decision)
@@ -221,7 +221,7 @@ def _jump_stays(
     """Suspend the job for it; nothing where that is not worth it."""
     from robust_run.launcher.core.ladder import suspending
 
-    if placement_of(state, event.node) is None or suspending.why_not(policy, state, "jump", JUMP_STAYS, now_s):
+    if placement_of(state, event.node) is None or suspending.why_not(policy, state, JUMP_STAYS, now_s):
         return []
     state.code_fault = draft_of(state, decision)
     return suspending.suspend(policy, state, "jump", "", JUMP_STAYS, now_s)

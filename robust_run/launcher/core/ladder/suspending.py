@@ -1,7 +1,7 @@
 """Suspension of a job that trains, so that its nodes can be checked: when it is worth it. Pure.
 
 The job is not broken, so the cost is certain and the use is not: all nodes lose some minutes, and the work since the last save.
-So: only where another node can take over for one that is found at fault (numbers that went wrong are worth a look in any case),
+So: only where another node can take over for one that is found at fault (a loss that jumped and stays there may be the data's, too),
 once for the same sign on the same node within hours, and never twice within half an hour, whatever sensors say. What it is not
 suspended for is told, and remembered against the node: the next failure there begins the ladder.
 """
@@ -22,9 +22,9 @@ from robust_run.report.summary import duration
 MOST_CHECKED = 1000
 
 
-def why_not(policy: CorePolicy, state: JobState, kind: FailureKind, key: str, now_s: float) -> str:
+def why_not(policy: CorePolicy, state: JobState, key: str, now_s: float) -> str:
     """Return why the job is not suspended for something, as a clause; empty: it may be. `key`: what was seen, and where."""
-    before = _reasons_before(policy, state, kind)
+    before = _reasons_before(policy, state)
     if before:
         return before
     times, suspended_at = times_of(policy), ladder_state_of(state).suspended_at
@@ -37,7 +37,7 @@ def why_not(policy: CorePolicy, state: JobState, kind: FailureKind, key: str, no
     return ""
 
 
-def _reasons_before(policy: CorePolicy, state: JobState, kind: FailureKind) -> str:
+def _reasons_before(policy: CorePolicy, state: JobState) -> str:
     running = state.code.running
     if policy.diagnose == "never":
         return "--diagnose never"
@@ -51,7 +51,7 @@ def _reasons_before(policy: CorePolicy, state: JobState, kind: FailureKind) -> s
         return "the time limit is near"
     if state.code.pending or (running and state.code.records[running - 1].fate == "probation"):
         return "a new version of the code is the first suspect"
-    if kind != "jump" and state.usable <= policy.fewest:
+    if state.usable <= policy.fewest:
         return "no node can take over"
     return ""
 

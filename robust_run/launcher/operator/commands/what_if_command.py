@@ -13,10 +13,13 @@ from robust_run.report.what_if.text import lines_of
 from robust_run.report.what_if.types import WhatIf
 from robust_run.terminal import plain
 
+#: From here on people are told that it takes its time.
+MANY_OPS = 300_000
+
 
 def what_if_report(run: str, attempt: int | None, *, log_dir: str, as_json: bool) -> int:
     """Show it. `run`: a run, or a file with a trace. Raises UserError, PlatformError."""
-    found = operations.what_if(reading.read(run)) if os.path.isfile(run) else of_job(run, attempt, log_dir)
+    found = of_file(run) if os.path.isfile(run) else of_job(run, attempt, log_dir)
     if as_json:
         print_document({"what_if": found, "slowdown": round(found.slowdown, 4), "lines": lines_of(found)})
     else:
@@ -25,11 +28,19 @@ def what_if_report(run: str, attempt: int | None, *, log_dir: str, as_json: bool
     return 0
 
 
+def of_file(path: str) -> WhatIf:
+    """Return what came of a trace of operations, and say on stderr what takes long. Raises UserError."""
+    ops = reading.read(path)
+    if len(ops) >= MANY_OPS:
+        click.echo(f"robust: {len(ops)} operations are replayed again and again; that takes some minutes", err=True)
+    return operations.what_if(ops)
+
+
 def of_job(run: str, attempt: int | None, log_dir: str) -> WhatIf:
     """Return what came of the newest steps that the rings of an attempt hold. Raises UserError, PlatformError."""
     from robust_run.launcher.operator.commands import pictures
     from robust_run.launcher.operator.reading.which import subject
-    from robust_run.report.heat import own_ms_of, step_ms_of
+    from robust_run.report.heat import own_ms_of_all, step_ms_of
     from robust_run.tracer.pace.stages import layout_of, stages
 
     about = subject(os.environ, run=run, log_dir=log_dir, url="", token_file="", tls_ca="")
@@ -44,4 +55,4 @@ def of_job(run: str, attempt: int | None, log_dir: str) -> WhatIf:
         )
     first = min(traces, key=lambda trace: trace.rank)
     members = stages([trace.rank for trace in traces], *layout_of(traces))
-    return from_steps.what_if({trace.rank: own_ms_of(trace) for trace in traces}, step_ms_of(first), members)
+    return from_steps.what_if(own_ms_of_all(traces)[0], step_ms_of(first), members)
