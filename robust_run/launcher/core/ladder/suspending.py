@@ -1,7 +1,7 @@
 """Suspension of a job that trains, so that its nodes can be checked: when it is worth it. Pure.
 
 The job is not broken, so the cost is certain and the use is not: all nodes lose some minutes, and the work since the last save.
-So: only where another node can take over for one that is found at fault (also for a loss that jumped and stays there, which may be
+Only where another node can take over for one that is found at fault (also for a loss that jumped and stays there, which may be
 the data's), once for the same sign on the same node within hours, and never twice within half an hour, whatever sensors say. What
 it is not suspended for is told, and remembered against the node: the next failure there begins the ladder.
 """
