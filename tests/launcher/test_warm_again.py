@@ -45,8 +45,10 @@ class PlayedStarter:
     def __init__(self) -> None:
         self.told: list[tuple[str, ...]] = []
         self.is_behind = False
+        self.env: Mapping[str, str] = {}
 
     def start(self, attempt: int, plans: list[StartPlan]) -> tuple[list[Any], list[Any]]:
+        self.env = plans[0].env
         return [], []
 
     def preload(self, modules: tuple[str, ...]) -> bool:
@@ -108,6 +110,21 @@ def test_after_an_update_a_node_that_stands_by_learns_from_its_own_workers_alone
     standby.learning.learn_from_others()
     assert told.told == []
     assert runs(standby, 1, ("torch",))
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "in_python"), [(-11, True), (-7, True), (-6, False), (-9, False), (1, False), (0, False)]
+)
+def test_after_a_fault_of_memory_no_attempt_has_the_recorder_in_c(
+    tmp_path: Path, exit_code: int, in_python: bool
+) -> None:
+    node, starter = node_of(tmp_path)
+    runs(node, 0, ("torch",))
+    assert "ROBUST_TRACE_NATIVE" not in starter.env
+    for ended in (exit_code, 0):
+        node.saw_end(ended)
+    runs(node, 1, ())
+    assert starter.env.get("ROBUST_TRACE_NATIVE") == ("0" if in_python else None)
 
 
 class PlayedProcesses:

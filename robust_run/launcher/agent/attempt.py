@@ -169,13 +169,13 @@ class Attempt:
             if self._ending is not None and not self.living():
                 self._ending.workers_gone.set()
             return  # its evidence follows with the others'
-        exit_code = worker.exit_code if worker.exit_code is not None else 0
-        finding = None
+        exit_code, finding = worker.exit_code or 0, None
+        self._node.saw_end(exit_code)
         if exit_code != 0:
             from robust_run.launcher.agent import evidence
 
-            stderr, _ = self._node.router.tail(self.number, worker.rank)
-            finding = evidence.find(self._node.run_directory.error_file(self.number, worker.rank), stderr, exit_code)
+            file = self._node.run_directory.error_file(self.number, worker.rank)
+            finding = evidence.find(file, self._node.router.tail(self.number, worker.rank)[0], exit_code)
         self._report(RankExited(attempt=self.number, rank=worker.rank, exit_code=exit_code, finding=finding))
 
     def pass_on(self, number: int) -> list[int]:

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 RESTOCK_AFTER_S = 1.0
 #: Between a process closing its descriptors and its end being seen.
 STORE_END_S = 0.2
+#: Signals by which code in C that is wrong ends its process: SIGILL, SIGBUS, SIGFPE, SIGSEGV. (torch ends ranks by SIGABRT.)
+FAULTS = (4, 7, 8, 11)
 #: How long workers are left alone with their imports on a node that has no core to spare.
 IMPORTS_S = 2.0
 
@@ -57,6 +59,8 @@ class Node:
 
     _recorder: RecorderBuild | None = None
     """Has the recorder in C built once ranks run; None: they have not run yet."""
+    _records_in_python = False
+    """Whether that in C is left out."""
 
     def __init__(  # noqa: PLR0913, PLR0917 - the parts of a node
         self,
@@ -173,6 +177,10 @@ class Node:
             self._code = NodeCode(self.spec, self.env, self.run_directory, self.say)
         return self._code
 
+    def saw_end(self, exit_code: int) -> None:
+        """Note how a rank ended. What kills one by a fault of memory may be the recorder in C: no attempt after it has that."""
+        self._records_in_python = self._records_in_python or -exit_code in FAULTS
+
     def forget_warm(self) -> None:
         """What workers find in their environment has changed: a warm process of before cannot become one.
 
@@ -233,6 +241,8 @@ class Node:
         if self.spec.is_python:
             env.update(arm_environment(env, self.run_directory.steps_file(attempt, rank)))
             env.update(self._code_armed())
+            if self._records_in_python:
+                env["ROBUST_TRACE_NATIVE"] = "0"
         if self._nccl is not None:
             env.update(self._nccl.variables(self.run_directory.steps_file(attempt, rank)))
         output = self.router.open_rank(attempt, rank, slot, self.run_directory.logs_of(attempt, rank))

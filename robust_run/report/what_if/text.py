@@ -9,6 +9,8 @@ from robust_run.tracer.words import count_words
 LEAST = 0.01
 #: A stage is told as imbalanced from here on.
 IMBALANCED = 1.1
+#: Of fewer ranks 3 % are none.
+FEW = 34
 MOST_LINES = 8
 
 
@@ -33,7 +35,7 @@ def lines_of(found: WhatIf) -> list[str]:
                 f"a step would take {_ms(stage.step_s)} ({gain:.0%} less) were it balanced"
             )
     lines += _told(found, found.kinds, "never longer than usual")
-    if found.slowest_share >= 0.05:
+    if found.workers >= FEW and saved >= LEAST and found.slowest_share >= 0.05:
         lines.append(f"the slowest 3 % of the ranks make {found.slowest_share:.0%} of what is lost")
     if len(lines) == 1:
         lines.append("no rank, stage or kind of work stands out")

@@ -122,6 +122,14 @@ def test_steps_alone_tell_an_imbalanced_stage_and_blame_none_of_its_ranks() -> N
     assert not any(line.startswith("rank ") for line in lines_of(found))
 
 
+def test_a_part_of_the_ranks_is_only_told_where_there_are_many() -> None:
+    for count, is_told in ((8, False), (100, True)):
+        lines = lines_of(
+            from_steps.what_if(own(count, 20, {5: 1.5}), dict.fromkeys(range(1, 21), 160.0), [range(count)])
+        )
+        assert any("the slowest 3 %" in line for line in lines) == is_told, lines
+
+
 def test_too_few_steps_are_refused_with_their_number() -> None:
     with pytest.raises(UserError, match="3 steps are on record of all 2 ranks: at least 5 are needed"):
         from_steps.what_if(own(2, 3, {}), dict.fromkeys(range(1, 4), 120.0), [range(2)])
