@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,16 @@ from robust_run.store.turn_table import CHECKPOINT, IMAGE, SET_UP, TurnTable
 from robust_run.store.turns import LEAST, STALE_S, Fetching, Urgency, allowed, line
 
 NOW_S = 1000.0
+
+
+@pytest.fixture(autouse=True)
+def of_its_own(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A process has one table, in which tests before these may have said what they fetch."""
+    made: dict[int, int] = {}
+    monkeypatch.setattr(turn_table, "_ours", made)
+    yield
+    for descriptor in made.values():
+        os.close(descriptor)
 
 
 def fetching(name: str, urgency: Urgency, **more: object) -> Fetching:
