@@ -87,19 +87,21 @@ for side, (ring, hooks_class) in rings.items():
 ways[sides[2]] = original
 x = torch.ones(1)
 found = {side: [] for side in sides}
+cpu = {side: [] for side in sides}
 for number in range(rounds):
     for side in sides[number % 3:] + sides[:number % 3]:
         put(*ways[side])
         for _ in range(50):
             dist.all_reduce(x)
-        began = time.perf_counter()
+        began, used = time.perf_counter(), time.thread_time()
         for _ in range(200):
             dist.all_reduce(x)
+        cpu[side].append((time.thread_time() - used) / 200)
         found[side].append((time.perf_counter() - began) / 200)
 for ring, _ in rings.values():
     assert ring.cells[5] == 250 * rounds, "it did not record"
 with open("found", "w") as file:
-    json.dump(found, file)
+    json.dump([found, cpu], file)
 os._exit(0)
 """
 """The cheapest call there is, in a world of one rank. The sides take turns in one process, a few milliseconds each: from one
@@ -144,12 +146,13 @@ def step_pairs(args: argparse.Namespace, end_at_s: float) -> dict[str, list[floa
     return figures
 
 
-def calls(args: argparse.Namespace) -> dict[str, list[float]]:
+def calls(args: argparse.Namespace) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
     """Return what one call takes on each side, in seconds, round by round, of several processes."""
     ready = build.ensure()
     if ready.reason:
         raise SystemExit(f"nothing to compare with: {ready.reason}")
     found: dict[str, list[float]] = {side: [] for side in CALL_SIDES}
+    cpu: dict[str, list[float]] = {side: [] for side in CALL_SIDES}
     for _ in range(args.call_runs):
         with tempfile.TemporaryDirectory(prefix="robust-overhead-") as folder:
             for name in ("in_c", "in_python"):
@@ -160,9 +163,10 @@ def calls(args: argparse.Namespace) -> dict[str, list[float]]:
                 argv, cwd=folder, check=True, timeout=RUN_LIMIT_S, env={**os.environ, "OMP_NUM_THREADS": "1"}
             )
             with open(os.path.join(folder, "found"), encoding="ascii") as file:
-                for side, values in json.load(file).items():
-                    found[side] += values
-    return found
+                for into, came in zip((found, cpu), json.load(file), strict=True):
+                    for side, values in came.items():
+                        into[side] += values
+    return found, cpu
 
 
 def main() -> None:
@@ -181,12 +185,17 @@ def main() -> None:
         )
     unwind_on_sigterm()
     end_at_s = time.monotonic() + args.limit_s
-    one_call = calls(args)
+    one_call, cpu_of_call = calls(args)
     figures = step_pairs(args, end_at_s)
-    report(args, one_call, figures)
+    report(args, one_call, cpu_of_call, figures)
 
 
-def report(args: argparse.Namespace, by_call: dict[str, list[float]], figures: dict[str, list[float]]) -> None:
+def report(
+    args: argparse.Namespace,
+    by_call: dict[str, list[float]],
+    cpu_by_call: dict[str, list[float]],
+    figures: dict[str, list[float]],
+) -> None:
     """Print the figures with all of their sides, and the line of JSON."""
     us = {side: [value * 1e6 for value in values] for side, values in by_call.items()}
     figures_us = {side: {"min": min(values), "median": statistics.median(values)} for side, values in us.items()}
@@ -197,7 +206,14 @@ def report(args: argparse.Namespace, by_call: dict[str, list[float]], figures: d
         }
         for side in (TRACED, IN_PYTHON)
     }
-    print("\n  one all_reduce of a single rank, call and wait, in us: min, median; and what is more than untraced")
+    cpu_us = {side: [value * 1e6 for value in values] for side, values in cpu_by_call.items()}
+    for side, more in more_us.items():
+        pairs = zip(cpu_us[side], cpu_us[UNTRACED], strict=True)
+        more["cpu_median_of_rounds"] = statistics.median(a - b for a, b in pairs)
+    print(
+        "\n  one all_reduce of a single rank, call and wait, in us: min, median; what is more than untraced: of the min, median\n"
+        "  of turns, and the same of the CPU time of the thread that calls"
+    )
     for side, each in figures_us.items():
         beyond = "".join(f"{value:8.2f}" for value in more_us.get(side, {}).values())
         print(f"    {side:<18}{each['min']:8.2f}{each['median']:8.2f}    {beyond}")
