@@ -52,13 +52,16 @@ class Gpus:
         if seen.func != "AllReduce":
             return None
         lane = [flow for flow in team.flows.values() if flow.flow.channel == seen.flow.channel and flow.flow.open_ops]
+        told = {flow.algorithm for flow in lane if flow.func == seen.func} - {""}
+        if told and told != {"tree"}:
+            return None
         index = _places(team)
         edges = {_edge(index, flow) for flow in lane if flow.flow.peer in index}
         count = len(set(index.values()))
-        if count == 2 and not all(_hungry(flow) for flow in lane):
-            return None  # of two nodes ring and tree look alike; but in a ring of two one of them has got something
-        told = [member.communicator.channels for member in team.members.values()]
-        channels = max(*told, 1 + max(flow.flow.channel for flow in team.flows.values()))
+        if count == 2 and not told and not all(_hungry(flow) for flow in lane):
+            return None  # of two nodes ring and tree look alike; but in a ring of two one of them has sent something
+        numbers = [member.communicator.channels for member in team.members.values()]
+        channels = max(*numbers, 1 + max(flow.flow.channel for flow in team.flows.values()))
         return parents_for(count, edges, channels > 1 and seen.flow.channel >= channels // 2)
 
     def sends_first(self, team: Team, seen: TeamFlow) -> bool:
@@ -66,7 +69,7 @@ class Gpus:
 
         Between two nodes it may be a tree, in which one of them need not.
         """
-        may_be_tree = seen.func == "AllReduce" and len(set(_places(team).values())) == 2
+        may_be_tree = seen.func == "AllReduce" and seen.algorithm != "ring" and len(set(_places(team).values())) == 2
         return seen.func in SENDS_FIRST and not may_be_tree
 
     def block_of(self, team: Team, vertex: GpuVertex) -> tuple[int, ...]:
@@ -139,6 +142,19 @@ class Gpus:
             return []
         return [member for member in block if team.members[member].latest.get(lead.func, -1) < lead.flow.op_seq]
 
+    def not_there(self, team: Team, lead: TeamFlow) -> list[int]:
+        """Return the members of a whole communicator that have not made the call: no GPU can carry it out without them.
+
+        Which GPU stands still by itself can be told only when all have come. Of those that are dead the flows tell.
+        """
+        if lead.p2p or not lead.func or self.vertex_of(team, lead).half not in (UP, DOWN, BOTH):
+            return []
+        return [
+            number
+            for number, member in team.members.items()
+            if member.sight.alive and member.latest.get(lead.func, -1) < lead.flow.op_seq
+        ]
+
 
 def _places(team: Team) -> dict[int, int]:
     """Return the number of each member's node, in the order of the nodes' first members."""
@@ -157,10 +173,11 @@ def _edge(index: Mapping[int, int], seen: TeamFlow) -> tuple[int, int]:
 
 
 def _hungry(seen: TeamFlow) -> bool:
-    """Tell whether a flow waits for data: of the GPU to send, or of the peer."""
+    """Tell whether a flow waits for its first data: of the GPU to send, or of the peer. (Sockets take and deliver what the first
+    of a ring sends also where the other has not come.)"""
     flow = seen.flow
     if flow.direction == "send":
-        return flow.posted > flow.gpu_ready == flow.transmitted == flow.done
+        return flow.posted > flow.gpu_ready == flow.op_base
     return flow.posted > flow.gpu_ready == flow.done
 
 

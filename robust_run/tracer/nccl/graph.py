@@ -191,7 +191,7 @@ class WaitGraph:
         lead = min(mine, key=lambda seen: (not self._gpus.starved(team, seen), seen.flow.channel))
         absent = [
             HostVertex(team.members[member].sight.rank, team.hash)
-            for member in self._gpus.not_called(team, lead, block)
+            for member in self._gpus.not_called(team, lead, block) or self._gpus.not_there(team, lead)
         ]
         if absent:
             return list(absent)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from robust_run.tracer.nccl.types import Communicator, Direction, Flow, NcclOp, NcclSight, NcclTrace
+from robust_run.tracer.nccl.types import Algorithm, Communicator, Direction, Flow, NcclOp, NcclSight, NcclTrace
 
 #: Of a flow within a team: member, channel, peer, direction.
 FlowKey = tuple[int, int, int, Direction]
@@ -39,6 +39,8 @@ class TeamFlow(msgspec.Struct, frozen=True, kw_only=True):
     func: str
     """Of the newest operation in it; empty: unknown."""
     p2p: bool
+    algorithm: Algorithm
+    """Of that operation."""
     pending: bool
     """Something of what it has to do is left to do."""
     begun: bool
@@ -148,6 +150,7 @@ def _add(
             flow=flow,
             func="" if newest is None else newest.func,
             p2p=newest is not None and newest.kind == "p2p",
+            algorithm="" if newest is None else newest.algorithm,
             pending=pending,
             begun=begun,
             moved=sight.before is not None and _progress(earlier.get(_place(flow))) != _progress(flow),

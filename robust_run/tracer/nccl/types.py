@@ -12,6 +12,7 @@ import msgspec
 
 Direction = Literal["send", "recv"]
 OpKind = Literal["collective", "p2p"]
+Algorithm = Literal["", "ring", "tree", "other"]
 
 FlowState = Literal[
     "idle",
@@ -144,6 +145,8 @@ class NcclOp(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     kernel_first_s: float | None
     """When its first kernel was seen to start; None also where kernels are not traced."""
     kernel_last_s: float | None
+    algorithm: Algorithm = ""
+    """How NCCL carries out a collective; empty: unknown."""
 
 
 class NcclGlance(msgspec.Struct, frozen=True, kw_only=True):

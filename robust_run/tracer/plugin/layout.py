@@ -102,6 +102,8 @@ OP_FORMAT = "=5Qq10Q16s16s"
     TYPE,
 ) = range(18)
 COLLECTIVE_KIND, P2P_KIND = 2, 4
+#: The lowest byte of `KIND` is one of these; the next says how a collective is carried out: 0 unknown, 1 ring, 2 tree, 3 other.
+KIND_MASK, ALGORITHM_SHIFT = 0xFF, 8
 
 
 class FlowKey(NamedTuple):

@@ -283,6 +283,11 @@ static int finalize(void *context) {
 }
 
 /* ---- collectives and point-to-point calls: a ring ---- */
+/* How a collective is carried out, as NCCL names it (RING, TREE, COLLNET_DIRECT, NVLS...): above the kind, see layout.py. */
+static uint64_t algorithm_of(const char *name) {
+    if (!name) return 0;
+    return strcmp(name, "RING") == 0 ? 1 : strcmp(name, "TREE") == 0 ? 2 : 3;
+}
 static void *start_task(Trace *t, Comm *comm, uint64_t type, const char *event, Api api) {
     if (!comm) return stale(t);
     const char *body = event + (api == V3 ? V3_BODY_AT : BODY_AT), *call = type == COLL ? body + 8 : body;
@@ -297,7 +302,7 @@ static void *start_task(Trace *t, Comm *comm, uint64_t type, const char *event, 
     atomic_thread_fence(memory_order_release);
     for (Cell *cell = &op->comm; cell < &op->func[0]; cell++) STORE(*cell, 0);
     STORE(op->comm, LOAD(comm->serial));
-    STORE(op->kind, type);
+    STORE(op->kind, type | (type == COLL ? algorithm_of((const char *)word(call + 56)) << 8 : 0));
     STORE(op->seq, type == COLL ? word(body) : ADD(comm->p2ps, 1)); /* NCCL does not number the calls of the second kind */
     store_text(op->func, WORD_BYTES, (const char *)word(call));
     STORE(op->count, word(call + 24));

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from robust_run.tracer.nccl.accounts import FlowAccount, FlowPlace
 from robust_run.tracer.nccl.rates import Move
-from robust_run.tracer.nccl.types import Communicator, Flow, NcclGlance, NcclOp
+from robust_run.tracer.nccl.types import Algorithm, Communicator, Flow, NcclGlance, NcclOp
 from robust_run.tracer.plugin import layout
 
 Row = tuple[int, ...]
+#: By the number that the plugin writes.
+ALGORITHMS: tuple[Algorithm, ...] = ("", "ring", "tree", "other")
 
 
 def glance_of(cells: Row) -> NcclGlance:
@@ -81,7 +83,7 @@ def op_of(row: Row) -> NcclOp:
     return NcclOp(
         number=row[layout.NUMBER] - 1,
         comm=row[layout.OP_COMM],
-        kind="collective" if row[layout.KIND] == layout.COLLECTIVE_KIND else "p2p",
+        kind="collective" if row[layout.KIND] & layout.KIND_MASK == layout.COLLECTIVE_KIND else "p2p",
         func=_text(row[layout.FUNC]),
         seq=row[layout.SEQ],
         count=row[layout.COUNT],
@@ -97,7 +99,13 @@ def op_of(row: Row) -> NcclOp:
         received_bytes=row[layout.RECEIVED],
         kernel_first_s=_seconds(row[layout.KERNEL_FIRST]),
         kernel_last_s=_seconds(row[layout.KERNEL_LAST]),
+        algorithm=_algorithm(row[layout.KIND]),
     )
+
+
+def _algorithm(kind: int) -> Algorithm:
+    code = kind >> layout.ALGORITHM_SHIFT & 0xFF
+    return ALGORITHMS[code] if code < len(ALGORITHMS) else ""
 
 
 def move_of(row: Row) -> Move:

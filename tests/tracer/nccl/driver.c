@@ -20,7 +20,8 @@
 #include <unistd.h>
 
 #define PROXY_OP_FIELDS struct { int pid; uint8_t channel; int peer, steps, chunk, sends; } proxy_op
-#define COLL_FIELDS uint64_t seq; const char *func; const void *from; void *to; size_t count; int root; const char *type
+#define COLL_FIELDS uint64_t seq; const char *func; const void *from; void *to; size_t count; int root; const char *type; \
+    uint8_t channels, warps; const char *algorithm, *protocol
 #define P2P_FIELDS const char *func; void *buffer; const char *type; size_t count; int peer
 typedef struct { /* v3: the type is one byte; name and hash come with each operation */
     uint8_t type;
@@ -94,12 +95,13 @@ static void make_comm(int comm, const char *name, uint64_t hash, int nodes, int 
             &comms[comm], hash, &mask, names[comm], nodes, count, rank, NULL);
     expect(!result, "init failed");
 }
-static void *coll(int comm, uint64_t seq, const char *func, size_t count, const char *type, int root) {
+static void *coll(int comm, uint64_t seq, const char *func, size_t count, const char *type, int root, const char *algorithm) {
     Event event;
     fill(&event, 2, NULL, ranks[comm]);
     if (version == 3) event.v3.coll.name = names[comm], event.v3.coll.hash = hashes[comm];
     SET(event, coll.seq, seq), SET(event, coll.func, func), SET(event, coll.count, count);
     SET(event, coll.type, type), SET(event, coll.root, root);
+    SET(event, coll.algorithm, strcmp(algorithm, "0") ? algorithm : NULL);
     return start(comm, &event);
 }
 static void *p2p(int comm, const char *func, size_t count, const char *type, int peer) {
@@ -139,7 +141,7 @@ typedef struct { int number, rounds, shared; } Work;
 static void *play(void *argument) {
     Work *work = argument;
     for (int round = 0; round < work->rounds; round++) {
-        void *task = coll(0, (uint64_t)round, "AllReduce", 64, "ncclFloat32", 0);
+        void *task = coll(0, (uint64_t)round, "AllReduce", 64, "ncclFloat32", 0, "0");
         void *op = proxy_op(0, task, 0, work->shared ? 0 : work->number, 1, 16, 1);
         table->stop(task);
         for (int step = 0; step < 16; step++) whole_step(0, op, step, 1);
@@ -154,7 +156,7 @@ static void *fight(void *argument) {
     for (int round = 0; round < work->rounds; round++) {
         void *handle = __atomic_load_n(&handles[rand_r(&seed) % 64], __ATOMIC_RELAXED), *made = NULL;
         switch (rand_r(&seed) % 8) {
-            case 0: made = coll(0, 1, "Broadcast", 1, "ncclInt8", 0); break;
+            case 0: made = coll(0, 1, "Broadcast", 1, "ncclInt8", 0, "0"); break;
             case 1: made = proxy_op(0, handle, rand_r(&seed) % 4 ? 0 : 77, rand_r(&seed) % 4, 1, 8, 1); break;
             case 2: case 3: made = bare(0, 16, handle, rand_r(&seed) % 12); break;
             case 4: case 5: state(handle, rand_r(&seed) % 24, 1); break;
@@ -226,7 +228,7 @@ static int run(char **words, void *library) {
 #define IS(name) !strcmp(words[0], name)
     if (IS("comm")) make_comm((int)N(1), words[2], U(3), (int)N(4), (int)N(5), (int)N(6));
     else if (IS("finalize")) table->finalize(comms[N(1)]);
-    else if (IS("coll")) HANDLE(2) = coll((int)N(1), U(3), words[4], U(5), words[6], (int)N(7));
+    else if (IS("coll")) HANDLE(2) = coll((int)N(1), U(3), words[4], U(5), words[6], (int)N(7), words[8]);
     else if (IS("p2p")) HANDLE(2) = p2p((int)N(1), words[3], U(4), words[5], (int)N(6));
     else if (IS("op")) HANDLE(2) = proxy_op((int)N(1), HANDLE(3), (int)N(4), (int)N(5), (int)N(6), (int)N(7), (int)N(8));
     else if (IS("step")) HANDLE(2) = bare((int)N(1), 16, HANDLE(3), (int)N(4));
