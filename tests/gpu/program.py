@@ -5,7 +5,7 @@
 RANK, WORLD_SIZE, BACKEND and STORE (a file) come from the environment; with SERVE torch's worker server of rank N listens at
 `SERVE-N.sock`. It prints `step NUMBER SECONDS` after each step, when the
 GPU is done with it, and at the end `done DIGEST` of all weights. Faults of rank RANK from step STEP on: `late` never makes the
-next step, `slow` computes for 0.3 s more in each.
+next step, `slow` computes for 0.3 s more in each (SLOW_S).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 WIDTH, LAYERS, BATCH = 512, 6, 16
 LONG_S = 3600.0
-SLOW_S = 0.3
+SLOW_S = float(os.environ.get("SLOW_S", "0.3"))
 TIMEOUT_S = 600.0
 
 

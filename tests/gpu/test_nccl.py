@@ -103,8 +103,8 @@ def test_a_rank_that_does_not_come_is_named(start: Callable[..., Ranks], fault: 
 
 
 def test_a_slow_rank_is_a_straggler(start: Callable[..., Ranks]) -> None:
-    ranks = start("slow", "1", "10")
-    ranks.until_steps(60)
+    ranks = start("slow", "1", "4", environment={"SLOW_S": "1.3"})
+    ranks.until_steps(20)
     found: list[NcclFault] = []
     for _ in range(LOOKS):
         found = [fault for fault in diagnose(ranks.sights()).faults if fault.kind == "straggler"]

@@ -20,6 +20,8 @@ from robust_run.tracer.words import count_words, op_name, ranks_words, span
 _NO_DESC = frozenset({"", "undefined", "default_pg", "default"})
 #: Of one group, so many different unfinished collectives are looked into; later waiters wait for those of the last as well.
 _PLACES_PER_GROUP = 8
+#: A call as our ring noted it and as torch's own record did, whose clock is another one, are as far apart at the most.
+_SAME_CALL_S = 1.0
 _OPPOSITE = {"send": "recv", "recv": "send"}
 #: What the name of a group ends with where its backward passes are meant.
 _PASSES = "\0passes"
@@ -137,6 +139,16 @@ class Picture:
             if "nccl" in self.group_of(self.key(sight.rank, op.group)).backends.partition("cuda:")[2]
         ]
         return [] if any(op.on_gpu is False for op in found[:1]) else found
+
+    def is_on_gpu(self, rank: int, op: Op) -> bool:
+        """Tell whether a call that has returned is not over: over NCCL it returns at once, and torch's own record of it goes on."""
+        recorded = self.sights[rank].recorded if op.state == "done" else ()
+        return any(
+            (one.group, one.op, one.numel) == (op.group, op.op, op.numel)
+            and one.state not in ("done", "failed")
+            and abs(one.at_s - op.at_s) < _SAME_CALL_S
+            for one in recorded
+        )
 
     def _group_place(self, key: GroupKey, seq: int, calls: list[tuple[int, Op]], missing: tuple[int, ...]) -> WaitPlace:
         waiters = tuple(rank for rank, _ in calls)

@@ -12,6 +12,8 @@ before the first one has finished dying. So the order of exits alone is not enou
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from robust_run.launcher.model.job import RankEvidence, VerdictDraft
@@ -22,6 +24,7 @@ SIGABRT = 6
 #: From a traceback to the end of its process: interpreter teardown, exit handlers. A program that lived longer after it had
 #: dealt with it.
 DYING_S = 3.0
+_OWNERS = re.compile(r" (?:Including non-PyTorch memory|Process \d+ has|Of the allocated memory).*")
 
 
 class RankFailure(msgspec.Struct, frozen=True):
@@ -110,7 +113,7 @@ def _what_happened(rank: RankEvidence) -> str:
         return describe_exit(rank.exit_code)
     if finding.exception:
         where = f" ({finding.frame})" if finding.frame else ""
-        text = finding.message.splitlines()[0] if finding.message else ""
+        text = _shortened(finding.message.splitlines()[0]) if finding.message else ""
         raised = f"{finding.exception}{': ' + text if text else ''}{where}"
         return (
             f"{describe_exit(rank.exit_code)}; its last traceback: {raised}"
@@ -118,6 +121,11 @@ def _what_happened(rank: RankEvidence) -> str:
             else f"raised {raised}"
         )
     return f"{describe_exit(rank.exit_code)}: {finding.line.strip()}"
+
+
+def _shortened(message: str) -> str:
+    """Leave out of CUDA's message of too little memory who has how much: that may be a hundred processes, and is in the evidence."""
+    return message if "out of memory" not in message else _OWNERS.sub("", message)
 
 
 def _was_killed(rank: RankEvidence) -> bool:

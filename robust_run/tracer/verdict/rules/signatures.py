@@ -69,7 +69,10 @@ def earliest_mismatch(picture: Picture, older_than_s: float) -> Mismatch | None:
 
 def _is_over(picture: Picture, calls: dict[int, Op]) -> bool:
     """Whether no rank is in some calls, nor may come back to them: also those that ended in an error which was caught."""
-    return all(op.state != "issued" and op.state not in picture.blocking for op in calls.values())
+    return all(
+        op.state != "issued" and op.state not in picture.blocking and not picture.is_on_gpu(rank, op)
+        for rank, op in calls.items()
+    )
 
 
 def judge(picture: Picture, found: Mismatch) -> TraceVerdict:
