@@ -172,7 +172,7 @@ def _whole_rows(descriptor: int, head: int, newest: int) -> Iterator[Row]:
     before, after = _ring_rows(descriptor, head, count), _ring_rows(descriptor, head, count)
     for number, row, again in zip(range(head - count + 1, head + 1), before, after, strict=False):
         whole = row[layout.NUMBER] == again[layout.NUMBER] == number
-        if whole and row[layout.KIND] in (layout.COLLECTIVE_KIND, layout.P2P_KIND):
+        if whole and row[layout.KIND] & layout.KIND_MASK in (layout.COLLECTIVE_KIND, layout.P2P_KIND):
             yield row
 
 

@@ -70,6 +70,15 @@ def test_an_operation_that_goes_well(rank: Rank, version: int) -> None:
     assert (trace.glance.dropped, trace.glance.unknown, trace.glance.stale, trace.glance.foreign) == (0, 0, 0, 0)
 
 
+@pytest.mark.parametrize(
+    ("told", "algorithm"), [("RING", "ring"), ("TREE", "tree"), ("NVLS_TREE", "other"), ("0", "")]
+)
+def test_how_a_collective_is_carried_out_is_told(rank: Rank, told: str, algorithm: str) -> None:
+    rank.play(MAKE_COMM, f"{ALL_GATHER} {told}", proxy_op(), steps(0, 8), f"stop {OP}")
+    (op,) = rank.trace().ops
+    assert (op.kind, op.func, op.algorithm, op.closed) == ("collective", "AllGather", algorithm, 1)
+
+
 def test_a_point_to_point_call(rank: Rank) -> None:
     rank.play(
         MAKE_COMM, f"p2p {COMM} {COLL} Send 100 ncclFloat32 7", f"stop {COLL}", f"p2p {COMM} {COLL} Recv 5 ncclInt8 2"
