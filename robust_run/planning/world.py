@@ -1,0 +1,345 @@
+"""A job in virtual time: the real core decides (`launcher.core`), hosts, faults and people are simulated.
+
+The core is told what agents of a real job tell it, but for what changes no decision: heartbeats (silence is told as a loss), and, of
+agents that nothing happens to, what is told by all alike. Those are one batch: they are told at the moment of the slowest, without
+the evidence of ranks that were ended. `is_single` tells each by itself, at its own time, with all its ranks; tests hold both to the same
+decisions.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable
+
+import msgspec
+
+from robust_run.launcher.core.state import CorePolicy, JobState
+from robust_run.launcher.core.step import step
+from robust_run.launcher.model.actions import (
+    Action,
+    EndAttempt,
+    Finish,
+    HostEvicted,
+    Inquire,
+    OpenStore,
+    RecordIncident,
+    StartAttempt,
+    WakeAt,
+)
+from robust_run.launcher.model.check_events import Decided, Diagnose
+from robust_run.launcher.model.code_events import CodeCaptured, CodeVersion
+from robust_run.launcher.model.events import Event, SignalReceived, StoreOpened, Tick
+from robust_run.launcher.model.node_events import JobStarted, NodeJoined, NodeLeft, NodeReadmitted
+from robust_run.launcher.model.resume_events import LookForCheckpoints, MemoryReady, ResumeChosen
+from robust_run.planning.agents import Agents
+from robust_run.planning.course import AttemptCourse, Course
+from robust_run.planning.faults import DAY_S, faults_of
+from robust_run.planning.hosts import Host
+from robust_run.planning.saved import InMemory, newest
+from robust_run.planning.strikes import Strikes
+from robust_run.planning.words import Plan
+
+#: What the shell takes for a question to one node, and for one to all.
+ASKED_S, ALL_ASKED_S = 0.2, 0.5
+NO_REPLAY = "a plan does not simulate replays"
+#: A scheduler queues a job again by itself; who sees it fail so often within so long has a look.
+QUEUED_AT_MOST, QUEUED_WITHIN_S = 3, 3600.0
+#: So often people who look at a failed job find the node.
+PEOPLE_FIND = 0.8
+
+
+def policy_of(plan: Plan) -> CorePolicy:
+    """Return what the core goes by."""
+    uses = plan.uses
+    return CorePolicy(
+        fewest=plan.nodes,
+        most=plan.nodes,
+        many=True,
+        join_timeout_s=plan.wait_for_nodes_s,
+        wait_for_nodes_s=plan.wait_for_nodes_s,
+        diagnose="auto" if uses.checks else "never",
+        on_hang="auto" if uses.hang_analysis else "report",
+        on_slow=plan.on_slow,
+        no_replay=NO_REPLAY,
+        job="plan",
+    )
+
+
+class World:
+    """One job, from a seed."""
+
+    def __init__(self, plan: Plan, seed: int, *, is_single: bool = False) -> None:
+        self.plan, self.seed, self.is_single = plan, seed, is_single
+        self.policy = policy_of(plan)
+        self.now_s, self.until_s = 0.0, plan.days * DAY_S
+        self._agenda: list[tuple[float, int, Callable[[], object]]] = []
+        self._numbers = itertools.count()
+        self.state = JobState()
+        self.hosts = [Host(index=index, name=f"node-{index}") for index in range(plan.nodes + plan.standby)]
+        self.by_agent: dict[str, Host] = {}
+        self.course = Course(seed=seed, until_s=self.until_s)
+        self.memory: InMemory | None = None
+        self.agents, self.strikes = Agents(self), Strikes(self)
+        self.told: Callable[[float, Event, tuple[Action, ...]], object] = lambda now_s, event, actions: None
+        """Called with each event and what the core made of it."""
+        self._counts: dict[str, Counter[str]] = {"actions": Counter(), "ladder": Counter(), "evicted": Counter()}
+        self._checked_s = self._queued_s = 0.0
+        self._wake_at_s: float | None = None
+        self._out, self._out_since_s = 0, 0.0
+        self._out_s: Counter[int] = Counter()
+        self._queued_at: list[float] = []
+
+    # --- time
+
+    def at(self, at_s: float, what: Callable[[], object]) -> None:
+        """Do something at a time."""
+        heapq.heappush(self._agenda, (max(at_s, self.now_s), next(self._numbers), what))
+
+    def after(self, delay_s: float, what: Callable[[], object]) -> None:
+        """Do something in so many seconds."""
+        self.at(self.now_s + delay_s, what)
+
+    def rng(self, *of: object) -> random.Random:
+        """Return a source of chance of its own for one thing, whatever else happens."""
+        return random.Random("/".join(map(str, (self.seed, *of))))
+
+    def run(self) -> Course:
+        """Let all the time pass; return what became of it."""
+        for fault in faults_of(self.plan, self.seed):
+            self.at(fault.at_s, lambda fault=fault: self.strikes.strike(fault))  # type: ignore[misc]
+        self.begin_job()
+        while self._agenda and self._agenda[0][0] < self.until_s:
+            self.now_s, _, what = heapq.heappop(self._agenda)
+            what()
+        self.now_s = self.until_s
+        self._count_out(0)
+        course = self.course
+        if course.attempts:
+            self.agents.slow_down(course.attempts[-1])
+        course.faults = dict(self.strikes.struck)
+        course.actions, course.ladder, course.evicted = (dict(each) for each in self._counts.values())
+        course.out_hours = [self._out_s[count] / 3600.0 for count in range(max(self._out_s, default=0) + 1)]
+        course.out_most = len(course.out_hours) - 1
+        return course
+
+    # --- the job
+
+    @property
+    def attempt(self) -> AttemptCourse:
+        """The newest attempt."""
+        return self.course.attempts[-1]
+
+    @property
+    def index(self) -> int:
+        """Its number among all, whichever job they are of."""
+        return len(self.course.attempts) - 1
+
+    def is_in(self, index: int) -> bool:
+        """Whether this attempt goes on."""
+        return index == self.index and self.state.is_going and self.attempt.told_s is None
+
+    def begin_job(self) -> None:
+        """Start the job from nothing, on all hosts that are there."""
+        self.state = JobState()
+        self.feed(JobStarted())
+        if self.plan.uses.hot_update or self.plan.uses.rollback:
+            self.feed(CodeCaptured(version=CodeVersion(number=1, tree="a" * 64)))
+        self.by_agent = {}
+        for host in self.hosts:
+            if not host.is_out:
+                self.join(host)
+
+    def join(self, host: Host) -> None:
+        """A host comes."""
+        if self.state.is_over:
+            return  # the next job has it
+        if host.name in self.state.evicted:
+            self.feed(NodeReadmitted(name=host.name))
+        has_memory = self.plan.uses.memory and self.plan.saving.memory_steps > 0
+        info = host.boot(self.plan.gpus_per_node, has_memory=has_memory)
+        self.by_agent[info.id] = host
+        self.feed(NodeJoined(node=info))
+        if has_memory:
+            self.feed(MemoryReady(node=info.id, host=host.name, port=1))
+
+    def feed(self, event: Event) -> None:
+        """Have the core decide about an event, and do what it says."""
+        self.course.events += 1
+        _, actions = step(self.policy, self.state, event, self.now_s)
+        self.told(self.now_s, event, actions)
+        attempts = self.course.attempts
+        if attempts and attempts[-1].ended_s is None and attempts[-1].told_s is not None and not self._runs(actions):
+            self._attempt_over(attempts[-1])
+        for action in actions:
+            self._perform(action)
+
+    def _runs(self, actions: tuple[Action, ...]) -> bool:
+        """Whether the attempt that was told to end may still run somewhere, before these actions are carried out."""
+        return bool(self.state.unended) and not any(isinstance(action, OpenStore) for action in actions)
+
+    def _attempt_over(self, attempt: AttemptCourse) -> None:
+        attempt.ended_s = self.now_s
+        self.agents.slow_down(attempt)
+
+    def _perform(self, action: Action) -> None:
+        match action:
+            case OpenStore():
+                self._open(action)
+            case LookForCheckpoints():
+                self.after(ALL_ASKED_S, lambda: self._choose(action.attempt))
+            case StartAttempt():
+                self.agents.start()
+            case EndAttempt():
+                self.agents.end(action)
+            case Inquire():
+                self.strikes.inquire(action)
+            case Diagnose():
+                self._diagnose(action)
+            case WakeAt(at_s=at_s):
+                self._wake_at_s = at_s
+                self.at(at_s, lambda: self._wake(at_s))
+            case Finish():
+                self._finished(action)
+            case RecordIncident():
+                self._recorded(action)
+            case Decided():
+                self._counts["ladder"][action.rung] += 1
+            case HostEvicted():
+                self._evicted(action)
+            case _:
+                pass
+
+    def _wake(self, at_s: float) -> None:
+        if self._wake_at_s == at_s:
+            self._wake_at_s = None
+            self.feed(Tick())
+
+    # --- an attempt begins
+
+    def _open(self, action: OpenStore) -> None:
+        self.course.attempts.append(
+            AttemptCourse(opened_s=self.now_s, checked_s=self._checked_s, queued_s=self._queued_s)
+        )
+        self._checked_s = self._queued_s = 0.0
+        self.agents.begin()
+        opened = StoreOpened(attempt=action.attempt, node=action.node, address=action.node, port=1)
+        self.after(ASKED_S, lambda: self.feed(opened) if action.node in self.by_agent else None)
+
+    def _choose(self, number: int) -> None:
+        """Say where an attempt begins."""
+        if self.state.attempt != number or self.state.phase != "opening":
+            return
+        attempt = self.attempt
+        point = newest(
+            self.course.attempts[:-1], self.memory, self.by_agent, self.plan.saving, self.strikes.spoiled_since_s
+        )
+        self.strikes.spoiled_since_s = float("inf")
+        attempt.resumed_s, attempt.source = point.at_s, point.source
+        step_ = int(point.at_s / self.plan.times.step)
+        name = f"step-{step_}" if point.source else ""
+        uuid = name if point.source == "storage" else ""
+        chosen = ResumeChosen(attempt=number, source=point.source, step=step_ if name else None, uuid=uuid, name=name)  # type: ignore[arg-type]
+        self.feed(chosen)
+
+    # --- what comes between attempts
+
+    def _diagnose(self, action: Diagnose) -> None:
+        took_s = action.seconds + self.plan.times.checks.draw(self.rng("checks", self.index))
+        state = self.state
+
+        def done() -> None:
+            if self.state is state and state.is_diagnosing:
+                self._checked_s += took_s
+                self.feed(self.strikes.diagnosed(action, took_s))
+
+        self.after(took_s, done)
+
+    def _recorded(self, action: RecordIncident) -> None:
+        self._counts["actions"][action.action] += 1
+        if action.action != "report" and self.course.attempts:
+            self.attempt.action = action.action
+            if not self.plan.uses.restarts and not self.state.is_over:
+                self.after(0.0, lambda: self.feed(SignalReceived(signal=15, again=True, by="no restarts")))
+
+    def _finished(self, action: Finish) -> None:
+        """The job is over: a scheduler starts it again, after people have looked at it where it failed."""
+        times, rng = self.plan.times, self.rng("queue", self.index)
+        self.course.ended += 1
+        person_s, requeue_s = times.person.draw(rng), times.requeue.draw(rng)
+        self._queued_at = [at_s for at_s in self._queued_at if self.now_s - at_s < QUEUED_WITHIN_S] + [self.now_s]
+        is_seen = action.outcome == "failed" or len(self._queued_at) > QUEUED_AT_MOST
+        took_s = requeue_s + (person_s if is_seen else 0.0)
+        for host in self.hosts:
+            host.agent = ""
+        self.by_agent, self.memory = {}, None
+        if is_seen:
+            self._queued_at = []
+            self.strikes.people_look(rng.random() < PEOPLE_FIND)
+        self.after(took_s, lambda: self._queue_over(took_s))
+
+    def _queue_over(self, took_s: float) -> None:
+        self._queued_s += took_s
+        self.begin_job()
+
+    # --- hosts go and come back
+
+    def _evicted(self, action: HostEvicted) -> None:
+        self._counts["evicted"][action.by.split(",")[0] if action.by.startswith("rule") else action.by] += 1
+        host = self.hosts[int(action.name.rpartition("-")[2])]
+        self.put_out(host)
+
+    def put_out(self, host: Host) -> None:
+        """A host is taken away a while after it was put out of the job."""
+        if not host.is_out:
+            host.is_out, host.struck_by = True, host.fault or self.strikes.newest_of(host)
+            self._count_out(1)
+            rng = self.rng("out", host.index, host.boots)
+            self.after(self.plan.times.drain.draw(rng), lambda: self.take_away(host, rng))
+
+    def lose(self, host: Host) -> None:
+        """A host is gone in an instant. What the core is told of it, is told by the caller."""
+        self.by_agent.pop(host.agent, None)
+        host.agent = ""
+        if not host.is_out:
+            host.is_out, host.struck_by = True, host.fault or self.strikes.newest_of(host)
+            self._count_out(1)
+            self._mend(host, self.rng("out", host.index, host.boots))
+
+    def take_away(self, host: Host, rng: random.Random) -> None:
+        """A host that was put out is taken away, and mended."""
+        agent, host.agent = host.agent, ""
+        if self.by_agent.pop(agent, None) is not None and not self.state.is_over:
+            self.feed(NodeLeft(node=agent, reason="drained"))
+        self._mend(host, rng)
+
+    def _mend(self, host: Host, rng: random.Random) -> None:
+        times, fault = self.plan.times, host.struck_by
+        usual = times.repair if host.fault is not None else times.reboot
+        spread = fault.kind.repair if fault is not None and fault.kind.repair is not None else usual
+        back_s, is_in_vain = spread.draw(rng), rng.random() < self.plan.mix.misrepaired
+
+        def back() -> None:
+            if not is_in_vain:
+                host.fault = None
+            host.is_out, host.struck_by = False, None
+            self._count_out(-1)
+            self.join(host)
+
+        self.after(back_s, back)
+
+    def _count_out(self, by: int) -> None:
+        self._out_s[self._out] += self.now_s - self._out_since_s
+        self._out, self._out_since_s = self._out + by, self.now_s
+
+
+def simulate(plan: Plan, seed: int) -> Course:
+    """Return what becomes of a job. Deterministic by the plan and the seed."""
+    return World(plan, seed).run()
+
+
+def with_(plan: Plan, **changes: object) -> Plan:
+    """Return a plan with other values."""
+    return msgspec.structs.replace(plan, **changes)
