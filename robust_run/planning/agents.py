@@ -28,6 +28,7 @@ class Agents:
         self._ends_at_s: float | None = None
         """When the newest attempt is over on the slowest node; None: it was not told to end."""
         self._began_end_s = 0.0
+        self._progress = Progress()
         self._slows: list[tuple[float, float]] = []
         """Since when a node of the newest attempt is slow, and by how much."""
 
@@ -126,12 +127,20 @@ class Agents:
         if at_s is not None:
             peers = world.state.memory_peers
             world.memory = InMemory(at_s=at_s, peers={each.node: peers.get(each.node, "") for each in layout})
+        self._progress = self._progress_of(attempt)
         if world.is_single:
             for each in layout[1:]:
                 world.at(self._ends_s(index, each), lambda each=each: self._say_ended(index, each))  # type: ignore[misc]
             world.at(self._ends_at_s, lambda: self._say_ended(index, layout[0]))
         else:
             world.at(self._ends_at_s, lambda: self._all_ended(index, layout))
+
+    def _progress_of(self, attempt: AttemptCourse) -> Progress:
+        began_s = attempt.started_s if attempt.started_s is not None else attempt.opened_s
+        first_s, stopped_s = attempt.first_step_s, attempt.stopped_s
+        trained_s = stopped_s - first_s if first_s is not None and stopped_s is not None else 0.0
+        steps = max(int(trained_s / self._world.plan.times.step), 0)
+        return Progress(lived_s=self._began_end_s - began_s, steps=steps)
 
     def _ends_s(self, index: int, each: Placement) -> float:
         return self._began_end_s + share_of(self._world.seed, index, each.node, "end") * self._end_s
@@ -155,19 +164,13 @@ class Agents:
         host = world.by_agent.get(each.node)
         if index != world.index or host is None or each.node not in world.state.unended:
             return
-        attempt = world.attempt
-        steps = 0
-        if attempt.first_step_s is not None:
-            trained_s = (attempt.stopped_s or world.now_s) - attempt.first_step_s
-            steps = max(int(trained_s / world.plan.times.step), 0)
-        began_s = attempt.started_s if attempt.started_s is not None else attempt.opened_s
         world.feed(
             AttemptEnded(
                 attempt=world.state.attempt,
                 node=each.node,
-                started_at_s=began_s,
+                started_at_s=self._began_end_s - self._progress.lived_s,
                 ranks=self._ranks(each, host.ended),
-                progress=Progress(lived_s=self._began_end_s - began_s, steps=steps),
+                progress=self._progress,
             )
         )
 
