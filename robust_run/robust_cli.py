@@ -37,6 +37,7 @@ LATE_GROUPS = {
     "report": ("robust_run.launcher.operator.commands.report_commands", "report"),
     "outliers": ("robust_run.health.commands.outliers", "outliers"),
     "slurm": ("robust_run.slurm.commands", "slurm"),
+    "plan": ("robust_run.planning.command", "plan"),
     "ready": ("robust_run.launcher.operator.commands.deployment_commands", "ready"),
     "metrics-token": ("robust_run.launcher.operator.commands.deployment_commands", "metrics_token"),
     "docs": ("robust_run.guide", "docs"),
@@ -47,7 +48,7 @@ SECTIONS = {
     "How is my job?": ("status", "top", "nodes", "events", "report"),
     "What went wrong?": ("incident", "explain", "why", "stacks", "timeline", "outliers"),
     "Steer a job": ("restart", "stop", "update", "code", "evict", "readmit", "check"),
-    "What jobs need": ("ckpt", "env", "image", "slurm", "warm"),
+    "What jobs need": ("plan", "ckpt", "env", "image", "slurm", "warm"),
     "Deploy": ("ready", "metrics-token"),
     "More": ("docs", "dashboard", "completion", "help"),
 }

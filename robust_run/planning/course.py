@@ -7,7 +7,7 @@ causes, so that all parts sum up to the whole.
 from __future__ import annotations
 
 import bisect
-from collections import Counter
+import itertools
 from collections.abc import Sequence
 
 import msgspec
@@ -16,9 +16,9 @@ from robust_run.planning.words import Saving, Times
 from robust_run.report.effective import WINDOW_S, AttemptStretch, kept_until, seconds, stopped_s
 
 PHASES = ("detect", "end", "check", "wait", "queue", "launch", "load", "redo", "save", "slow")
-"""detect: from the onset of a fault to the order to end the attempt. end: until it is over. check: nodes are checked. wait: for nodes
-where too few are left. queue: the job had ended; people, and the scheduler. launch: until workers run. load: process groups, and the
-checkpoint. redo: trained again. save: training stood still for a save. slow: a node was slower than its peers."""
+"""detect: from the onset of a fault to the order to end the attempt. end: until it is over. check: nodes are checked. wait: for
+nodes where too few are left. queue: the job had ended; people, and the scheduler. launch: until workers run. load: process groups,
+and the checkpoint. redo: trained again. save: training stood still for a save. slow: a node was slower than its peers."""
 
 
 class AttemptCourse(msgspec.Struct, kw_only=True):
@@ -102,8 +102,7 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
 
 def lost(course: Course, saving: Saving, times: Times) -> Lost:
     """Divide the time of a job among phases, and among the kinds of faults that began what was lost."""
-    phases: dict[str, float] = dict.fromkeys(PHASES, 0.0)
-    causes: Counter[str] = Counter()
+    phases, causes = dict.fromkeys(PHASES, 0.0), dict[str, float]()
     until_s, before_s, cause = course.until_s, 0.0, "start"
     stretches = [each.stretch() for each in course.attempts]
     kept = kept_until([each.resumed_s for each in stretches])
@@ -112,7 +111,7 @@ def lost(course: Course, saving: Saving, times: Times) -> Lost:
 
     def lose(phase: str, seconds_: float, of: str) -> None:
         phases[phase] += seconds_
-        causes[of] += seconds_
+        causes[of] = causes.get(of, 0.0) + seconds_
 
     for attempt, kept_s in zip(course.attempts, kept, strict=True):
         gap_s = min(attempt.opened_s, until_s) - before_s
@@ -124,7 +123,7 @@ def lost(course: Course, saving: Saving, times: Times) -> Lost:
         started_s, first_s = (min(_at(each, until_s), end_s) for each in (attempt.started_s, attempt.first_step_s))
         lose("launch", max(started_s - attempt.opened_s, 0.0), cause)
         lose("load", max(first_s - started_s, 0.0), cause)
-        own = attempt.cause or "end"
+        own = attempt.cause or (cause if attempt.started_s is None else "other")
         kept_to_s = min(max(kept_s, first_s), end_s)
         lose("redo", end_s - kept_to_s, own)
         lose("save", (kept_to_s - first_s) * share_saving, "saving")
@@ -142,8 +141,8 @@ def lost(course: Course, saving: Saving, times: Times) -> Lost:
         goodput=(effective_s - phases["save"] - phases["slow"]) / until_s,
         worst_hour=worst_window(work, WINDOW_S, until_s),
         by_phase={name: value / until_s for name, value in phases.items()},
-        by_cause={name: value / until_s for name, value in causes.most_common()},
-        longest_s=max((b[0] - a[1] for a, b in zip(work, work[1:], strict=False)), default=until_s),
+        by_cause={name: value / until_s for name, value in causes.items()},
+        longest_s=max((after[0] - before[1] for before, after in itertools.pairwise(work)), default=until_s),
     )
 
 

@@ -1,18 +1,18 @@
 """Kinds of faults and how often they come: the default, and a file that changes it.
 
-    lemons = 0.02
+lemons = 0.02
 
-    [faults.hang]                 # a kind of the default: what is not named stays as it is
-    per_1000_node_days = 0.3
+[faults.hang]                 # a kind of the default: what is not named stays as it is
+per_1000_node_days = 0.3
 
-    [faults.flaky_nic]            # a new one
-    shows = "alert"
-    trouble = "network.link_flap"
-    per_1000_node_days = 0.05
-    detect = { median = 30, p95 = 60 }
+[faults.flaky_nic]            # a new one
+shows = "alert"
+trouble = "network.link_flap"
+per_1000_node_days = 0.05
+detect = { median = 30, p95 = 60 }
 
-    [times]
-    repair = { median = 21600, p95 = 172800 }
+[times]
+repair = { median = 21600, p95 = 172800 }
 """
 
 from __future__ import annotations
@@ -79,8 +79,13 @@ _KINDS: dict[str, FaultKind] = {
         recurs=Spread(1800.0, 14400.0),
     ),
     "switch": FaultKind(
-        shows="alert", trouble="network.link_down", per_1000_node_days=SWITCHES, detect=Spread(60.0, 70.0), nodes=32,
-        lasts=Spread(1800.0, 7200.0), repair=Spread(3600.0, 14400.0),
+        shows="alert",
+        trouble="network.link_down",
+        per_1000_node_days=SWITCHES,
+        detect=Spread(60.0, 70.0),
+        nodes=32,
+        lasts=Spread(1800.0, 7200.0),
+        repair=Spread(3600.0, 14400.0),
     ),
     "update": FaultKind(shows="update", per_day=UPDATES),
     "bad_update": FaultKind(shows="bad_update", per_day=BAD_UPDATES, detect=Spread(5.0, 60.0)),
@@ -164,7 +169,8 @@ def _kind(name: str, row: Any, path: str) -> FaultKind:
         near = difflib.get_close_matches(name, DEFAULT.faults, 1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise UserError(f"{path}: {where} is no kind of the default, and does not say how it shows (shows = ...){hint}")
-    return _changed(base if base is not None else FaultKind(shows="crash"), row, path, where)
+    changed: FaultKind = _changed(base if base is not None else FaultKind(shows="crash"), row, path, where)
+    return changed
 
 
 def _changed(base: Any, changes: dict[str, Any], path: str, where: str) -> Any:

@@ -18,7 +18,7 @@ from robust_run.launcher.model.code_events import CodeVersion, UpdateStaged
 from robust_run.launcher.model.events import HangSuspected, Inquired, RankExited, SignalReceived
 from robust_run.launcher.model.health_events import HealthSeen
 from robust_run.launcher.model.job import RankEvidence
-from robust_run.launcher.model.node_events import NodeEvicted, NodeLost
+from robust_run.launcher.model.node_events import NodeEvicted, NodeLost, RestartAsked
 from robust_run.planning.faults import Fault
 from robust_run.planning.hosts import Host
 from robust_run.tracer.types import TraceVerdict
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 #: A sensor says again what goes on.
 AGAIN_S = 60.0
+#: When the same node has shown the same so often again, people take it out, in the time that they take.
+PEOPLE_SEE = 3
+PEOPLE_AGAIN_S = 1800.0
 _KINDS: dict[str, FindingKind] = {
     "peer": "peer_connection",
     "storage": "storage",
@@ -57,6 +60,7 @@ class Strikes:
         """What the newest attempt waits for: the attempt, where, what."""
         self._last: Host | None = None
         self._known_slow: set[int] = set()
+        self._again: Counter[int] = Counter()
 
     def newest_of(self, host: Host) -> Fault | None:
         """Return what struck a host last."""
@@ -111,8 +115,14 @@ class Strikes:
                 self._manifest(host, fault, index)
 
     def _recurs(self, index: int, host: Host, fault: Fault) -> None:
-        if host.fault is fault and self._world.is_in(index) and self._runs_on(host):
-            self._manifest(host, fault, index)
+        world = self._world
+        if host.fault is not fault or not world.is_in(index) or not self._runs_on(host):
+            return
+        self._manifest(host, fault, index)
+        self._again[fault.number] += 1
+        if self._again[fault.number] == PEOPLE_SEE:
+            person_s = world.plan.times.person.draw(world.rng("people", fault.number))
+            world.after(person_s, lambda: self._people_evict(host, fault))
 
     def trains(self, index: int) -> None:
         """The attempt makes steps: a slow node slows it down, new code may fail."""
@@ -298,11 +308,14 @@ class Strikes:
 
     def _people_evict(self, host: Host, fault: Fault) -> None:
         world = self._world
-        if host.fault is not fault or host.is_out or not host.agent or world.state.is_over:
+        if host.fault is not fault or host.is_out:
+            return
+        if world.state.is_over:  # a job of which nobody can put a node out
+            world.after(PEOPLE_AGAIN_S, lambda: self._people_evict(host, fault))
             return
         if world.attempt.told_s is None:
             world.attempt.cause = world.attempt.cause or fault.name
-        world.feed(NodeEvicted(name=host.name, reason="slow", by="operator"))
+        world.feed(NodeEvicted(name=host.name, reason=fault.name, by="operator"))
         self._world.put_out(host)
 
     # --- code
@@ -319,6 +332,9 @@ class Strikes:
             attempt.cause = fault.name
         if not uses.hot_update:
             world.feed(SignalReceived(signal=15, by="update"))
+            return
+        if not uses.rollback:  # the code in the folder is another, and nothing is on record
+            world.feed(RestartAsked(by="update"))
             return
         records = world.state.code.records
         number = len(records) + 1
@@ -337,4 +353,5 @@ class Strikes:
 
 
 def _trouble(name: str) -> Trouble:
-    return msgspec.convert(name, Trouble)
+    found: Trouble = msgspec.convert(name, Trouble)
+    return found

@@ -16,9 +16,9 @@ from msgspec import Meta
 P95_SIGMAS = 1.6449
 
 Shows = Literal["crash", "lost", "alert", "hang", "slow", "nan", "update", "bad_update"]
-"""How a job gets to know of a fault. crash: a rank ends and says why. lost: the node is silent. alert: a sensor sees it, and nothing
-moves meanwhile. hang: a rank waits for a peer. slow: one node is slower than its peers. nan: numbers go wrong unseen until they are
-not finite. update: people change the code. bad_update: they do, and the new code raises an exception."""
+"""How a job gets to know of a fault. crash: a rank ends and says why. lost: the node is silent. alert: a sensor sees it, and
+nothing moves meanwhile. hang: a rank waits for a peer. slow: one node is slower than its peers. nan: numbers go wrong unseen until
+they are not finite. update: people change the code. bad_update: they do, and the new code raises an exception."""
 
 Seconds = Annotated[float, Meta(ge=0, le=86400 * 3650)]
 Share = Annotated[float, Meta(ge=0, le=1)]
@@ -48,7 +48,7 @@ class FaultKind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     per_day: Rate = 0.0
     """For what does not grow with the job: changes of its code."""
     trouble: str = ""
-    """crash: what the last words of the rank say (`health.types.Trouble`). alert: name of the sensor's event (robust outliers, rules)."""
+    """crash: what the last words of the rank say (`health.types.Trouble`). alert: name of the sensor's event (docs/health.md)."""
     detect: Spread = Spread(1.0, 3.0)
     """From its onset until the first sign of it. What the core makes of signs comes on top."""
     stays: Share = 0.0

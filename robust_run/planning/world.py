@@ -1,9 +1,9 @@
 """A job in virtual time: the real core decides (`launcher.core`), hosts, faults and people are simulated.
 
-The core is told what agents of a real job tell it, but for what changes no decision: heartbeats (silence is told as a loss), and, of
-agents that nothing happens to, what is told by all alike. Those are one batch: they are told at the moment of the slowest, without
-the evidence of ranks that were ended. `is_single` tells each by itself, at its own time, with all its ranks; tests hold both to the same
-decisions.
+The core is told what agents of a real job tell it, but for what changes no decision: heartbeats (silence is told as a loss), and
+what agents that nothing happens to all tell alike. Those are one batch: they are told at the moment of the slowest, without the
+evidence of ranks that were ended. `is_single` tells each by itself, at its own time, with all its ranks; tests hold both to the
+same decisions.
 """
 
 from __future__ import annotations
@@ -83,13 +83,13 @@ class World:
         self.course = Course(seed=seed, until_s=self.until_s)
         self.memory: InMemory | None = None
         self.agents, self.strikes = Agents(self), Strikes(self)
-        self.told: Callable[[float, Event, tuple[Action, ...]], object] = lambda now_s, event, actions: None
+        self.told: Callable[[float, Event, tuple[Action, ...]], object] = lambda *_: None
         """Called with each event and what the core made of it."""
         self._counts: dict[str, Counter[str]] = {"actions": Counter(), "ladder": Counter(), "evicted": Counter()}
         self._checked_s = self._queued_s = 0.0
         self._wake_at_s: float | None = None
         self._out, self._out_since_s = 0, 0.0
-        self._out_s: Counter[int] = Counter()
+        self._out_s: dict[int, float] = {}
         self._queued_at: list[float] = []
 
     # --- time
@@ -121,7 +121,7 @@ class World:
             self.agents.slow_down(course.attempts[-1])
         course.faults = dict(self.strikes.struck)
         course.actions, course.ladder, course.evicted = (dict(each) for each in self._counts.values())
-        course.out_hours = [self._out_s[count] / 3600.0 for count in range(max(self._out_s, default=0) + 1)]
+        course.out_hours = [self._out_s.get(count, 0.0) / 3600.0 for count in range(max(self._out_s, default=0) + 1)]
         course.out_most = len(course.out_hours) - 1
         return course
 
@@ -145,7 +145,7 @@ class World:
         """Start the job from nothing, on all hosts that are there."""
         self.state = JobState()
         self.feed(JobStarted())
-        if self.plan.uses.hot_update or self.plan.uses.rollback:
+        if self.plan.uses.hot_update and self.plan.uses.rollback:
             self.feed(CodeCaptured(version=CodeVersion(number=1, tree="a" * 64)))
         self.by_agent = {}
         for host in self.hosts:
@@ -331,7 +331,7 @@ class World:
         self.after(back_s, back)
 
     def _count_out(self, by: int) -> None:
-        self._out_s[self._out] += self.now_s - self._out_since_s
+        self._out_s[self._out] = self._out_s.get(self._out, 0.0) + self.now_s - self._out_since_s
         self._out, self._out_since_s = self._out + by, self.now_s
 
 

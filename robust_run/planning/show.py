@@ -1,0 +1,113 @@
+"""A plan's results as people read them on a terminal. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from robust_run.planning.advice import Advice
+from robust_run.planning.results import Part, Range, Summary
+from robust_run.report.summary import duration
+
+#: What is smaller than this share of the time is not shown.
+LEAST_SHARE = 0.00005
+_PHASES = {
+    "detect": "until a fault is known, and what to do",
+    "end": "ending attempts",
+    "check": "checking nodes",
+    "wait": "waiting for nodes",
+    "queue": "the job had ended: people, and the queue",
+    "launch": "starting workers",
+    "load": "process groups, loading",
+    "redo": "training again what was not saved",
+    "save": "standing still to save",
+    "slow": "slow nodes",
+}
+_MECHANISMS = {
+    "sensors": "sensors",
+    "hang_analysis": "evidence of hangs",
+    "checks": "checks and the ladder",
+    "memory": "checkpoints in memory",
+    "warm": "warm starts",
+    "hot_update": "updates in place",
+    "rollback": "rollback of code",
+    "restarts": "restarts in the allocation",
+}
+
+
+def lines_of(summary: Summary, advice: Advice | None) -> Iterator[str]:
+    """Yield what `robust plan` prints."""
+    yield (
+        f"{summary.nodes:,} nodes, {summary.gpus:,} GPUs, {summary.days:g} days, {summary.standby} standbys; "
+        f"{summary.seeds} seeds"
+    )
+    yield ""
+    yield f"ETTR      {_range(summary.ettr)}   worst hour {_percent(summary.worst_hour)}"
+    yield f"goodput   {_range(summary.goodput)}   without what saving and slow nodes take"
+    yield f"lost      {_part(summary.lost)}"
+    yield (
+        f"          {summary.attempts:.0f} attempts, a failure every {duration(summary.mtbf_s)}; longest stop "
+        f"{duration(summary.longest_stop_s)}; the job ended and was queued again {summary.ended:.1f} times"
+    )
+    yield from _table("lost by phase", {_PHASES[name]: each for name, each in summary.by_phase.items()})
+    yield from _table("lost by cause", summary.by_cause)
+    yield from ("", "incidents by what was done")
+    yield "  " + ", ".join(f"{name} {count:.1f}" for name, count in summary.rungs.items())
+    if summary.ladder:
+        yield "  of the ladder: " + ", ".join(f"{name} {count:.1f}" for name, count in summary.ladder.items())
+    if advice is not None:
+        yield from _advice(advice)
+
+
+def _advice(advice: Advice) -> Iterator[str]:
+    yield from ("", f"standbys ({advice.seeds} seeds)")
+    for each in advice.standbys:
+        mark = "  <- costs least" if each.standby == advice.standby_cheapest else ""
+        hours = f"{each.lost_gpu_hours:>12,.0f} GPU-hours lost or waiting"
+        yield f"  {each.standby:>4}  ETTR {_percent(each.ettr)}  {hours}{mark}"
+    yield (
+        f"  {advice.standby_p99} cover the nodes that are out in 99 % of the time, {advice.standby_binomial} those that fail "
+        "on 99 % of the days"
+    )
+    yield from ("", "checkpoints to storage")
+    for interval in advice.intervals:
+        marks = [
+            f"best {what}"
+            for what, best in (
+                ("as it is", advice.best_every_s),
+                ("without copies in memory", advice.best_without_memory_s),
+            )
+            if interval.every_s == best
+        ]
+        note = f"  <- {', '.join(marks)}" if marks else ""
+        yield (
+            f"  every {duration(interval.every_s):>12}  goodput {_percent(interval.goodput)}, "
+            f"{_percent(interval.without_memory)} without copies in memory{note}"
+        )
+    yield f"  by theory, without copies in memory: Young {duration(advice.young_s)}, Daly {duration(advice.daly_s)}"
+    yield from ("", "what would be lost without")
+    for worth in advice.mechanisms:
+        money = f"  {worth.money:>14,.0f}" if worth.money is not None else ""
+        yield (
+            f"  {_MECHANISMS[worth.mechanism]:<28} ETTR {_percent(worth.ettr)}  {worth.gpu_hours:>+12,.0f} GPU-hours{money}"
+        )
+
+
+def _table(title: str, parts: Mapping[str, Part]) -> Iterator[str]:
+    shown = {name: each for name, each in parts.items() if each.share >= LEAST_SHARE}
+    yield from ("", title)
+    width = max((len(name) for name in shown), default=0)
+    for name, each in sorted(shown.items(), key=lambda item: -item[1].share):
+        yield f"  {name:<{width}}  {_part(each)}"
+
+
+def _part(part: Part) -> str:
+    money = f"  {part.money:>14,.0f}" if part.money is not None else ""
+    return f"{100 * part.share:6.2f} %  {part.gpu_hours:>12,.0f} GPU-hours{money}"
+
+
+def _range(of: Range) -> str:
+    return f"{_percent(of.mean)}  ({_percent(of.p5)} to {_percent(of.p95)} in 9 of 10 seeds)"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2f} %"
