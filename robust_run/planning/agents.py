@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from robust_run.launcher.model.actions import EndAttempt
@@ -29,6 +30,7 @@ class Agents:
         """When the newest attempt is over on the slowest node; None: it was not told to end."""
         self._began_end_s = 0.0
         self._progress = Progress()
+        self._slowest = ""
         self._slows: list[tuple[float, float]] = []
         """Since when a node of the newest attempt is slow, and by how much."""
 
@@ -128,12 +130,13 @@ class Agents:
             peers = world.state.memory_peers
             world.memory = InMemory(at_s=at_s, peers={each.node: peers.get(each.node, "") for each in layout})
         self._progress = self._progress_of(attempt)
+        there = [each for each in layout if each.node in world.by_agent and each.node in world.state.unended]
+        self._slowest = there[0].node if there else ""
         if world.is_single:
-            for each in layout[1:]:
+            for each in there:
                 world.at(self._ends_s(index, each), lambda each=each: self._say_ended(index, each))  # type: ignore[misc]
-            world.at(self._ends_at_s, lambda: self._say_ended(index, layout[0]))
         else:
-            world.at(self._ends_at_s, lambda: self._all_ended(index, layout))
+            world.at(self._ends_at_s, lambda: self._all_ended(index, there))
 
     def _progress_of(self, attempt: AttemptCourse) -> Progress:
         began_s = attempt.started_s if attempt.started_s is not None else attempt.opened_s
@@ -143,21 +146,28 @@ class Agents:
         return Progress(lived_s=self._began_end_s - began_s, steps=steps)
 
     def _ends_s(self, index: int, each: Placement) -> float:
+        if each.node == self._slowest and self._ends_at_s is not None:
+            return self._ends_at_s
         return self._began_end_s + share_of(self._world.seed, index, each.node, "end") * self._end_s
 
-    def _all_ended(self, index: int, layout: tuple[Placement, ...]) -> None:
-        for each in (*layout[1:], layout[0]):
+    def _all_ended(self, index: int, there: Sequence[Placement]) -> None:
+        for each in (*there[1:], there[0]) if there else ():
             self._say_ended(index, each)
 
-    def settle(self, node: str) -> None:
-        """Something is about to happen to this node alone: what it has said by now is told before."""
-        world = self._world
+    def settle(self, node: str, *, goes: bool = False) -> None:
+        """Something is about to happen to this node alone: what it has said by now is told before. `goes`: it ends no more."""
+        world, index = self._world, self._world.index
         place = world.state.places.get(node)
-        if world.is_single or self._ends_at_s is None or not place:
+        if world.is_single or self._ends_at_s is None or place is None:
             return
         placement = world.state.layout[place]
-        if self._ends_s(world.index, placement) <= world.now_s:
-            self._say_ended(world.index, placement)
+        if self._ends_s(index, placement) <= world.now_s:
+            self._say_ended(index, placement)
+        elif goes and node == self._slowest:  # it is not waited for: the next slowest is the last
+            left = [each for each in world.state.layout if each.node in world.state.unended and each.node != node]
+            left.sort(key=lambda each: -self._ends_s(index, each))
+            if left:
+                world.at(self._ends_s(index, left[0]), lambda: self._all_ended(index, left))
 
     def _say_ended(self, index: int, each: Placement) -> None:
         world = self._world

@@ -16,8 +16,8 @@ from robust_run.planning.words import Saving, Times
 from robust_run.report.effective import WINDOW_S, AttemptStretch, kept_until, seconds, stopped_s
 
 PHASES = ("detect", "end", "check", "wait", "queue", "launch", "load", "redo", "save", "slow")
-"""detect: from the onset of a fault to the order to end the attempt. end: until it is over. check: nodes are checked. wait: for
-nodes where too few are left. queue: the job had ended; people, and the scheduler. launch: until workers run. load: process groups,
+"""detect: from the onset of a fault to the order to end the attempt. end: until it is over. check: nodes are checked. wait:
+for nodes where too few are left. queue: the job had ended; people, and the scheduler. launch: until workers run. load: groups,
 and the checkpoint. redo: trained again. save: training stood still for a save. slow: a node was slower than its peers."""
 
 

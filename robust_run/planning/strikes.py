@@ -192,7 +192,7 @@ class Strikes:
 
     def _lost(self, host: Host, silent_s: float) -> None:
         world, node = self._world, host.agent
-        world.agents.settle(node)
+        world.agents.settle(node, goes=True)
         world.lose(host)
         if not world.state.is_over:
             world.feed(NodeLost(node=node, silent_s=silent_s))
@@ -315,6 +315,7 @@ class Strikes:
             return
         if world.attempt.told_s is None:
             world.attempt.cause = world.attempt.cause or fault.name
+        world.agents.settle(host.agent)
         world.feed(NodeEvicted(name=host.name, reason=fault.name, by="operator"))
         self._world.put_out(host)
 

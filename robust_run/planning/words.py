@@ -17,8 +17,8 @@ P95_SIGMAS = 1.6449
 
 Shows = Literal["crash", "lost", "alert", "hang", "slow", "nan", "update", "bad_update"]
 """How a job gets to know of a fault. crash: a rank ends and says why. lost: the node is silent. alert: a sensor sees it, and
-nothing moves meanwhile. hang: a rank waits for a peer. slow: one node is slower than its peers. nan: numbers go wrong unseen until
-they are not finite. update: people change the code. bad_update: they do, and the new code raises an exception."""
+nothing moves meanwhile. hang: a rank waits for a peer. slow: one node is slower than its peers. nan: numbers go wrong
+unseen until they are not finite. update: people change the code. bad_update: they do, and the new code raises an exception."""
 
 Seconds = Annotated[float, Meta(ge=0, le=86400 * 3650)]
 Share = Annotated[float, Meta(ge=0, le=1)]

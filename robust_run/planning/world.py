@@ -44,6 +44,8 @@ from robust_run.planning.words import Plan
 
 #: What the shell takes for a question to one node, and for one to all.
 ASKED_S, ALL_ASKED_S = 0.2, 0.5
+#: A node that is being drained is looked at so often.
+DRAINED_S = 60.0
 NO_REPLAY = "a plan does not simulate replays"
 #: A scheduler queues a job again by itself; who sees it fail so often within so long has a look.
 QUEUED_AT_MOST, QUEUED_WITHIN_S = 3, 3600.0
@@ -310,6 +312,9 @@ class World:
 
     def take_away(self, host: Host, rng: random.Random) -> None:
         """A host that was put out is taken away, and mended."""
+        if host.agent in self.state.unended:  # it says first that it has ended what runs there
+            self.after(DRAINED_S, lambda: self.take_away(host, rng))
+            return
         agent, host.agent = host.agent, ""
         if self.by_agent.pop(agent, None) is not None and not self.state.is_over:
             self.feed(NodeLeft(node=agent, reason="drained"))

@@ -1,0 +1,162 @@
+"""`robust plan`: what it is asked, what it says, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from robust_run.errors import UserError
+from robust_run.planning import mix as mixes
+from robust_run.planning.advice import daly_s, young_s
+from robust_run.planning.advising import Planned, planned
+from robust_run.planning.command import plan as command
+from robust_run.planning.faults import faults_of
+from robust_run.planning.many import run_all
+from robust_run.planning.mix import DEFAULT, parse, scaled
+from robust_run.planning.results import out_quantile
+from robust_run.planning.words import FaultKind, Mix, Plan, Spread
+from robust_run.planning.worker import Task
+
+SMALL = Plan(nodes=8, gpus_per_node=2, standby=2, days=3.0, mix=scaled(DEFAULT, 300.0), price=2.0)
+
+
+def test_faults_come_as_often_as_the_mix_says_and_most_on_lemons() -> None:
+    kind = FaultKind(shows="crash", per_1000_node_days=5.0)
+    plan = Plan(nodes=2000, days=100.0, mix=Mix(faults={"it": kind}, lemons=0.01, lemon_factor=20.0))
+    found = faults_of(plan, 0)
+    expected = 2000 * 100.0 * 5.0 / 1000.0
+    assert abs(len(found) - expected) < 5 * math.sqrt(expected)
+    by_host: dict[int, int] = {}
+    for each in found:
+        by_host[each.host] = by_host.get(each.host, 0) + 1
+    most = sorted(by_host.values(), reverse=True)[:10]
+    assert sum(most) > 10 * 5  # a usual host has 0.4 on average
+    assert [each.at_s for each in found] == sorted(each.at_s for each in found)
+
+
+def test_more_standbys_or_other_mechanisms_meet_the_same_faults() -> None:
+    more = msgspec.structs.replace(SMALL, standby=5)
+    first = [(each.at_s, each.name) for each in faults_of(SMALL, 3) if each.host < 8]
+    assert first == [(each.at_s, each.name) for each in faults_of(more, 3) if each.host < 8]
+
+
+def test_a_duration_has_the_median_and_the_quantile_that_it_says() -> None:
+    import random
+
+    rng = random.Random(1)
+    drawn = sorted(Spread(10.0, 40.0).draw(rng) for _ in range(4000))
+    assert drawn[2000] == pytest.approx(10.0, rel=0.1)
+    assert drawn[3800] == pytest.approx(40.0, rel=0.15)
+    assert Spread(7.0).draw(rng) == 7.0
+
+
+def test_processes_find_what_one_finds() -> None:
+    tasks = [Task(SMALL, seed) for seed in range(3)]
+    assert run_all(tasks, 2) == run_all(tasks, 1)
+
+
+def test_a_file_changes_what_it_names() -> None:
+    read = parse(
+        "lemons = 0.5\n[faults.hang]\nper_1000_node_days = 3\n[faults.mine]\nshows = 'lost'\n"
+        "[times]\nrepair = {median = 60}\n[saving]\nevery_s = 60\n"
+    )
+    assert read.mix.lemons == 0.5
+    assert read.mix.faults["hang"] == msgspec.structs.replace(DEFAULT.faults["hang"], per_1000_node_days=3.0)
+    assert read.mix.faults["mine"].shows == "lost"
+    assert read.mix.faults["nan"] == DEFAULT.faults["nan"]
+    assert (read.times.repair, read.saving.every_s) == (Spread(60.0), 60.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("lemons = 2", "lemons"),
+        ("colour = 1", "colour"),
+        ("[faults.hangs]\nper_day = 1", "did you mean hang?"),
+        ("[faults.hang]\nshows = 'fog'", "faults.hang"),
+        ("[times]\nend = {median = -1}", "[times]"),
+        ("faults = 3", "faults must be a table"),
+        ("[", "is no TOML"),
+    ],
+)
+def test_a_file_with_a_mistake_is_refused_with_its_place(text: str, words: str) -> None:
+    with pytest.raises(UserError) as refused:
+        parse(text, "my.toml")
+    assert "my.toml" in str(refused.value)
+    assert words in str(refused.value)
+
+
+def test_a_rate_scales_all_kinds_alike() -> None:
+    twice = scaled(DEFAULT, 2 * mixes.total(DEFAULT))
+    assert mixes.total(twice) == pytest.approx(2 * mixes.total(DEFAULT))
+    assert twice.faults["hang"].per_1000_node_days == pytest.approx(2 * DEFAULT.faults["hang"].per_1000_node_days)
+
+
+def test_theory_of_intervals() -> None:
+    assert young_s(2.0, 22500.0) == pytest.approx(300.0)
+    assert daly_s(2.0, 22500.0) == pytest.approx(300.0, abs=3.0)
+    assert daly_s(100.0, 20.0) == 20.0
+
+
+def test_a_quantile_of_nodes_that_are_out() -> None:
+    assert out_quantile([(98.0, 1.0, 1.0), (100.0,)], 0.99) == 0
+    assert out_quantile([(90.0, 9.0, 1.0)], 0.99) == 1
+    assert out_quantile([(90.0, 0.0, 10.0)], 0.99) == 2
+    assert out_quantile([], 0.99) == 0
+
+
+def test_a_plan_with_advice_says_all_of_it(tmp_path: Path) -> None:
+    mix = tmp_path / "mix.toml"
+    mix.write_text("[times]\nperson = {median = 60}\n")
+    asked = ["--nodes", "6", "--gpus-per-node", "2", "--days", "1", "--rate", "500", "--seeds", "2", "--price", "2"]
+    shown = CliRunner().invoke(command, [*asked, "--mix", str(mix), "--processes", "1"], standalone_mode=False)
+    assert shown.exception is None
+    for words in ("6 nodes, 12 GPUs, 1 days", "ETTR", "goodput", "lost by phase", "lost by cause", "incidents by"):
+        assert words in shown.output
+    for words in ("<- costs least", "Young", "checks and the ladder", "without copies in memory"):
+        assert words in shown.output
+
+
+def test_as_json_it_is_a_document_that_says_what_was_planned() -> None:
+    asked = [
+        "--nodes",
+        "6",
+        "--days",
+        "1",
+        "--rate",
+        "500",
+        "--seeds",
+        "2",
+        "--no-advice",
+        "--json",
+        "--processes",
+        "1",
+    ]
+    said = json.loads(CliRunner().invoke(command, asked, standalone_mode=False).output)
+    assert said["schema"] == 1
+    assert msgspec.convert(said, Planned).summary.seeds == 2
+    assert said["plan"]["nodes"] == 6
+    assert said["advice"] is None
+
+
+def test_money_is_what_gpu_hours_cost() -> None:
+    summary = planned(SMALL, range(2), 1, advises=False).summary
+    assert summary.lost.money == pytest.approx(2.0 * summary.lost.gpu_hours)
+    assert summary.lost.gpu_hours == pytest.approx((1.0 - summary.goodput.mean) * 16 * 72.0)
+    assert sum(each.share for each in summary.by_phase.values()) == pytest.approx(summary.lost.share)
+    assert sum(each.share for each in summary.by_cause.values()) == pytest.approx(summary.lost.share)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [(["--standby", "-1"], "--standby"), (["--ckpt-every", "soon"], "--ckpt-every"), (["--mix", "/no/such"], "--mix")],
+)
+def test_a_mistake_is_said(asked: list[str], words: str) -> None:
+    refused = CliRunner().invoke(command, ["--nodes", "4", *asked], standalone_mode=False)
+    assert isinstance(refused.exception, UserError)
+    assert words in str(refused.exception)
