@@ -32,34 +32,45 @@ class InMemory(msgspec.Struct, frozen=True, kw_only=True):
     """By agent that had ranks: the one that keeps its copies, or nothing."""
 
 
-def newest(
-    attempts: Sequence[AttemptCourse],
-    memory: InMemory | None,
-    agents: Collection[str],
-    saving: Saving,
-    before_s: float = math.inf,
-) -> Point:
-    """Return the newest state that can be gone on from. `agents`: that are there. `before_s`: later ones are spoiled."""
-    stored = _in_storage(attempts, saving, before_s)
-    if memory is None or memory.at_s > before_s or memory.at_s <= stored.at_s:
-        return stored
+class Stored(msgspec.Struct, frozen=True):
+    """What one attempt saved to storage."""
+
+    first_s: float
+    """Its first step: from there on it saved at each interval."""
+    until_s: float
+    """Nothing later of it can be gone on from."""
+
+
+def stored(attempt: AttemptCourse, saving: Saving) -> Stored | None:
+    """Return what an attempt that is over has saved to storage; None: nothing."""
+    first_s, stopped_s = attempt.first_step_s, attempt.stopped_s
+    if first_s is None or stopped_s is None or stopped_s - saving.lag_s - first_s < saving.every_s:
+        return None
+    return Stored(first_s, stopped_s - saving.lag_s)
+
+
+def unspoiled(all_: Sequence[Stored], before_s: float) -> list[Stored]:
+    """Return what is left without all that was saved after a moment."""
+    kept = (Stored(each.first_s, min(each.until_s, before_s)) for each in all_)
+    return [each for each in kept if each.until_s > each.first_s]
+
+
+def newest(all_: Sequence[Stored], memory: InMemory | None, agents: Collection[str], saving: Saving) -> Point:
+    """Return the newest state that can be gone on from. `agents`: that are there."""
+    in_storage = _in_storage(all_, saving)
+    if memory is None or memory.at_s <= in_storage.at_s:
+        return in_storage
     away = [agent for agent in memory.peers if agent not in agents]
     if any(memory.peers[agent] not in agents for agent in away):
-        return stored
+        return in_storage
     return Point(source="peer" if away else "memory", at_s=memory.at_s)
 
 
-def _in_storage(attempts: Sequence[AttemptCourse], saving: Saving, before_s: float) -> Point:
-    for attempt in reversed(attempts):
-        first_s, stopped_s = attempt.first_step_s, attempt.stopped_s
-        if first_s is None or stopped_s is None or first_s >= stopped_s:
-            continue
-        limit_s = min(stopped_s - saving.lag_s, before_s)
-        count = math.floor((limit_s - first_s) / saving.every_s)
+def _in_storage(all_: Sequence[Stored], saving: Saving) -> Point:
+    for each in reversed(all_):
+        count = math.floor((each.until_s - each.first_s) / saving.every_s)
         if count >= 1:
-            return Point(source="storage", at_s=first_s + count * saving.every_s)
-        if attempt.resumed_s is not None and attempt.resumed_s <= before_s and attempt.source == "storage":
-            return Point(source="storage", at_s=attempt.resumed_s)
+            return Point(source="storage", at_s=each.first_s + count * saving.every_s)
     return Point()
 
 

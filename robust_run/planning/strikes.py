@@ -3,7 +3,6 @@ the nodes and people find of it."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -48,7 +47,7 @@ class Strikes:
     def __init__(self, world: World) -> None:
         self._world = world
         self.struck: Counter[str] = Counter()
-        self.spoiled_since_s = math.inf
+        self._spoiled_since_s: float | None = None
         """What was saved after this is of no use."""
         self._bad_versions: set[int] = set()
         self._bad_update: Fault | None = None
@@ -65,6 +64,11 @@ class Strikes:
     def newest_of(self, host: Host) -> Fault | None:
         """Return what struck a host last."""
         return self._newest.get(host.index)
+
+    def take_spoiled(self) -> float | None:
+        """Return since when what was saved is of no use, if that is news."""
+        since_s, self._spoiled_since_s = self._spoiled_since_s, None
+        return since_s
 
     # --- it happens
 
@@ -220,7 +224,7 @@ class Strikes:
             return
         attempt = world.attempt
         attempt.onset_s, attempt.cause, self._last = world.now_s, fault.name, host
-        self.spoiled_since_s = min(self.spoiled_since_s, began_s)
+        self._spoiled_since_s = began_s
         self._crash(host, "nan")
 
     # --- evidence of hangs and of slowness
@@ -350,7 +354,15 @@ class Strikes:
         if not world.is_in(index) or world.attempt.onset_s is not None:
             return
         world.attempt.onset_s, world.attempt.cause = world.now_s, fault.name
+        self._again[fault.number] += 1
+        if self._again[fault.number] == PEOPLE_SEE:
+            world.after(world.plan.times.person.draw(world.rng("people", fault.number)), lambda: self._mended(fault))
         self._crash(world.by_agent[world.state.layout[0].node], "user_exception")
+
+    def _mended(self, fault: Fault) -> None:
+        """People have put the code right: what begins next runs it."""
+        if self._bad_update is fault:
+            self._bad_update = None
 
 
 def _trouble(name: str) -> Trouble:

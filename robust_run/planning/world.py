@@ -38,7 +38,7 @@ from robust_run.planning.agents import Agents
 from robust_run.planning.course import AttemptCourse, Course
 from robust_run.planning.faults import DAY_S, faults_of
 from robust_run.planning.hosts import Host
-from robust_run.planning.saved import InMemory, newest
+from robust_run.planning.saved import InMemory, Stored, newest, stored, unspoiled
 from robust_run.planning.strikes import Strikes
 from robust_run.planning.words import Plan
 
@@ -84,6 +84,7 @@ class World:
         self.by_agent: dict[str, Host] = {}
         self.course = Course(seed=seed, until_s=self.until_s)
         self.memory: InMemory | None = None
+        self._stored: list[Stored] = []
         self.agents, self.strikes = Agents(self), Strikes(self)
         self.told: Callable[[float, Event, tuple[Action, ...]], object] = lambda *_: None
         """Called with each event and what the core made of it."""
@@ -184,6 +185,8 @@ class World:
 
     def _attempt_over(self, attempt: AttemptCourse) -> None:
         attempt.ended_s = self.now_s
+        saved = stored(attempt, self.plan.saving)
+        self._stored += [saved] if saved is not None else []
         self.agents.slow_down(attempt)
 
     def _perform(self, action: Action) -> None:
@@ -235,10 +238,11 @@ class World:
         if self.state.attempt != number or self.state.phase != "opening":
             return
         attempt = self.attempt
-        point = newest(
-            self.course.attempts[:-1], self.memory, self.by_agent, self.plan.saving, self.strikes.spoiled_since_s
-        )
-        self.strikes.spoiled_since_s = float("inf")
+        since_s = self.strikes.take_spoiled()
+        if since_s is not None:
+            self._stored = unspoiled(self._stored, since_s)
+            self.memory = self.memory if self.memory is not None and self.memory.at_s <= since_s else None
+        point = newest(self._stored, self.memory, self.by_agent, self.plan.saving)
         attempt.resumed_s, attempt.source = point.at_s, point.source
         step_ = int(point.at_s / self.plan.times.step)
         name = f"step-{step_}" if point.source else ""
@@ -312,7 +316,8 @@ class World:
 
     def take_away(self, host: Host, rng: random.Random) -> None:
         """A host that was put out is taken away, and mended."""
-        if host.agent in self.state.unended:  # it says first that it has ended what runs there
+        is_ending = self.attempt.told_s is not None and self.attempt.ended_s is None
+        if is_ending and host.agent in self.state.places:  # it says first that it has ended what runs there
             self.after(DRAINED_S, lambda: self.take_away(host, rng))
             return
         agent, host.agent = host.agent, ""

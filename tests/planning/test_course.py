@@ -86,7 +86,7 @@ def test_a_node_with_a_fault_in_it_is_found_by_checks_and_goes() -> None:
     with_checks = simulate(_of_one(kind), 3)
     without = simulate(_of_one(kind, uses=Mechanisms(checks=False)), 3)
     assert with_checks.evicted["robust-run, ladder"] >= 5
-    assert set(without.evicted) == {"operator"}
+    assert "robust-run, ladder" not in without.evicted
     assert len(without.attempts) > 1.5 * len(with_checks.attempts)
 
 
@@ -115,5 +115,5 @@ def test_a_bad_update_is_taken_back_and_without_that_people_have_to_come() -> No
     back, people = simulate(_of_one(kind), 2), simulate(_of_one(kind, uses=Mechanisms(rollback=False)), 2)
     assert back.actions["rollback"] >= 5
     assert back.ended == 0
-    assert people.ended >= 5
     assert "rollback" not in people.actions
+    assert len(people.attempts) > 5 * len(back.attempts)
