@@ -4,6 +4,7 @@ pure."""
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -46,6 +47,8 @@ class Worth(msgspec.Struct, frozen=True, kw_only=True):
     """Without it."""
     gpu_hours: float
     """More that is lost then; less than 0: it costs more than it brings."""
+    chance: float
+    """Standard error of that."""
     money: float | None = None
 
 
@@ -86,25 +89,21 @@ def advise(plan: Plan, base: Summary, ask: Ask) -> Advice:
     """Simulate variants of a plan, and say what is best. `base`: what the plan itself came to."""
     cost_s = max(plan.saving.blocks_s, 0.01)
     young = young_s(cost_s, base.mtbf_s)
-    every = sorted({max(round(young * part), LEAST_EVERY_S) for part in TRIED})
-    counts = _counts(plan, base)
-    without = [_without(plan, name) for name in _mechanisms(plan)]
-    saving = [_every(plan, each) for each in every]
+    spare = [msgspec.structs.replace(plan, standby=count) for count in _counts(plan, base)]
+    saving = [_every(plan, each) for each in sorted({max(round(young * part), LEAST_EVERY_S) for part in TRIED})]
     no_memory = [_without(each, "memory") for each in saving]
-    spare = [msgspec.structs.replace(plan, standby=count) for count in counts]
-    asked = [plan, *spare, *saving, *no_memory, *without]
-    plan_now, *found = map(summed_up, asked, ask(asked))
-    spare_found, found = found[: len(spare)], found[len(spare) :]
-    saving_found, found = found[: len(saving)], found[len(saving) :]
-    no_memory_found, without_found = found[: len(no_memory)], found[len(no_memory) :]
-    standbys = tuple(map(_standby, spare, spare_found))
-    intervals = tuple(
-        IntervalChoice(every_s=each, goodput=one.goodput.mean, without_memory=other.goodput.mean)
-        for each, one, other in zip(every, saving_found, no_memory_found, strict=True)
+    names = [name for name in Mechanisms.__struct_fields__ if getattr(plan.uses, name)]
+    groups = ([plan], spare, saving, no_memory, [_without(plan, name) for name in names])
+    found = iter(ask([each for group in groups for each in group]))
+    (as_it_is,), spare_found, saving_found, no_memory_found, without = (
+        [next(found) for _ in group] for group in groups
     )
+    standbys = tuple(map(_standby, spare, spare_found))
+    intervals = tuple(map(_interval, saving, saving_found, no_memory_found))
+    worths = [_worth(plan, name, as_it_is, each) for name, each in zip(names, without, strict=True)]
     daily = sum(kind.per_1000_node_days for kind in plan.mix.faults.values()) / 1000.0
     return Advice(
-        seeds=plan_now.seeds,
+        seeds=len(as_it_is),
         standbys=standbys,
         standby_p99=base.out_p99,
         standby_binomial=standby_count(plan.nodes, min(daily, 1.0)),
@@ -114,15 +113,7 @@ def advise(plan: Plan, base: Summary, ask: Ask) -> Advice:
         daly_s=daly_s(cost_s, base.mtbf_s),
         best_every_s=max(intervals, key=lambda each: each.goodput).every_s,
         best_without_memory_s=max(intervals, key=lambda each: each.without_memory).every_s,
-        mechanisms=tuple(
-            sorted(
-                (
-                    _worth(plan, name, plan_now, each)
-                    for name, each in zip(_mechanisms(plan), without_found, strict=True)
-                ),
-                key=lambda each: -each.gpu_hours,
-            )
-        ),
+        mechanisms=tuple(sorted(worths, key=lambda each: -each.gpu_hours)),
     )
 
 
@@ -130,10 +121,6 @@ def _counts(plan: Plan, base: Summary) -> list[int]:
     """Return counts of standbys that are worth a try."""
     near = {0, base.out_p99 // 2, base.out_p99, base.out_p99 + 2, plan.standby}
     return sorted(near)
-
-
-def _mechanisms(plan: Plan) -> list[str]:
-    return [name for name in Mechanisms.__struct_fields__ if getattr(plan.uses, name)]
 
 
 def _without(plan: Plan, name: str) -> Plan:
@@ -144,12 +131,29 @@ def _every(plan: Plan, every_s: float) -> Plan:
     return msgspec.structs.replace(plan, saving=msgspec.structs.replace(plan.saving, every_s=every_s))
 
 
-def _standby(plan: Plan, found: Summary) -> StandbyChoice:
+def _standby(plan: Plan, seeds: Sequence[SeedResult]) -> StandbyChoice:
+    found = summed_up(plan, seeds)
     waiting = plan.standby * plan.gpus_per_node * plan.days * 24.0
     return StandbyChoice(standby=plan.standby, ettr=found.ettr.mean, lost_gpu_hours=found.lost.gpu_hours + waiting)
 
 
-def _worth(plan: Plan, name: str, with_: Summary, without: Summary) -> Worth:
-    hours = without.lost.gpu_hours - with_.lost.gpu_hours
-    money = hours * plan.price if plan.price else None
-    return Worth(mechanism=name, ettr=without.ettr.mean, gpu_hours=hours, money=money)
+def _interval(plan: Plan, seeds: Sequence[SeedResult], without_memory: Sequence[SeedResult]) -> IntervalChoice:
+    return IntervalChoice(every_s=plan.saving.every_s, goodput=_goodput(seeds), without_memory=_goodput(without_memory))
+
+
+def _goodput(seeds: Sequence[SeedResult]) -> float:
+    return statistics.fmean(each.lost.goodput for each in seeds)
+
+
+def _worth(plan: Plan, name: str, with_: Sequence[SeedResult], without: Sequence[SeedResult]) -> Worth:
+    """Compare seed by seed: both met the same faults."""
+    gpu_hours = plan.nodes * plan.gpus_per_node * plan.days * 24.0
+    lost = [(one.lost.goodput - other.lost.goodput) * gpu_hours for one, other in zip(with_, without, strict=True)]
+    hours = statistics.fmean(lost)
+    return Worth(
+        mechanism=name,
+        ettr=statistics.fmean(each.lost.ettr for each in without),
+        gpu_hours=hours,
+        chance=statistics.stdev(lost) / math.sqrt(len(lost)) if len(lost) > 1 else 0.0,
+        money=hours * plan.price if plan.price else None,
+    )

@@ -12,6 +12,7 @@ from robust_run.errors import UserError
 from robust_run.json_output import document
 
 if TYPE_CHECKING:
+    from robust_run.planning.advising import Planned
     from robust_run.planning.words import Plan
 
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 @click.option("--seed", "first_seed", default=0, show_default=True, help="The first of them.")
 @click.option("--advice/--no-advice", default=True, show_default=True, help="Try other settings, too.")
 @click.option("--processes", default=0, type=click.IntRange(0, 1024), help="0: one for each CPU.")
+@click.option("--html", default="", metavar="FILE", help="Write a page with pictures.")
 @click.option("--json", "as_json", is_flag=True)
 def plan(**asked: Any) -> int:
     """Say what a job of so many nodes will lose to faults, to what, and what would help.
@@ -54,6 +56,8 @@ def plan(**asked: Any) -> int:
     first, count = asked["first_seed"], asked["seeds"]
     seeds = range(first, first + count)
     found = planned(_plan_of(asked), seeds, asked["processes"], advises=asked["advice"], said=said)
+    if asked["html"]:
+        _write(asked["html"], found)
     click.echo(document(found) if asked["as_json"] else "\n".join(lines_of(found.summary, found.advice)))
     return 0
 
@@ -84,6 +88,18 @@ def _plan_of(asked: dict[str, Any]) -> Plan:
         torch_timeout_s=_time("--torch-timeout", asked["torch_timeout"], 1.0),
         price=asked["price"],
     )
+
+
+def _write(path: str, found: Planned) -> None:
+    import shlex
+
+    from robust_run.atomic_file import write_file
+    from robust_run.planning.page import plan_html
+
+    try:
+        write_file(path, plan_html(found, shlex.join(["robust", *sys.argv[1:]])).encode())
+    except OSError as error:
+        raise UserError(f"--html {path} cannot be written: {error.strerror}") from error
 
 
 def _time(option: str, text: str, least_s: float) -> float:

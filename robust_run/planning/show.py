@@ -10,7 +10,7 @@ from robust_run.report.summary import duration
 
 #: What is smaller than this share of the time is not shown.
 LEAST_SHARE = 0.00005
-_PHASES = {
+PHASE_WORDS = {
     "detect": "until a fault is known, and what to do",
     "end": "ending attempts",
     "check": "checking nodes",
@@ -22,7 +22,7 @@ _PHASES = {
     "save": "standing still to save",
     "slow": "slow nodes",
 }
-_MECHANISMS = {
+MECHANISM_WORDS = {
     "sensors": "sensors",
     "hang_analysis": "evidence of hangs",
     "checks": "checks and the ladder",
@@ -48,7 +48,7 @@ def lines_of(summary: Summary, advice: Advice | None) -> Iterator[str]:
         f"          {summary.attempts:.0f} attempts, a failure every {duration(summary.mtbf_s)}; longest stop "
         f"{duration(summary.longest_stop_s)}; the job ended and was queued again {summary.ended:.1f} times"
     )
-    yield from _table("lost by phase", {_PHASES[name]: each for name, each in summary.by_phase.items()})
+    yield from _table("lost by phase", {PHASE_WORDS[name]: each for name, each in summary.by_phase.items()})
     yield from _table("lost by cause", summary.by_cause)
     yield from ("", "incidents by what was done")
     yield "  " + ", ".join(f"{name} {count:.1f}" for name, count in summary.rungs.items())
@@ -88,7 +88,7 @@ def _advice(advice: Advice) -> Iterator[str]:
     for worth in advice.mechanisms:
         money = f"  {worth.money:>14,.0f}" if worth.money is not None else ""
         yield (
-            f"  {_MECHANISMS[worth.mechanism]:<28} ETTR {_percent(worth.ettr)}  {worth.gpu_hours:>+12,.0f} GPU-hours{money}"
+            f"  {MECHANISM_WORDS[worth.mechanism]:<28} ETTR {_percent(worth.ettr)}  {worth.gpu_hours:>+12,.0f} ± {worth.chance:,.0f} GPU-hours{money}"
         )
 
 

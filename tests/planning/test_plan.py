@@ -114,10 +114,23 @@ def test_a_plan_with_advice_says_all_of_it(tmp_path: Path) -> None:
     mix = tmp_path / "mix.toml"
     mix.write_text("[times]\nperson = {median = 60}\n")
     asked = ["--nodes", "6", "--gpus-per-node", "2", "--days", "1", "--rate", "500", "--seeds", "2", "--price", "2"]
-    shown = CliRunner().invoke(command, [*asked, "--mix", str(mix), "--processes", "1"], standalone_mode=False)
+    shown = CliRunner().invoke(
+        command,
+        [*asked, "--mix", str(mix), "--processes", "1", "--html", str(tmp_path / "plan.html")],
+        standalone_mode=False,
+    )
     assert shown.exception is None
     for words in ("6 nodes, 12 GPUs, 1 days", "ETTR", "goodput", "lost by phase", "lost by cause", "incidents by"):
         assert words in shown.output
+    page = (tmp_path / "plan.html").read_text()
+    for words in (
+        "<h1>6 nodes, 12 GPUs, 1 days</h1>",
+        "What each mechanism is worth",
+        "by Young",
+        "checkpoints in memory",
+    ):
+        assert words in page
+    assert "nan %" not in page
     for words in ("<- costs least", "Young", "checks and the ladder", "without copies in memory"):
         assert words in shown.output
 
