@@ -77,6 +77,8 @@ class Course(msgspec.Struct, kw_only=True):
     """Evictions, by who decided them."""
     ended: int = 0
     """How often the job ended and was queued again."""
+    ended_for: dict[str, int] = {}
+    """The same by the core's reason and the fault."""
     out_most: int = 0
     """Most nodes that were out of the job at once."""
     out_hours: list[float] = []

@@ -24,6 +24,7 @@ class SeedResult(msgspec.Struct, frozen=True, kw_only=True):
     ladder: dict[str, int]
     evicted: dict[str, int]
     ended: int
+    ended_for: dict[str, int]
     out_hours: tuple[float, ...]
     events: int
 
@@ -72,6 +73,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """Mean time between failures that ended an attempt."""
     ended: float
     """How often the job ended and was queued again."""
+    ended_for: dict[str, float]
+    """The same by fault and reason."""
     out_p99: int
     """So many nodes, or fewer, were out of the job in 99 % of the time."""
     events: int
@@ -95,6 +98,7 @@ def of_course(plan: Plan, course: Course) -> SeedResult:
         ladder=course.ladder,
         evicted=course.evicted,
         ended=course.ended,
+        ended_for=course.ended_for,
         out_hours=tuple(course.out_hours),
         events=course.events,
     )
@@ -138,6 +142,7 @@ def summed_up(plan: Plan, results: Sequence[SeedResult]) -> Summary:
         attempts=sum(each.attempts for each in results) / len(results),
         mtbf_s=plan.days * 86400.0 / failures if failures else plan.days * 86400.0,
         ended=sum(each.ended for each in results) / len(results),
+        ended_for=_means(each.ended_for for each in results),
         out_p99=out_quantile([each.out_hours for each in results], 0.99),
         events=sum(each.events for each in results),
     )

@@ -10,6 +10,7 @@ from robust_run.report.summary import duration
 
 #: What is smaller than this share of the time is not shown.
 LEAST_SHARE = 0.00005
+MOST_ENDINGS = 8
 PHASE_WORDS = {
     "detect": "until a fault is known, and what to do",
     "end": "ending attempts",
@@ -54,6 +55,9 @@ def lines_of(summary: Summary, advice: Advice | None) -> Iterator[str]:
     yield "  " + ", ".join(f"{name} {count:.1f}" for name, count in summary.rungs.items())
     if summary.ladder:
         yield "  of the ladder: " + ", ".join(f"{name} {count:.1f}" for name, count in summary.ladder.items())
+    if summary.ended_for:
+        yield from ("", "why the job ended, and people and the queue were waited for")
+        yield from (f"  {count:5.1f}  {why}" for why, count in [*summary.ended_for.items()][:MOST_ENDINGS])
     if advice is not None:
         yield from _advice(advice)
 
@@ -87,9 +91,8 @@ def _advice(advice: Advice) -> Iterator[str]:
     yield from ("", "what would be lost without")
     for worth in advice.mechanisms:
         money = f"  {worth.money:>14,.0f}" if worth.money is not None else ""
-        yield (
-            f"  {MECHANISM_WORDS[worth.mechanism]:<28} ETTR {_percent(worth.ettr)}  {worth.gpu_hours:>+12,.0f} ± {worth.chance:,.0f} GPU-hours{money}"
-        )
+        hours = f"{worth.gpu_hours:>+12,.0f} ± {worth.chance:,.0f} GPU-hours"
+        yield f"  {MECHANISM_WORDS[worth.mechanism]:<28} ETTR {_percent(worth.ettr)}  {hours}{money}"
 
 
 def _table(title: str, parts: Mapping[str, Part]) -> Iterator[str]:

@@ -46,6 +46,8 @@ from robust_run.planning.words import Plan
 ASKED_S, ALL_ASKED_S = 0.2, 0.5
 #: A node that is being drained is looked at so often.
 DRAINED_S = 60.0
+#: Characters of the reason why a job ended.
+MOST_REASON = 100
 NO_REPLAY = "a plan does not simulate replays"
 #: A scheduler queues a job again by itself; who sees it fail so often within so long has a look.
 QUEUED_AT_MOST, QUEUED_WITHIN_S = 3, 3600.0
@@ -274,6 +276,8 @@ class World:
         """The job is over: a scheduler starts it again, after people have looked at it where it failed."""
         times, rng = self.plan.times, self.rng("queue", self.index)
         self.course.ended += 1
+        why = f"{self.attempt.cause or 'unknown'}: {action.reason.partition(';')[0][:MOST_REASON]}"
+        self.course.ended_for[why] = self.course.ended_for.get(why, 0) + 1
         person_s, requeue_s = times.person.draw(rng), times.requeue.draw(rng)
         self._queued_at = [at_s for at_s in self._queued_at if self.now_s - at_s < QUEUED_WITHIN_S] + [self.now_s]
         is_seen = action.outcome == "failed" or len(self._queued_at) > QUEUED_AT_MOST
