@@ -49,7 +49,29 @@ def all_ready(story: Story, *nodes: str) -> dict[str, str]:
     return found
 
 
+class Looked(dict[str, Any]):
+    """Counts how often all of it is gone through."""
+
+    times = 0
+
+    def items(self) -> Any:
+        self.times += 1
+        return super().items()
+
+
 # --- who is told
+
+
+def test_before_the_first_attempt_no_keeper_that_comes_has_all_others_looked_at() -> None:
+    story = gathering(3, 3)
+    looked = story.state.memory_at = Looked()
+    for name in ("a", "b"):
+        story.joins(name, has_memory=True)
+        story.happens(ready(name, attempt=-1))
+    assert (looked.keys(), looked.times) == ({"a", "b"}, 0)
+    story.joins("c", has_memory=True)
+    story.starts()
+    assert told(story.happens(ready("c"))) != {}
 
 
 def test_a_node_is_told_when_its_own_keeper_and_its_peer_s_are_ready() -> None:
