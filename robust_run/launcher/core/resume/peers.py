@@ -94,7 +94,8 @@ def _grouped(state: JobState, event: MemoryGroups) -> list[Action]:
 
 def _decide(state: JobState) -> None:
     """Choose who gets copies of what each node keeps, which is done once as long as nothing new is known."""
-    if not state.memory_peers and state.layout:  # before there is one, each of 10,000 that come would look at all of them
+    # Before there is a layout nobody is chosen: each of 10,000 nodes that come would have all of them looked at.
+    if not state.memory_peers and state.layout:
         groups = map(frozenset, state.memory_groups) if state.memory_shape == shape(state) else ()
         without = {node for node, at in state.memory_at.items() if not at.takes_copies}
         nodes = [(each.node, frozenset((each.group_rank,))) for each in state.layout if each.node not in without]
