@@ -151,7 +151,7 @@ class Agents:
         return self._began_end_s + share_of(self._world.seed, index, each.node, "end") * self._end_s
 
     def _all_ended(self, index: int, there: Sequence[Placement]) -> None:
-        for each in (*there[1:], there[0]) if there else ():  # the core is asked of each: what it makes of the last counts
+        for each in (*there[1:], there[0]) if there else ():
             self._say_ended(index, each)
 
     def settle(self, node: str, *, goes: bool = False) -> None:

@@ -175,6 +175,8 @@ class World:
         self.course.events += 1
         _, actions = step(self.policy, self.state, event, self.now_s)
         self.told(self.now_s, event, actions)
+        if not actions and self.state.unended:
+            return  # as after almost all of them
         attempts = self.course.attempts
         if attempts and attempts[-1].ended_s is None and attempts[-1].told_s is not None and not self._runs(actions):
             self._attempt_over(attempts[-1])
