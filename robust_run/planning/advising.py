@@ -31,13 +31,16 @@ def planned(
     *,
     advises: bool = True,
     said: Callable[[int, int], object] = lambda *_: None,
+    first: Callable[[Summary], object] = lambda _: None,
 ) -> Planned:
-    """Simulate a plan, and with `advises` what it is compared with. `said` is called with how many of how many are done.
+    """Simulate a plan, and with `advises` what it is compared with. `said` is called with how many of how many are done, `first`
+    with what the plan itself comes to, as soon as that is known.
 
     Raises PlatformError: a process was ended.
     """
     tasks = [Task(plan, seed) for seed in seeds]
     summary = summed_up(plan, run_all(tasks, processes, lambda done: said(done, len(tasks))))
+    first(summary)
     if not advises:
         return Planned(plan=plan, summary=summary)
     few = seeds[:ADVICE_SEEDS]

@@ -12,6 +12,8 @@ from robust_run.errors import UserError
 from robust_run.json_output import document
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from robust_run.planning.advising import Planned
     from robust_run.planning.words import Plan
 
@@ -45,7 +47,7 @@ def plan(**asked: Any) -> int:
     people are simulated. How often what fails, and how long what takes, is ByteRobust's where it is published; --mix changes it.
     """
     from robust_run.planning.advising import planned
-    from robust_run.planning.show import lines_of
+    from robust_run.planning.show import advice_lines, lines_of
 
     shown = sys.stderr.isatty()
 
@@ -55,10 +57,25 @@ def plan(**asked: Any) -> int:
 
     first, count = asked["first_seed"], asked["seeds"]
     seeds = range(first, first + count)
-    found = planned(_plan_of(asked), seeds, asked["processes"], advises=asked["advice"], said=said)
+
+    def show(lines: Iterable[str]) -> None:
+        if not asked["as_json"]:
+            click.echo("\n".join(lines))
+
+    found = planned(
+        _plan_of(asked),
+        seeds,
+        asked["processes"],
+        advises=asked["advice"],
+        said=said,
+        first=lambda summary: show(lines_of(summary)),
+    )
     if asked["html"]:
         _write(asked["html"], found)
-    click.echo(document(found) if asked["as_json"] else "\n".join(lines_of(found.summary, found.advice)))
+    if found.advice is not None:
+        show(advice_lines(found.advice))
+    if asked["as_json"]:
+        click.echo(document(found))
     return 0
 
 

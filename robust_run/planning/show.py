@@ -35,8 +35,8 @@ MECHANISM_WORDS = {
 }
 
 
-def lines_of(summary: Summary, advice: Advice | None) -> Iterator[str]:
-    """Yield what `robust plan` prints."""
+def lines_of(summary: Summary) -> Iterator[str]:
+    """Yield what `robust plan` prints first."""
     yield (
         f"{summary.nodes:,} nodes, {summary.gpus:,} GPUs, {summary.days:g} days, {summary.standby} standbys; "
         f"{summary.seeds} seeds"
@@ -58,11 +58,10 @@ def lines_of(summary: Summary, advice: Advice | None) -> Iterator[str]:
     if summary.ended_for:
         yield from ("", "why the job ended, and people and the queue were waited for")
         yield from (f"  {count:5.1f}  {why}" for why, count in [*summary.ended_for.items()][:MOST_ENDINGS])
-    if advice is not None:
-        yield from _advice(advice)
 
 
-def _advice(advice: Advice) -> Iterator[str]:
+def advice_lines(advice: Advice) -> Iterator[str]:
+    """Yield what it prints when other settings were tried."""
     yield from ("", f"standbys ({advice.seeds} seeds)")
     for each in advice.standbys:
         mark = "  <- costs least" if each.standby == advice.standby_cheapest else ""
