@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from robust_run.health.sensors.usage import GPU_METRICS, METRICS
+from robust_run.health.sensors.usage import SAID
 
 SCHEMA = 1
 #: Points that are kept: some 10 s apart while a job is young, and at most a twentieth of their age when it is old.
@@ -24,8 +24,6 @@ _LONGEST_NAME = 40
 #: No number of ours is larger.
 _MOST = 1e15
 
-SAID = (*METRICS, *GPU_METRICS)
-"""Names of what a node says of itself, in this order."""
 KEPT = ("memory_used_percent", "gpu_memory_percent", "gpu_busy_percent", "gpu_celsius", "cpu_percent")
 """Those that are kept, in the order in which they are drawn."""
 _PEAKS = frozenset(("memory_used_percent", "gpu_memory_percent", "gpu_celsius"))

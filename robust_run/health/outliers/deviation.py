@@ -84,6 +84,7 @@ def advance(
     known = ~np.isnan(raw)
 
     least = np.array([metric.least_spread for metric in fleet.metrics]) * np.where(is_rate, 1.0, np.abs(middle))
+    least = np.fmax(least, np.array([0.0 if metric.is_rate else metric.least_amount for metric in fleet.metrics]))
     like_peers = OWN_SPREAD * of_machines(medians(state.spread, state.groups), state.groups)
     usual = np.fmax(np.fmin(state.spread, like_peers), np.fmax(least, 1e-9))
     smooth_s = np.array([metric.smooth_s for metric in fleet.metrics])

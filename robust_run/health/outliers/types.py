@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     """Most often machines x metrics; NaN where nothing is known."""
     Indices = NDArray[np.intp]
 
-Family = Literal["processor", "accelerator", "network", "memory", "storage", "other"]
+Family = Literal["processor", "accelerator", "heat", "network", "memory", "storage", "loader", "other"]
 """Metrics of one family follow one cause: they vouch for each other no more than once."""
 
 SILENCE = "silence"
@@ -33,6 +33,8 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
     least_spread: float = 0.02
     """Differences below this are nothing, however alike the peers are: share of the role's usual value, or, for a rate, of
     its logarithm's unit."""
+    least_amount: float = 0.0
+    """The same in the metric's own unit, for what may be next to nothing on all peers: a share of that is nothing at all."""
     smooth_s: float = 3.0
     """Time constant of the average over a few readings; longer where a counter comes in bursts."""
     up_hold_s: float = 80.0
