@@ -71,9 +71,12 @@ def begin(fleet: WatchedFleet) -> DeviationState:
 
 
 def advance(
-    state: DeviationState, fleet: WatchedFleet, values: Array, learn_s: float = LEARN_S
+    state: DeviationState, fleet: WatchedFleet, values: Array, learn_s: float = LEARN_S, accused: Array | None = None
 ) -> tuple[DeviationState, Deviations]:
-    """Return the next state and this reading's deviations. `learn_s`: in place of LEARN_S."""
+    """Return the next state and this reading's deviations. `learn_s`: in place of LEARN_S.
+
+    `accused`: 1 for machines that have been named: what they do now does not become their habit, or a fault would end by itself.
+    """
     import numpy as np
 
     is_rate = np.array([metric.is_rate for metric in fleet.metrics])
@@ -84,7 +87,6 @@ def advance(
     known = ~np.isnan(raw)
 
     least = np.array([metric.least_spread for metric in fleet.metrics]) * np.where(is_rate, 1.0, np.abs(middle))
-    least = np.fmax(least, np.array([0.0 if metric.is_rate else metric.least_amount for metric in fleet.metrics]))
     like_peers = OWN_SPREAD * of_machines(medians(state.spread, state.groups), state.groups)
     usual = np.fmax(np.fmin(state.spread, like_peers), np.fmax(least, 1e-9))
     smooth_s = np.array([metric.smooth_s for metric in fleet.metrics])
@@ -97,7 +99,9 @@ def advance(
     if not _learnt(state.readings, fleet, learn_s):
         return _learn(replace(state, smooth=smooth, readings=state.readings + 1), fleet, apart, learn_s), seen
     limit = MOST_STEP * usual
-    rate = fleet.interval_s / (HABIT_S + fleet.interval_s)
+    rate = np.full((len(fleet.machines), 1), fleet.interval_s / (HABIT_S + fleet.interval_s))
+    if accused is not None:
+        rate = np.where(accused[:, None] == 1, 0.0, rate)
     habit = np.where(known, state.habit + rate * raw.clip(-limit, limit), state.habit)
     stray = MEAN_TO_SIGMA * np.minimum(np.abs(smooth), limit)
     spread = np.where(known, state.spread + rate * (stray - state.spread), state.spread)

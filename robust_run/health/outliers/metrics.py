@@ -9,9 +9,9 @@ from __future__ import annotations
 from robust_run.health.outliers.types import Family, Metric
 
 
-def _gpu(name: str, *, is_rate: bool = False, least_spread: float = 0.02, least_amount: float = 0.0) -> Metric:
+def _gpu(name: str, *, is_rate: bool = False, least_spread: float = 0.02) -> Metric:
     return Metric(
-        name=name, family="accelerator", is_rate=is_rate, least_spread=least_spread, least_amount=least_amount,
+        name=name, family="accelerator", is_rate=is_rate, least_spread=least_spread,
         up_hold_s=80, down_hold_s=52,
     )  # fmt: skip
 
@@ -32,10 +32,10 @@ KNOWN = (
         down_hold_s=120,
     ),
     Metric(
-        name="cpu_percent", family="processor", least_spread=0.06, least_amount=0.3, up_hold_s=130, down_hold_s=20
+        name="cpu_percent", family="processor", least_spread=0.06, up_hold_s=130, down_hold_s=20
     ),
     _gpu("gpu_duty_percent"),
-    _gpu("gpu_busy_percent", least_amount=1.0),
+    _gpu("gpu_busy_percent"),
     _gpu("gpu_power_watts"),
     _gpu("gpu_sm_clock_mhz", least_spread=0.03),
     _gpu("gpu_pcie_lanes", least_spread=0.1),
@@ -44,11 +44,11 @@ KNOWN = (
     _gpu("nvlink_bytes_per_s", is_rate=True, least_spread=0.1),
     Metric(name="rdma_bytes_per_s", family="network", is_rate=True, least_spread=0.1, up_hold_s=80, down_hold_s=52),
     Metric(
-        name="gpu_memory_percent", family="accelerator", least_spread=0.06, least_amount=1.0, up_hold_s=130, down_hold_s=52
+        name="gpu_memory_percent", family="accelerator", least_spread=0.06, up_hold_s=130, down_hold_s=52
     ),
     Metric(name="gpu_celsius", family="heat", least_spread=0.06, smooth_s=15, up_hold_s=130, down_hold_s=300),
     Metric(
-        name="memory_used_percent", family="memory", least_spread=0.04, least_amount=0.3, up_hold_s=30, down_hold_s=16
+        name="memory_used_percent", family="memory", least_spread=0.04, up_hold_s=30, down_hold_s=16
     ),
     _trouble("memory_pressure_percent", "memory"),
     _trouble("cpu_pressure_percent", "processor"),

@@ -33,8 +33,6 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
     least_spread: float = 0.02
     """Differences below this are nothing, however alike the peers are: share of the role's usual value, or, for a rate, of
     its logarithm's unit."""
-    least_amount: float = 0.0
-    """The same in the metric's own unit, for what may be next to nothing on all peers: a share of that is nothing at all."""
     smooth_s: float = 3.0
     """Time constant of the average over a few readings; longer where a counter comes in bursts."""
     up_hold_s: float = 80.0
@@ -97,6 +95,8 @@ class OutlierLimits(msgspec.Struct, frozen=True, kw_only=True):
     """A machine from which nothing comes for so long, while half of the fleet reports, is accused of it."""
     settle_s: float = 150.0
     """At the beginning no machine is accused for so long: what is usual is learnt in that time."""
+    repeat_s: float = 0.0
+    """A machine that is still apart is said again so often, and once more when it no longer is; 0: each is said once only."""
 
 
 class OutlierVerdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,3 +122,7 @@ class OutlierVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """The median of its peers, in the same unit."""
     also: tuple[str, ...] = ()
     """Other metrics in which it is apart as well."""
+    state: Literal["new", "still", "over"] = "new"
+    """Whether it has just become apart, is so still, or no longer is (see `OutlierLimits.repeat_s`)."""
+    signs: tuple[tuple[str, float, float], ...] = ()
+    """All metrics in which it is apart: name, what it reads, the median of its peers. Most evidence first."""
