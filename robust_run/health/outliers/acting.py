@@ -47,7 +47,9 @@ def weight_of(metric: str, value: float | None, peers: float | None) -> Weight:
     return weight
 
 
-def rung_of(asked: str, metric: str, value: float | None, peers: float | None) -> Literal["report", "diagnose", "evict"]:
+def rung_of(
+    asked: str, metric: str, value: float | None, peers: float | None
+) -> Literal["report", "diagnose", "evict"]:
     """Return what follows where `--on-outlier` says `asked`: at most that, and a doubtful sign only has the nodes checked."""
     weight = weight_of(metric, value, peers)
     if asked not in ("diagnose", "evict") or not weight:

@@ -188,5 +188,7 @@ def _verdict(
         value=None if np.isnan(value) else value,
         peers=None if np.isnan(middle) else middle,
         also=tuple(fleet.metrics[each].name for each in others),
-        signs=tuple((fleet.metrics[each].name, float(reading.values[row, each]), float(peers[row, each])) for each in known),
+        signs=tuple(
+            (fleet.metrics[each].name, float(reading.values[row, each]), float(peers[row, each])) for each in known
+        ),
     )

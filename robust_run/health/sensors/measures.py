@@ -35,7 +35,9 @@ def of_gpus(before: GpuSample | None, sample: GpuSample, passed_s: float) -> Num
     ]
     busy = [gpu.busy_percent for gpu in alive if gpu.busy_percent is not None]
     hot = [gpu.celsius for gpu in alive if gpu.celsius is not None]
-    clocks = [gpu.sm_clock_mhz for gpu in alive if gpu.sm_clock_mhz is not None and (gpu.busy_percent or 0) >= BUSY_PERCENT]
+    clocks = [
+        gpu.sm_clock_mhz for gpu in alive if gpu.sm_clock_mhz is not None and (gpu.busy_percent or 0) >= BUSY_PERCENT
+    ]
     watts = [gpu.watts for gpu in alive if gpu.watts is not None]
     found: Numbers = {}
     if full:

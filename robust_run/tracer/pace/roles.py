@@ -26,12 +26,12 @@ def roles_of(nodes: Mapping[str, Collection[int]], traces: Sequence[RankTrace]) 
     wanted = {rank for ranks in nodes.values() for rank in ranks}
     if not wanted or not wanted <= {trace.rank for trace in traces}:
         return {}
-    stage_of = {
-        rank: number for number, ranks in enumerate(stages(wanted, *layout_of(traces))) for rank in ranks
-    }
+    stage_of = {rank: number for number, ranks in enumerate(stages(wanted, *layout_of(traces))) for rank in ranks}
     experts_of = _experts(traces)
     coarse = {node: frozenset(stage_of[rank] for rank in ranks) for node, ranks in nodes.items()}
-    fine = {node: frozenset(each for rank in ranks for each in experts_of.get(rank, ())) for node, ranks in nodes.items()}
+    fine = {
+        node: frozenset(each for rank in ranks for each in experts_of.get(rank, ())) for node, ranks in nodes.items()
+    }
     several = len(set(stage_of.values())) > 1
     by_both: dict[tuple[frozenset[int], frozenset[tuple[int, int]]], list[str]] = {}
     for node in nodes:

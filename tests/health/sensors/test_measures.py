@@ -125,7 +125,11 @@ def test_what_a_node_says_keeps_its_places_and_ends_with_what_is_known() -> None
     said = (1.0, 2.0, 3.0, 4.0, *following({"gpu_celsius": 61.0, "tcp_resent_per_s": 0.5, "no such": 1.0}))
     assert said[SAID.index("gpu_memory_percent")] == UNKNOWN
     assert len(said) == SAID.index("tcp_resent_per_s") + 1
-    assert by_name(said) == {**dict(zip(METRICS, (1.0, 2.0, 3.0, 4.0), strict=True)), "gpu_celsius": 61.0, "tcp_resent_per_s": 0.5}
+    assert by_name(said) == {
+        **dict(zip(METRICS, (1.0, 2.0, 3.0, 4.0), strict=True)),
+        "gpu_celsius": 61.0,
+        "tcp_resent_per_s": 0.5,
+    }
     assert following({}) == ()
 
 
@@ -133,7 +137,13 @@ def test_a_fault_in_measuring_does_not_end_the_sensor() -> None:
     told: list[Measured] = []
     plain: Any = SimpleNamespace()
     disks = Sensor(
-        name="disk", about="", interval_s=60.0, timeout_s=1.0, read=lambda _: None, judge=lambda state, *_: (state + 1, ()), start=0
+        name="disk",
+        about="",
+        interval_s=60.0,
+        timeout_s=1.0,
+        read=lambda _: None,
+        judge=lambda state, *_: (state + 1, ()),
+        start=0,
     )
     sensor = telling(disks, told.append)
     good = DiskSample(spaces={}, read_only={}, errors={}, disks={})
