@@ -20,7 +20,7 @@ from typing import Literal
 Weight = Literal["certain", "doubtful", ""]
 
 SLOW_CLOCK_SHARE = 0.9
-"""Clocks are a sign below this share of the peers': caps on power make less of a difference between nodes that do the same work."""
+"""Clocks are a sign below this share of the peers': caps on power make less of a difference between peers."""
 
 _SIGNS: Mapping[str, tuple[Literal["above", "below"], Weight]] = {
     "gpu_pcie_lanes": ("below", "certain"),

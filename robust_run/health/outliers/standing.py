@@ -42,9 +42,11 @@ def named(standings: Standings, verdict: OutlierVerdict, now_s: float) -> Standi
     if verdict.state == "over":
         return others
     before = standings.get(verdict.machine)
-    if before is None or verdict.state == "new":
+    if verdict.state == "new":
         return {**others, verdict.machine: Standing(verdict=verdict, heard_s=now_s)}
-    return {**others, verdict.machine: msgspec.structs.replace(before, verdict=verdict)}
+    return (
+        {**others, verdict.machine: msgspec.structs.replace(before, verdict=verdict)} if before is not None else others
+    )
 
 
 def heard(

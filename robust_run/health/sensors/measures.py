@@ -26,7 +26,7 @@ LOADER_WAITS = ("data_wait_s", "data_s", "data_time", "data_loading_s", "loader_
 
 
 def of_gpus(before: GpuSample | None, sample: GpuSample, passed_s: float) -> Numbers:
-    """How full the fullest GPU is, how busy all are in the mean, how hot the hottest; the slowest clock; power; NVLink traffic."""
+    """How full the fullest GPU is, how busy all in the mean, how hot the hottest; the slowest clock; power; NVLink traffic."""
     alive = [gpu for gpu in sample.gpus if not gpu.lost]
     full = [
         100.0 * gpu.memory_used_bytes / gpu.memory_bytes

@@ -19,7 +19,7 @@ import msgspec
 
 from robust_run.clock import Clock
 from robust_run.health.outliers import acting, feed, standing
-from robust_run.health.outliers.types import OutlierVerdict
+from robust_run.health.outliers.types import SILENCE, OutlierVerdict
 from robust_run.health.rules.types import Comparing
 from robust_run.health.sensors.handle import environment
 from robust_run.health.types import Event, EventKind
@@ -61,7 +61,7 @@ class FleetComparison:
         interval_s: float = 1.0,
         look: Callable[[Callable[[int, Mapping[str, str]], None]], None] | None = None,
     ) -> None:
-        """`interval_s`: how often a node says what it does. `look`: finds the roles of nodes (`NodeRolesLook.look`); None: nobody."""
+        """`interval_s`: how often a node says what it does. `look`: finds the roles of nodes (`NodeRolesLook.look`)."""
         self._state = state
         self._clock = clock
         self._loop = loop
@@ -234,7 +234,7 @@ class FleetComparison:
         except msgspec.MsgspecError:
             return
         nodes = [place.node for place in self._state.layout if name_of(self._state, place.node) == verdict.machine]
-        if not nodes or (verdict.metric == "silence" and verdict.state == "new"):  # a lease says that sooner
+        if not nodes or (verdict.metric == SILENCE and verdict.state != "over"):  # a lease says that sooner
             return
         now_s = self._clock.monotonic_s()
         before = self._standings.get(verdict.machine)

@@ -37,7 +37,7 @@ def roles_of(nodes: Mapping[str, Collection[int]], traces: Sequence[RankTrace]) 
     for node in nodes:
         by_both.setdefault((coarse[node], fine[node]), []).append(node)
     kinds = len({experts for _, experts in by_both})
-    found = {}
+    found: dict[str, str] = {}
     for (own, _), members in by_both.items():
         name = f"stage {'+'.join(map(str, sorted(own)))}" if several else "all"
         like = kinds > 1 and len(members) >= LEAST_PEERS

@@ -113,7 +113,7 @@ def _is_news(state: JobState, key: tuple[str, str, str]) -> bool:
 
 
 def _of_outlier(policy: CorePolicy, state: JobState, decision: RuleDecision, now_s: float) -> RuleDecision:
-    """Return what `--on-outlier` makes of a node that stays apart; any other decision as it is, and so what a rules' file says."""
+    """Return what `--on-outlier` makes of a node that stays apart; any other decision, or what a rules' file says, as it is."""
     event = decision.event
     if policy.on_outlier == "report" or decision.rule != STAYS or decision.rung != "report":
         return decision

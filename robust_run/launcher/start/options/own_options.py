@@ -80,7 +80,7 @@ OWN_OPTIONS: tuple[OptionDescription, ...] = (
         FAILURES,
         "on-outlier",
         "report|diagnose|evict",
-        "When a node stays apart from its peers with a sign of a fault; diagnose: check the nodes; evict: it, if that is certain.",
+        "When a node stays apart from its peers with a sign of a fault; diagnose: check the nodes; evict: it, if it is certain.",
         OptionLook(choices=("report", "diagnose", "evict")),
     ),
     describe(
