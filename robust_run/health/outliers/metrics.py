@@ -16,13 +16,13 @@ def _gpu(name: str, *, is_rate: bool = False, least_spread: float = 0.02) -> Met
     )  # fmt: skip
 
 
-def _trouble(name: str, family: Family, *, least_spread: float = 0.5) -> Metric:
+def _trouble(name: str, family: Family, *, least_spread: float = 0.5, up_hold_s: float = 120) -> Metric:
     """What is next to nothing on a healthy machine. It comes in bursts; only much of it, and for long, is a sign; less never is.
 
     Compared as a logarithm, a per cent too: from 0 it takes some 7 to be apart, from 10 some 80.
     """
     return Metric(
-        name=name, family=family, is_rate=True, least_spread=least_spread, smooth_s=15, up_hold_s=120, down_hold_s=600
+        name=name, family=family, is_rate=True, least_spread=least_spread, smooth_s=15, up_hold_s=up_hold_s, down_hold_s=600
     )
 
 
@@ -55,8 +55,8 @@ KNOWN = (
     _trouble("cpu_throttled_percent", "processor"),
     _trouble("nvlink_errors_per_s", "accelerator"),
     _trouble("rdma_retries_per_s", "network", least_spread=0.7),
-    _trouble("rdma_congestion_per_s", "network", least_spread=0.7),
-    _trouble("rdma_wait_per_s", "network", least_spread=0.7),
+    _trouble("rdma_congestion_per_s", "network", least_spread=0.7, up_hold_s=900),
+    _trouble("rdma_wait_per_s", "network", least_spread=0.7, up_hold_s=900),
     _trouble("tcp_resent_per_s", "network", least_spread=0.7),
     _trouble("network_drops_per_s", "network", least_spread=0.7),
     _trouble("disk_wait_ms", "storage"),
@@ -65,8 +65,8 @@ KNOWN = (
         name="loader_wait_s", family="loader", is_rate=True, least_spread=0.05, smooth_s=15, up_hold_s=80, down_hold_s=600
     ),
     Metric(
-        name="disk_bytes_per_s", family="storage", is_rate=True, least_spread=0.5, smooth_s=15, up_hold_s=140,
-        down_hold_s=140,
+        name="disk_bytes_per_s", family="storage", is_rate=True, least_spread=0.5, smooth_s=15, up_hold_s=600,
+        down_hold_s=300,
     ),
 )  # fmt: skip
 _BY_NAME = {metric.name: metric for metric in KNOWN}
