@@ -49,6 +49,7 @@ Make = Callable[[Stretch | None], Any]
 SIZES = (8, 16, 32, 64, 128, 256)
 SMALL = (8, 16, 32, 64)
 HELD_OUT = 1_000_000
+LIVE = 3_000_000
 TRAINING = 500_000
 APART = (1.0, 1.4, 2.0, 3.0, 4.0, 6.0, 9.0, 14.0, 25.0, 40.0)
 HOLDS = (1.0,)
@@ -347,7 +348,7 @@ def live(count: int) -> list[dict[str, Any]]:
     for number in range(count):
         kind = DEGRADATIONS[number % len(DEGRADATIONS)].name
         for name in (kind, ""):
-            stretch, steps = make_job(HELD_OUT + number, machines=SMALL[number % len(SMALL)], degradation=name)
+            stretch, steps = make_job(LIVE + number, machines=SMALL[number % len(SMALL)], degradation=name)
             found = False
             for said in said_of(stretch, steps):
                 fault = stretch.fault
@@ -387,7 +388,7 @@ def healthy(hours: float, machines: int, seeds: int) -> list[dict[str, Any]]:
     """Let healthy jobs live for hours: who is named, and what `--on-outlier evict` would do. Nothing is the right answer."""
     cases = []
     for seed in range(seeds):
-        stretch, steps = make_job(HELD_OUT + 500 + seed, machines=machines, seconds=int(hours * 3600))
+        stretch, steps = make_job(LIVE + 500 + seed, machines=machines, seconds=int(hours * 3600))
         said = Counter(f"{each.what} {each.metric}" for each in said_of(stretch, steps))
         acts = sum(count for what, count in said.items() if what.startswith(("diagnose", "evict")))
         cases.append({"hours": hours, "machines": machines, "false_actions": acts, "said": dict(said)})

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 
 def make_fleet(machines: int, levels: Mapping[str, s.Level] = s.LEVELS) -> WatchedFleet:
-    """Return a job of so many machines, with these metrics. Roles are pipeline stages of at least four machines, at most eight stages."""
+    """Return a job of so many machines, with these metrics.
+
+    Roles are pipeline stages of at least four machines, at most eight stages.
+    """
     stages = max(1, min(8, machines // 4))
     return WatchedFleet(
         machines=tuple(f"node-{number:04d}" for number in range(machines)),

@@ -76,6 +76,8 @@ def said_of(stretch: Stretch, steps: Any, comparing: Comparing | None = None, se
                         metric = event.name.removeprefix(f"{feed.STAYS}.")
                         what = rung_of("evict", metric, event.value, event.limit)
                         lasting.append(Said(now_s, machine, metric, what))
+                if second - stepped_s > STEP_S:
+                    continue
                 usage = [float(f"{value:.4g}") for value in usages[at].tolist()]
                 line = msgspec.json.encode(feed.row(now_s, machine, fleet.roles[at], usage))
                 yield to_row(msgspec.json.decode(line), Columns(), "row", oddities)

@@ -22,8 +22,6 @@ LEARN_S = 150.0
 """The first habit is the median of so long: an event shorter than half of it does not become a habit."""
 LEARN_READINGS = 30
 """Of so many readings, spread over that time; however far apart readings are, of no fewer."""
-HABIT_S = 180.0
-"""Time constant of a machine's habit later, and of what spread is usual."""
 MOST_STEP = 2.5
 """A single reading moves the habit as if it were at most so many spreads away from it."""
 MOST_READING = 20.0
@@ -99,7 +97,8 @@ def advance(
     if not _learnt(state.readings, fleet, learn_s):
         return _learn(replace(state, smooth=smooth, readings=state.readings + 1), fleet, apart, learn_s), seen
     limit = MOST_STEP * usual
-    rate = np.full((len(fleet.machines), 1), fleet.interval_s / (HABIT_S + fleet.interval_s))
+    habit_s = np.array([[metric.habit_s for metric in fleet.metrics]])
+    rate = fleet.interval_s / (habit_s + fleet.interval_s)
     if accused is not None:
         rate = np.where(accused[:, None] == 1, 0.0, rate)
     habit = np.where(known, state.habit + rate * raw.clip(-limit, limit), state.habit)

@@ -12,7 +12,7 @@ from robust_run.health.outliers.types import Family, Metric
 def _gpu(name: str, *, is_rate: bool = False, least_spread: float = 0.02) -> Metric:
     return Metric(
         name=name, family="accelerator", is_rate=is_rate, least_spread=least_spread,
-        up_hold_s=80, down_hold_s=52,
+        up_hold_s=240, down_hold_s=52,
     )  # fmt: skip
 
 
@@ -22,8 +22,9 @@ def _trouble(name: str, family: Family, *, least_spread: float = 0.5, up_hold_s:
     Compared as a logarithm, a per cent too: from 0 it takes some 7 to be apart, from 10 some 80.
     """
     return Metric(
-        name=name, family=family, is_rate=True, least_spread=least_spread, smooth_s=15, up_hold_s=up_hold_s, down_hold_s=600
-    )
+        name=name, family=family, is_rate=True, least_spread=least_spread, smooth_s=15, habit_s=900,
+        up_hold_s=up_hold_s, down_hold_s=600,
+    )  # fmt: skip
 
 
 KNOWN = (
@@ -42,7 +43,7 @@ KNOWN = (
     _gpu("gpu_graphics_percent"),
     _gpu("gpu_tensor_percent"),
     _gpu("nvlink_bytes_per_s", is_rate=True, least_spread=0.1),
-    Metric(name="rdma_bytes_per_s", family="network", is_rate=True, least_spread=0.1, up_hold_s=80, down_hold_s=52),
+    Metric(name="rdma_bytes_per_s", family="network", is_rate=True, least_spread=0.1, up_hold_s=240, down_hold_s=52),
     Metric(
         name="gpu_memory_percent", family="accelerator", least_spread=0.06, up_hold_s=130, down_hold_s=52
     ),

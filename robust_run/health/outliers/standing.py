@@ -17,6 +17,8 @@ from robust_run.health.outliers.types import OutlierVerdict
 
 MOST_GAP_S = 5.0
 """Between two signs of life of a node no more than this counts, however long it really was."""
+FRESH_S = 120.0
+"""So long ago it must have been said that a node is apart: a comparing that began anew, or stands still, says nothing of it."""
 FEW_SHARE = 0.05
 """Of the nodes may be apart at once; one always."""
 
@@ -26,6 +28,8 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
 
     verdict: OutlierVerdict
     heard_s: float
+    confirmed_s: float
+    """When it was said last."""
     stood_s: float = 0.0
     """For how long that counts."""
     said: bool = False
@@ -43,10 +47,10 @@ def named(standings: Standings, verdict: OutlierVerdict, now_s: float) -> Standi
         return others
     before = standings.get(verdict.machine)
     if verdict.state == "new":
-        return {**others, verdict.machine: Standing(verdict=verdict, heard_s=now_s)}
-    return (
-        {**others, verdict.machine: msgspec.structs.replace(before, verdict=verdict)} if before is not None else others
-    )
+        return {**others, verdict.machine: Standing(verdict=verdict, heard_s=now_s, confirmed_s=now_s)}
+    if before is None:
+        return others
+    return {**others, verdict.machine: msgspec.structs.replace(before, verdict=verdict, confirmed_s=now_s)}
 
 
 def heard(
@@ -57,7 +61,8 @@ def heard(
     if standing is None or standing.said:
         return standings, None
     passed_s = min(now_s - standing.heard_s, MOST_GAP_S)
-    counts = makes_steps and len(standings) <= max(1, FEW_SHARE * nodes)
+    is_fresh = now_s - standing.confirmed_s <= FRESH_S
+    counts = makes_steps and is_fresh and len(standings) <= max(1, FEW_SHARE * nodes)
     stood_s = standing.stood_s + (passed_s if counts else 0.0)
     stays = stood_s >= stays_s
     new = msgspec.structs.replace(standing, heard_s=now_s, stood_s=stood_s, said=stays)

@@ -35,6 +35,8 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
     its logarithm's unit."""
     smooth_s: float = 3.0
     """Time constant of the average over a few readings; longer where a counter comes in bursts."""
+    habit_s: float = 180.0
+    """Time constant of how a machine usually stands to its peers; longer where a fault must last before it is told."""
     up_hold_s: float = 80.0
     """How long a machine must be barely apart, above its peers, before it is accused."""
     down_hold_s: float = 52.0

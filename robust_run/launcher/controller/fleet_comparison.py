@@ -36,7 +36,8 @@ LEAST_NODES = 3
 STEPLESS_S = 600.0
 #: Rows wait so long for the roles of nodes; if nothing is known by then, all are compared, and nothing is acted on.
 ROLES_WITHIN_S = 60.0
-#: The job makes steps if the newest is not older than this, or than three times what came between two before.
+#: The job makes steps if the newest is not older than this, or than three times what came between two before. Else nothing is
+#: compared: a fault shows before that, and what differs later differs because nodes wait.
 STEP_S, STEP_TIMES = 60.0, 3.0
 #: What ended the comparing is in the last line of what the child wrote; so much of it is kept.
 _MOST_LAST_WORDS = 300
@@ -168,6 +169,10 @@ class FleetComparison:
             self._roles = {}
         name = name_of(state, node)
         self._stands(node, name, now_s)
+        if (
+            self._steps and not self._makes_steps
+        ):  # one evaluates or saves and others wait; who hangs is found otherwise
+            return True
         row = feed.row(now_s, name, self._roles.get(name, ""), usage)
         assert child.stdin is not None
         try:

@@ -28,11 +28,14 @@ def lives(
     nodes: int = 8,
     steps: Callable[[int], bool] = lambda _: True,
     beats: Callable[[int], bool] = lambda _: True,
+    confirms: bool = True,
 ) -> list[int]:
     """Return at which seconds it is said that the node stays apart, which was named at 0."""
     standings = named({}, verdict(), 0.0) if standings is None else standings
     said = []
     for second in range(1, seconds):
+        if confirms and second % 30 == 0:
+            standings = named(standings, verdict(state="still"), float(second))
         if beats(second):
             standings, again = heard(
                 standings, "b", float(second), nodes=nodes, makes_steps=steps(second), stays_s=STAYS_S
@@ -54,6 +57,10 @@ def test_while_one_node_evaluates_or_saves_alone_no_time_passes() -> None:
 
 def test_a_node_that_is_not_heard_stays_nothing_but_unheard() -> None:
     assert lives(600, beats=lambda second: second % 60 == 0) == [], "ten signs of life stand for 5 s each"
+
+
+def test_a_comparing_that_begins_anew_or_stands_still_says_nothing_of_who_was_named_before() -> None:
+    assert lives(2000, confirms=False) == []
 
 
 def test_what_many_nodes_show_at_once_is_not_one_node_s() -> None:
