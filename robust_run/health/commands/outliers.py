@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     help="Report again so often who is still apart, and once who no longer is; 0: each once.",
 )
 @click.option("--json", "as_json", is_flag=True, help="As JSON, one object a line.")
-def outliers(
+def outliers(  # noqa: PLR0913, PLR0917 - one for each option
     file: str,
     kind: str,
     interval_s: float,

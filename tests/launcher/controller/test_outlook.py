@@ -211,7 +211,7 @@ def test_two_nodes_are_no_fleet() -> None:
 async def two_stages(
     story: Story, find: Callable[[Callable[[int, Mapping[str, str]], None]], None]
 ) -> list[HealthSeen]:
-    """The nodes n4 to n7 begin to do other work at 300; at the same time n3's clocks fall. Live until n3 is said to stay apart."""
+    """n4 to n7 begin to do other work at 300; at the same time n3's clocks fall. Live until n3 is said to stay apart."""
     clock, said, chance = Hand(), list[HealthSeen](), random.Random(3)
     comparison = FleetComparison(
         story.state, clock, asyncio.get_running_loop(), said.append, Comparing(stays_s=60.0), look=find
