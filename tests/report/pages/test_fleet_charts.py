@@ -18,6 +18,7 @@ from robust_run.report.usage import (
     MOST_ODD,
     MOST_POINTS,
     UsageHistory,
+    UsagePoint,
     added,
     point_of,
 )
