@@ -73,7 +73,7 @@ def point_of(
 
     `odd`: nodes that stand out, and by which number.
     """
-    odd = {node: odd[node] for node in sorted(odd or {})[:MOST_ODD]}
+    odd = dict(sorted((odd or {}).items())[:MOST_ODD])
     spreads = {}
     for name in (*KEPT, *COMPARED):
         index = SAID.index(name)
