@@ -3,7 +3,7 @@
 The comparing is done in a child process, so that the controller never imports numpy; a row that the child does not take at once
 is left out. What it says becomes an event like that of any sensor, and the rules say what follows. A node that stands out is a
 symptom: nothing is done for that alone. One that stays apart while the job makes steps is told once more (`outlier.stays`), and
-`--on-outlier` says what that is worth. Only nodes of one role are compared; rows wait until roles are known.
+`--on-outlier` says what that is worth. Only nodes of one role are compared; where roles turn out to differ, all is learnt anew.
 """
 
 from __future__ import annotations
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 LEAST_NODES = 3
 #: Programs whose steps nobody counts are compared from here on: by then they train.
 STEPLESS_S = 600.0
-#: Rows wait so long for the roles of nodes; if nothing is known by then, all are compared, and nothing is acted on.
-ROLES_WITHIN_S = 60.0
 #: The job makes steps if the newest is not older than this, or than three times what came between two before. Else nothing is
 #: compared: a fault shows before that, and what differs later differs because nodes wait.
 STEP_S, STEP_TIMES = 60.0, 3.0
@@ -70,9 +68,10 @@ class FleetComparison:
         self._comparing = comparing
         self._interval_s = interval_s
         self._find_roles = look
-        self._roles: Mapping[str, str] | None = None
-        """By name of the node; None: they are waited for. Empty: not known."""
-        self._roles_by_s = 0.0
+        self._roles: Mapping[str, str] = {}
+        """By name of the node; empty: not known, and then all are compared and nothing is acted on."""
+        self._several = False
+        """There are several roles: else a role that becomes known would only have all be learnt again."""
         self._standings: standing.Standings = {}
         self._steps, self._stepped_s, self._step_s = 0, 0.0, 0.0
         """Steps of this attempt, when the newest was seen, and the longest time between two that were seen."""
@@ -119,9 +118,7 @@ class FleetComparison:
         if self._is_blind:
             self._is_blind = False
             self._note(ENDED, "nodes are compared with their peers again", "clear")
-        self._roles, self._roles_by_s = (
-            (None, self._clock.monotonic_s() + ROLES_WITHIN_S) if self._find_roles else ({}, 0.0)
-        )
+        self._roles, self._several = {}, False
         if self._find_roles is not None:
             self._find_roles(self._learn)
 
@@ -129,9 +126,10 @@ class FleetComparison:
         return ["outliers", "--json", *feed.arguments(self._comparing, self._interval_s)]
 
     def _learn(self, attempt: int, roles: Mapping[str, str]) -> None:
-        """Take in what each node does; later than `ROLES_WITHIN_S` it would only make all be learnt again."""
-        if attempt == self._attempt and self._roles is None:
+        """Take in what each node does."""
+        if attempt == self._attempt:
             self._roles = roles
+            self._several = len(set(roles.values())) > 1
 
     def hear_steps(self, attempt: int, steps: int) -> None:
         """Take in how many steps a node has made in an attempt."""
@@ -163,17 +161,13 @@ class FleetComparison:
         child = self._child
         if child is None or state.attempt != self._attempt:
             return True
-        if self._roles is None:
-            if now_s < self._roles_by_s:
-                return True
-            self._roles = {}
         name = name_of(state, node)
         self._stands(node, name, now_s)
         if (
             self._steps and not self._makes_steps
         ):  # one evaluates or saves and others wait; who hangs is found otherwise
             return True
-        row = feed.row(now_s, name, self._roles.get(name, ""), usage)
+        row = feed.row(now_s, name, self._roles.get(name, "") if self._several else "", usage)
         assert child.stdin is not None
         try:
             os.write(

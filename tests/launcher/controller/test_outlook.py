@@ -211,18 +211,18 @@ def test_two_nodes_are_no_fleet() -> None:
 async def two_stages(
     story: Story, find: Callable[[Callable[[int, Mapping[str, str]], None]], None]
 ) -> list[HealthSeen]:
-    """n4 to n7 begin to do other work at 300; at the same time n3's clocks fall. Live until n3 is said to stay apart."""
+    """n4 to n7 begin to do other work at 120; at the same time n3's clocks fall. Live until n3 is said to stay apart."""
     clock, said, chance = Hand(), list[HealthSeen](), random.Random(3)
     comparison = FleetComparison(
-        story.state, clock, asyncio.get_running_loop(), said.append, Comparing(stays_s=60.0), look=find
+        story.state, clock, asyncio.get_running_loop(), said.append, Comparing(stays_s=30.0, settle_s=60.0), look=find
     )
     comparison.begin(0)
     for second in range(3000):
         clock.now_s += 1.0
         comparison.hear_steps(0, second + 1)
         for at, name in enumerate(NAMES):
-            cpu = 20.0 if at >= 4 and second > 300 else 60.0
-            mhz = 1200.0 if at == 3 and second > 300 else 1980.0
+            cpu = 20.0 if at >= 4 and second > 120 else 60.0
+            mhz = 1200.0 if at == 3 and second > 120 else 1980.0
             usage = (cpu + chance.gauss(0, 0.5), 50.0, 0.0, 1e6, 80.0, 99.0, 60.0, mhz + chance.gauss(0, 3))
             while not comparison.take(name, usage):
                 await asyncio.sleep(0.01)
@@ -250,7 +250,7 @@ def test_nodes_of_another_stage_are_no_peers_and_who_stays_apart_is_told_with_it
 
 
 def test_where_roles_are_not_known_nothing_is_acted_on() -> None:
-    """Rows wait for the roles, but not for ever: then half of the nodes are apart from the other half, and that is a crowd."""
+    """Half of the nodes begin to differ from the other half, and that is a crowd; who stays apart is told."""
     pytest.importorskip("numpy", reason="robust outliers needs numpy")
     story = several_nodes(*NAMES, on_outlier="evict")
     story.joins("spare")
