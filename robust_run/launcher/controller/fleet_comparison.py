@@ -70,6 +70,8 @@ class FleetComparison:
         self._find_roles = look
         self._roles: Mapping[str, str] = {}
         """By name of the node; empty: not known, and then all are compared and nothing is acted on."""
+        self._told: dict[str, list[tuple[str, str]]] = {}
+        """By name of the node: its id, and the names of the alerts that were told of it and are not over."""
         self._several = False
         """There are several roles: else a role that becomes known would only have all be learnt again."""
         self._standings: standing.Standings = {}
@@ -90,6 +92,8 @@ class FleetComparison:
             return
         self.end()
         self._attempt = attempt
+        for machine in tuple(self._told):
+            self._clear(machine, "another attempt is compared anew")
         self._standings, self._steps, self._stepped_s, self._step_s = {}, 0, self._clock.monotonic_s(), 0.0
         from importlib.util import find_spec
 
@@ -236,15 +240,22 @@ class FleetComparison:
         if not nodes or (verdict.metric == SILENCE and verdict.state != "over"):  # a lease says that sooner
             return
         now_s = self._clock.monotonic_s()
-        before = self._standings.get(verdict.machine)
         self._standings = standing.named(self._standings, verdict, now_s)
-        if verdict.state == "still":
-            return
         if verdict.state == "new":
-            self._tell(HealthSeen(node=nodes[0], event=event_of(verdict, now_s), at_unix_s=self._clock.unix_s()))
-        elif before is not None:
-            for event in cleared(before, now_s):
-                self._tell(HealthSeen(node=nodes[0], event=event, at_unix_s=self._clock.unix_s()))
+            self._alert(verdict.machine, nodes[0], event_of(verdict, now_s))
+        elif verdict.state == "over":
+            self._clear(verdict.machine, "it is like its peers again")
+
+    def _alert(self, machine: str, node: str, event: Event) -> None:
+        self._told.setdefault(machine, []).append((node, event.name))
+        self._tell(HealthSeen(node=node, event=event, at_unix_s=self._clock.unix_s()))
+
+    def _clear(self, machine: str, detail: str) -> None:
+        """What was told of a node is over."""
+        now_s = self._clock.monotonic_s()
+        for node, name in self._told.pop(machine, ()):
+            event = Event(name=name, kind="clear", subject="", detail=detail, at_s=now_s)
+            self._tell(HealthSeen(node=node, event=event, at_unix_s=self._clock.unix_s()))
 
     def _stands(self, node: str, name: str, now_s: float) -> None:
         """Tell of a node that was named and has stayed apart since, once."""
@@ -260,7 +271,7 @@ class FleetComparison:
         )
         if verdict is not None:
             event = staying(verdict, self._comparing.stays_s, now_s, knows_roles=bool(self._roles))
-            self._tell(HealthSeen(node=node, event=event, at_unix_s=self._clock.unix_s()))
+            self._alert(name, node, event)
 
 
 def event_of(verdict: OutlierVerdict, now_s: float) -> Event:
@@ -295,13 +306,6 @@ def staying(verdict: OutlierVerdict, stood_s: float, now_s: float, *, knows_role
         said, value, peers = f"{said}; the roles of nodes are not known, so that it may have other work", None, None
     name = f"{feed.STAYS}.{metric}"
     return Event(name=name, kind="alert", subject="", detail=said, at_s=now_s, value=value, limit=peers)
-
-
-def cleared(before: standing.Standing, now_s: float) -> list[Event]:
-    """Return what is said when a node is like its peers again."""
-    detail = "it is like its peers again"
-    names = [f"outlier.{before.verdict.metric}"]
-    return [Event(name=name, kind="clear", subject="", detail=detail, at_s=now_s) for name in names]
 
 
 def _short(value: float | None) -> str:

@@ -76,7 +76,9 @@ class UsageBook:
         newest, self._newest = self._newest, {}
         begin_s, self._begun_s = self._begun_s, self._clock.unix_s()
         rows = {name_of(self._state, node) or node: row for node, row in newest.items() if node in self._state.places}
-        point = point_of(begin_s, self._begun_s, rows, self._odd())
+        point = point_of(
+            begin_s, self._begun_s, rows, {name: metric for name, metric in self._odd().items() if name in rows}
+        )
         if point is None:
             return
         self._points = added(self._points, point)

@@ -80,6 +80,20 @@ def test_the_node_that_stands_out_is_named_and_nothing_is_done_to_it() -> None:
     assert list(story.state.health.active) == [("n3", "outlier.cpu_percent", "")]
 
 
+def test_a_node_that_is_like_its_peers_again_is_told_so() -> None:
+    story = several_nodes(*NAMES)
+    named, over = asyncio.run(
+        lives(story, lambda name, at: 15.0 if name == "n3" and 100 < at < 150 else 60.0, 220, Comparing(settle_s=60))
+    )
+    assert [(each.node, each.event.name, each.event.kind) for each in (named, over)] == [
+        ("n3", "outlier.cpu_percent", "alert"),
+        ("n3", "outlier.cpu_percent", "clear"),
+    ]
+    for each in (named, over):
+        story.happens(each)
+    assert not story.state.health.active
+
+
 def test_a_fleet_in_which_all_do_the_same_is_left_alone() -> None:
     story = several_nodes(*NAMES)
     assert asyncio.run(lives(story, lambda name, at: 60.0 if at < 250 else 20.0, 420)) == []
