@@ -51,9 +51,10 @@ class NodeRolesLook:
 
 def node_roles(scene: Scene, state: JobState) -> dict[str, str]:
     """Return the role of each node by name; empty where it is not known of all. Pure."""
+    from robust_run.launcher.model.job import ops_of
     from robust_run.tracer.pace.roles import roles_of
 
     nodes = {
         name_of(state, place.node): range(place.first_rank, place.first_rank + place.nproc) for place in state.layout
     }
-    return roles_of(nodes, [sight.trace for sight in scene.ranks if sight.trace is not None])
+    return roles_of(nodes, [sight.trace for sight in scene.ranks if sight.trace is not None], ops_of(scene.world_size))

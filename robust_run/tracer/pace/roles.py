@@ -9,22 +9,33 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from robust_run.tracer.pace.stages import layout_of, stages
-from robust_run.tracer.types import RankTrace
+from robust_run.tracer.types import P2P, RankTrace
 
 LEAST_PEERS = 3
 """Of two nodes nobody can tell which is the odd one."""
+FEWEST_OPS = 128
+"""That none of the newest calls is point to point proves nothing where fewer are told of each rank, as of very many ranks:
+between two transfers of a stage lie the calls of its layers."""
 _EXPERTS = "all_to_all"
 
 
-def roles_of(nodes: Mapping[str, Collection[int]], traces: Sequence[RankTrace]) -> dict[str, str]:
+def roles_of(
+    nodes: Mapping[str, Collection[int]], traces: Sequence[RankTrace], told: int = FEWEST_OPS
+) -> dict[str, str]:
     """Return what each node does, as a word for people; nodes with the same word are peers. Empty: it is not known.
 
     Args:
         nodes: ranks by the name of the node.
+        told: how many calls of each rank may be in its trace.
         traces: what the ranks' rings show. All ranks are needed: whose calls are not seen may be of any stage.
     """
     wanted = {rank for ranks in nodes.values() for rank in ranks}
     if not wanted or not wanted <= {trace.rank for trace in traces}:
+        return {}
+    sends = {trace.rank for trace in traces if any(op.op in P2P for op in trace.ops)}
+    if sends and not wanted <= sends:  # of some ranks the newest calls do not show with whom they are in a pipeline
+        return {}
+    if not sends and told < FEWEST_OPS and max(len(trace.ops) for trace in traces) >= told:
         return {}
     stage_of = {rank: number for number, ranks in enumerate(stages(wanted, *layout_of(traces))) for rank in ranks}
     experts_of = _experts(traces)

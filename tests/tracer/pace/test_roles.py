@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from robust_run.tracer.pace.roles import roles_of
 from robust_run.tracer.types import Group, Op, RankTrace
 
@@ -63,6 +65,14 @@ def test_nodes_that_hold_other_experts_are_not_compared_where_there_are_enough_o
 
 def test_with_too_few_nodes_of_the_same_experts_those_of_the_same_stage_are_peers() -> None:
     assert set(roles_of(nodes(4), expert_groups(2)).values()) == {"all"}
+
+
+def test_few_calls_without_a_pipeline_prove_none() -> None:
+    """Of 100,000 ranks few calls of each are told, and the newest may all be those of the optimizer."""
+    half = [msgspec.structs.replace(each, ops=each.ops[each.rank % 2 :]) for each in pipeline(2, 3)]
+    assert roles_of(nodes(6), half) == {}
+    world = Group(name="dp", ranks=(0, 1, 2))
+    assert roles_of(nodes(3), [trace(rank, (world,), (op("dp", "all_reduce"),)) for rank in range(3)], told=1) == {}
 
 
 def test_where_calls_of_some_ranks_are_not_seen_nothing_is_known() -> None:
