@@ -29,6 +29,8 @@ BY_SIGN: dict[str, tuple[CheckName, ...]] = {
     "fsync": ("disk",),
     "mount": ("disk",),
     "kernel": ("compute", "memory", "disk"),
+    # As for NaN: what computes numbers, and what carries them.
+    "numbers": ("compute", "model", "memory", "exchange", "neighbours", "allreduce"),
 }
 
 
