@@ -118,7 +118,9 @@ _LINKS: dict[str, HealthRule] = {
 }
 
 _NUMBERS: dict[str, HealthRule] = {
-    "numbers.reduced": _diagnose("AEGIS: what all ranks of a group have reduced together is the same on each, bit by bit"),
+    "numbers.reduced": _diagnose(
+        "AEGIS: what all ranks of a group have reduced together is the same on each, bit by bit"
+    ),
 }
 
 _TRAINING: dict[str, HealthRule] = {

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from robust_run.harmless import Harmless
 from robust_run.launcher.model.reduced_values import ReducedValues
 from robust_run.tracer.files import reduced
+from robust_run.tracer.reduced.types import ReducedValue
 
 if TYPE_CHECKING:
     import asyncio
@@ -44,7 +45,7 @@ class ReducedWatch:
 
     def look(self) -> None:
         """Tell what is new."""
-        found: list[reduced.ReducedValue] = []
+        found: list[ReducedValue] = []
         for rank, path in self._paths.items():
             self._read[rank], values = reduced.read(path, rank, self._read[rank])
             found += values

@@ -39,7 +39,6 @@ from robust_run.launcher.model.events import NodeEvent, SignalReceived
 from robust_run.launcher.model.job import JobSpec, ManyNodes, Paces, Sights
 from robust_run.launcher.model.lease_times import lease_times
 from robust_run.launcher.model.nccl_windows import NcclWindow
-from robust_run.launcher.model.reduced_values import ReducedValues
 from robust_run.launcher.model.node_events import (
     LeaseRecorded,
     NodeCannotStart,
@@ -49,6 +48,7 @@ from robust_run.launcher.model.node_events import (
     NodeReturned,
     NodeToldToLeave,
 )
+from robust_run.launcher.model.reduced_values import ReducedValues
 from robust_run.launcher.model.start_notes import Starts
 
 if TYPE_CHECKING:

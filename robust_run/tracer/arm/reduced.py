@@ -5,10 +5,10 @@ its path. In the step before a check it sees which all_reduce of each group is t
 step's calls, the value is added up in the moment in which the program has waited for it and has not gone on. Of
 DistributedDataParallel, which reduces in C++, it is the gradient of its largest parameter when a backward pass is over.
 
-What may differ between ranks although nothing is wrong is left out: all other calls; tensors that something has changed since the
-call; works that are polled; calls that are coalesced, of other threads, in a graph that is captured, or while groups live for the
-second time. A wrapper calls what it wraps exactly once, and passes result or exception on. No failure of ours reaches the program:
-what fails ends the checks, and that is said once.
+What may differ between ranks although nothing is wrong is left out: all other calls; tensors that something has changed since
+the call; works that are polled; calls that are coalesced, of other threads, in a graph that is captured, or while groups live for
+the second time. A wrapper calls what it wraps exactly once, and passes result or exception on. No failure of ours reaches the
+program: what fails ends the checks, and that is said once.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ def create_files(
     if check_reduced:
         from robust_run.tracer.files import reduced
 
-        reduced.create(f"{steps_file}{reduced.SUFFIX}", check_reduced)
+        reduced.create(f"{steps_file}{steps.REDUCED_SUFFIX}", check_reduced)
     descriptor = os.open(f"{steps_file}.stacks", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     os.close(descriptor)
 

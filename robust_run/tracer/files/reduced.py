@@ -18,7 +18,6 @@ import struct
 import sys
 from contextlib import suppress
 
-from robust_run.tracer.files.steps import REDUCED_SUFFIX as SUFFIX
 from robust_run.tracer.reduced.types import KINDS, ReducedValue
 
 MAGIC = b"RBREDUC\n"

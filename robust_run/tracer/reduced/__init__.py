@@ -1,1 +1,1 @@
-"""Reduced values are the same on all ranks of a group, bit by bit: where one differs, a machine has computed or carried it wrong."""
+"""Reduced values are the same on all ranks of a group, bit by bit: where one differs, a machine is at fault."""

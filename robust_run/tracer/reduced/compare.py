@@ -1,10 +1,10 @@
 """Compares the checksums that ranks of a group report of the same reduced value. Deterministic.
 
-What is compared is known to be one and the same: the same call of the same group, by its number in it, of as many elements, in
-the same place. It is compared once all ranks of the group have spoken; what one does not tell (it is at another step, its file was
-overwritten, it has ended) is dropped. And values of a kind that were never equal say nothing: a library may add in another order
-on each rank. So a kind of value counts once it was the same on all ranks some times in a row, and no more when it falls apart
-altogether.
+What is compared is known to be one and the same: the same call of the same group, by its number in it, of as many elements,
+in the same place. It is compared once all ranks of the group have spoken; what one does not tell (it is at another step, its
+file was overwritten, it has ended) is dropped. And values of a kind that were never equal say nothing: a library may add in
+another order on each rank. So a kind of value counts once it was the same on all ranks some times in a row, and no more when it
+falls apart altogether.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reduced values of ranks, and which of them are named: a machine that computes wrong, and no program that is merely different."""
+"""Reduced values of ranks, and which of them are named: a machine that computes wrong, and no program that is just different."""
 
 from __future__ import annotations
 
@@ -65,7 +65,9 @@ def test_values_that_are_the_same_only_now_and_then_say_nothing() -> None:
         assert not found.hear([*reported(seq, 1, 1, 1), *reported(seq + 1, 1, 2, 1)])
 
 
-def test_values_that_fall_apart_altogether_are_another_way_of_adding_up_and_not_looked_at_until_they_are_equal() -> None:
+def test_values_that_fall_apart_altogether_are_another_way_of_adding_up_and_not_looked_at_until_they_are_equal() -> (
+    None
+):
     found = trusted()
     assert not found.hear(reported(8, 4, 5, 6))
     assert not found.hear(reported(9, 5, 6, 5))

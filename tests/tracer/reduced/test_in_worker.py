@@ -21,7 +21,7 @@ from robust_run.tracer.reduced import types
 EVERY = 4
 STEPS = 12
 
-PROGRAMS = f'''
+PROGRAMS = f"""
 import os, sys
 import msgspec
 import torch, torch.distributed as dist
@@ -163,7 +163,7 @@ for name, step in (
 assert not said, said
 print(msgspec.json.encode(found).decode())
 dist.destroy_process_group()
-'''
+"""
 
 
 @pytest.fixture(scope="module")
