@@ -1,21 +1,25 @@
 """What a worker notes of reduced values, with a real torch and real groups of gloo: the same on all ranks, or nothing at all.
 
-One pair of processes plays all the programs, one after the other, each with a checker of its own.
+One pair of processes plays all the programs, one after the other, each with a checker of its own. Rank 0 has the recorder in
+Python, rank 1 that in C, if it can be built.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from worker_side import load_worker_side
 
 from robust_run.tracer.files import reduced, ring
+from robust_run.tracer.native import build
 from robust_run.tracer.reduced import types
 
 EVERY = 4
@@ -24,21 +28,27 @@ STEPS = 12
 PROGRAMS = f"""
 import os, sys
 import msgspec
-import torch, torch.distributed as dist
+import torch, torch._dynamo, torch.distributed as dist  # DistributedDataParallel imports it, in each rank
 sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 from small_optimizer import SGD as TEXT
 from worker_side import load_worker_side
 from robust_run.tracer.files import reduced, ring
 
 exec(TEXT)
-rank, folder = int(sys.argv[1]), sys.argv[2]
+folder, native = sys.argv[1:]
 torch.set_num_threads(1)
+other = os.fork()  # importing torch takes longer than all else
+rank = 0 if other else 1
 side = load_worker_side()
 ring.create(f"{{folder}}/{{rank}}.ring", rank, 2)
 distributed, library = dist.distributed_c10d, sys.modules["torch._C._distributed_c10d"]
 said = []
-recorded = side.load("recorder").Ring(f"{{folder}}/{{rank}}.ring", said.append)
-hooks = side.load("hooks").Hooks(recorded, distributed, library, lambda: None)
+path = f"{{folder}}/{{rank}}.ring"
+if rank and native:
+    made = side.load("native")
+    hooks = made.NativeHooks(made.NativeRing(path, said.append, made.extension(native)), distributed, library, lambda: None)
+else:
+    hooks = side.load("hooks").Hooks(side.load("recorder").Ring(path, said.append), distributed, library, lambda: None)
 hooks.install()
 dist.init_process_group("gloo", init_method=f"file://{{folder}}/meet", rank=rank, world_size=2)
 plain_call, plain_wait = library.ProcessGroup.allreduce, library.Work.wait
@@ -161,24 +171,24 @@ for name, step in (
     found[name] = checked(name, step)
     dist.barrier()
 assert not said, said
-print(msgspec.json.encode(found).decode())
+open(f"{{folder}}/found-{{rank}}", "wb").write(msgspec.json.encode(found))
 dist.destroy_process_group()
+if other:
+    os._exit(os.waitstatus_to_exitcode(os.waitpid(other, 0)[1]))
+os._exit(0)
 """
 
 
 @pytest.fixture(scope="module")
-def noted(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def noted(tmp_path_factory: pytest.TempPathFactory, built_in_c: build.Recorder) -> list[dict[str, Any]]:
     """What both ranks have noted in each program."""
     folder = tmp_path_factory.mktemp("reduced")
     script = folder / "programs.py"
     script.write_text(textwrap.dedent(PROGRAMS))
-    ranks = [
-        subprocess.Popen([sys.executable, script, str(rank), folder], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        for rank in range(2)
-    ]
-    said = [rank.communicate(timeout=150) for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0], said[0][1].decode() + said[1][1].decode()
-    return [json.loads(out) for out, _ in said]
+    argv = [sys.executable, script, folder, built_in_c.path]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=150, check=False)
+    assert done.returncode == 0, done.stderr
+    return [json.loads((folder / f"found-{rank}").read_bytes()) for rank in range(2)]
 
 
 def records(noted: list[dict[str, Any]], program: str) -> list[list[list[int]]]:
@@ -224,6 +234,89 @@ def test_ranks_that_count_steps_in_their_own_way_never_speak_of_one_call_with_tw
 def test_a_mistake_of_ours_ends_the_checks_and_not_the_program(noted: list[dict[str, Any]]) -> None:
     assert records(noted, "broken") == [[], []]
     assert {found["broken"]["state"] for found in noted} == {reduced.GIVEN_UP}
+
+
+# --- on a GPU, of which a fake says when it is done ---------------------------------------------------------------
+
+
+class Gpu:
+    """As much of torch as a checksum needs that is made on a GPU and fetched later."""
+
+    def __init__(self) -> None:
+        self.capturing, self.done = False, False
+        nothing = contextlib.nullcontext
+        self.cuda = SimpleNamespace(
+            current_device=lambda: 0, is_current_stream_capturing=lambda: self.capturing, Event=lambda: self
+        )
+        self.Tensor, self.strided = FakeTensor, "strided"
+        self.nn = SimpleNamespace(Parameter=FakeTensor)
+        self.compiler = SimpleNamespace(is_compiling=lambda: False)
+        self._C = SimpleNamespace(_len_torch_dispatch_stack=lambda: 0, DisableTorchFunction=nothing)
+        self.no_grad = nothing
+        for name in types.DTYPES[1:]:
+            setattr(self, name, name)
+        self.record = lambda: None
+        self.query = lambda: self.done
+
+    def empty(self, count: int, **_: Any) -> Any:
+        return FakePinned(count)
+
+
+class FakePinned(list[int]):
+    def __init__(self, count: int) -> None:
+        super().__init__([0] * count)
+
+    def __getitem__(self, place: Any) -> Any:
+        if not isinstance(place, slice):
+            return super().__getitem__(place)
+        return SimpleNamespace(copy_=lambda total, **_: self.__setitem__(place.start, total.number))
+
+
+class FakeTensor:
+    layout, dtype = "strided", "float32"
+
+    def __init__(self, number: int = 0, index: int = 0) -> None:
+        self.number = number
+        self.device = SimpleNamespace(type="cuda", index=index)
+
+    def numel(self) -> int:
+        return 10
+
+    def is_contiguous(self) -> bool:
+        return True
+
+    def is_inference(self) -> bool:
+        return False
+
+    is_neg = is_inference
+
+    def reshape(self, _: int) -> FakeTensor:
+        return self
+
+
+def test_what_a_gpu_adds_up_is_fetched_when_it_is_done_and_nobody_waits_for_it() -> None:
+    gpu = Gpu()
+    sums = load_worker_side().load("checksum").Sums(gpu)
+    fetched = sums.fetch(FakeTensor(-5))
+    assert fetched.look() is None
+    gpu.done = True
+    assert fetched.look() == (1 << 64) - 5 and fetched.look() == (1 << 64) - 5
+    assert len(sums.free) == 16, "its place is free again, once"
+
+
+def test_nothing_is_added_up_in_a_captured_graph_on_another_gpu_or_where_sixteen_are_on_their_way() -> None:
+    gpu = Gpu()
+    sums = load_worker_side().load("checksum").Sums(gpu)
+    assert sums.can(FakeTensor()) and not sums.can(FakeTensor(index=1))
+    gpu.capturing = True
+    assert not sums.can(FakeTensor())
+    gpu.capturing = False
+    on_their_way = [sums.fetch(FakeTensor(number)) for number in range(16)]
+    assert not sums.can(FakeTensor())
+    gpu.capturing = gpu.done = True
+    assert on_their_way[3].look() is None, "an event is not asked for while a graph is captured"
+    gpu.capturing = False
+    assert [each.look() for each in on_their_way] == list(range(16)) and sums.can(FakeTensor())
 
 
 # --- one number, and the file ---------------------------------------------------------------------------------------
