@@ -103,7 +103,7 @@ OWN_OPTIONS: tuple[OptionDescription, ...] = (
         FAILURES,
         "check-reduced",
         "N",
-        "Every N steps compare a checksum of the same reduced value on all ranks of its group; 0: never. 100 costs nothing.",
+        "Every N steps compare a checksum of the same reduced value on all ranks of its group, for 100 cheap; 0: never.",
         _WHOLE,
     ),
     describe(FAILURES, "slow-round", "SECONDS", "Length of a round of that comparison; 0: none is made.", _DECIMAL),
