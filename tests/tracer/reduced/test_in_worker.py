@@ -186,7 +186,7 @@ def noted(tmp_path_factory: pytest.TempPathFactory, built_in_c: build.Recorder) 
     script = folder / "programs.py"
     script.write_text(textwrap.dedent(PROGRAMS))
     argv = [sys.executable, script, folder, built_in_c.path]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=150, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=170, check=False)
     assert done.returncode == 0, done.stderr
     return [json.loads((folder / f"found-{rank}").read_bytes()) for rank in range(2)]
 
