@@ -102,6 +102,7 @@ bench: $(STAMP)
 	$(BIN)/python bench/outliers.py
 	$(BIN)/python bench/control_plane.py
 	$(BIN)/python bench/tracing_overhead.py
+	$(BIN)/python bench/reduced_values.py
 	$(BIN)/python bench/nccl_plugin.py
 	$(BIN)/python bench/ckpt.py
 	$(BIN)/python bench/memory_ckpt.py --steps 40 --no-dlrover

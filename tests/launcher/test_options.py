@@ -142,6 +142,7 @@ def test_our_own_options_read_variables_of_ours() -> None:
         "replay": None,
         "replay-unit": "ROBUST_REPLAY_UNIT",
         "max-evict-share": "ROBUST_MAX_EVICT_SHARE",
+        "check-reduced": "ROBUST_CHECK_REDUCED",
         "admission-checks": "ROBUST_ADMISSION_CHECKS",
         "record-window": "ROBUST_RECORD_WINDOW",
         "prefetch-env": "ROBUST_PREFETCH_ENV",

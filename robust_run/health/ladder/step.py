@@ -104,7 +104,7 @@ def _diagnose(policy: LadderPolicy, state: State, event: Failed) -> tuple[State,
         why = f"{event.sentence}, although {', '.join(event.evicted_before)} had been evicted"
     elif event.suspect and event.kind != "hang":
         rule = "suspected_diagnose"
-    if event.kind in ("nan", "jump"):
+    if event.kind in ("nan", "jump") or event.sign.startswith("numbers."):
         seconds = policy.nan_seconds
     if event.kind not in ("crash", "unknown") and rule != "evicted_in_vain":
         rule = BEGUN_BY[event.kind]

@@ -38,6 +38,8 @@ BY_SIGN: dict[str, tuple[CheckName, ...]] = {
     "outlier.stays.disk_wait_ms": ("disk",),
     "outlier.stays.io_pressure_percent": ("disk",),
     "kernel": ("compute", "memory", "disk"),
+    # As for NaN: what computes numbers, and what carries them.
+    "numbers": ("compute", "model", "memory", "exchange", "neighbours", "allreduce"),
 }
 
 

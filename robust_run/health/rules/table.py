@@ -117,6 +117,12 @@ _LINKS: dict[str, HealthRule] = {
     "network": _report("losses on the way are the fabric's as often as the node's"),
 }
 
+_NUMBERS: dict[str, HealthRule] = {
+    "numbers.reduced": _diagnose(
+        "AEGIS: what all ranks of a group have reduced together is the same on each, bit by bit"
+    ),
+}
+
 _TRAINING: dict[str, HealthRule] = {
     "training.nan": _diagnose(f"{_BY_BYTEROBUST}: NaN"),
     "training.jump": _diagnose(f"{_BY_BYTEROBUST}: loss or gradient norm 5 times what it was"),
@@ -179,6 +185,7 @@ DEFAULTS: Mapping[str, HealthRule] = {
     **_HOST,
     **_DISKS,
     **_LINKS,
+    **_NUMBERS,
     **_TRAINING,
     **_WORKERS,
 }

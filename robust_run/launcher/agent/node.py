@@ -358,6 +358,7 @@ class Node:
                     place.world_size,
                     times_start=self.env.get("ROBUST_STARTUP") != "0",
                     times_phases=self._has_nvidia or self.env.get("ROBUST_TRACE_PHASES") == "host",
+                    check_reduced=self.spec.check_reduced_steps,
                 )
             except OSError as error:
                 self.complain(steps_file, error)

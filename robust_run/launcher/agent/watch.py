@@ -19,7 +19,7 @@ from robust_run.launcher.model.events import HangSuspected, NodeEvent, WaitOver
 from robust_run.launcher.model.job import JobSpec, Paces, RankEvidence
 from robust_run.launcher.records.run_directory import RunDirectory
 from robust_run.tracer.files import phases, ring
-from robust_run.tracer.files.steps import MARKS_SUFFIX
+from robust_run.tracer.files.steps import MARKS_SUFFIX, REDUCED_SUFFIX
 from robust_run.tracer.suspicion import LOOK_S, RingHeartbeat, Suspicion
 from robust_run.tracer.types import RankSight
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from robust_run.launcher.agent.nccl.watch import NcclWatch
     from robust_run.launcher.agent.nccl.windows import NcclWindows
     from robust_run.launcher.agent.rank_sights import RankSights
+    from robust_run.launcher.agent.reduced_watch import ReducedWatch
     from robust_run.launcher.model.start_notes import Seen
     from robust_run.tracer.nccl.types import CommRate
     from robust_run.tracer.plugin.metering import Metering
@@ -112,6 +113,12 @@ class RankWatch:
                 deliver=deliver,
                 harmless=harmless,
             )
+        self._reduced: ReducedWatch | None = None
+        if spec.check_reduced_steps:
+            from robust_run.launcher.agent.reduced_watch import ReducedWatch
+
+            files = {worker.rank: self._file(worker.rank, REDUCED_SUFFIX) for worker in workers}
+            self._reduced = ReducedWatch(attempt, files, deliver, harmless)
         self._hang_after_s = spec.hang_after_s
         self._flight: FlightWatch | None = None
         self._readers: dict[int, ring.RingReader] = {}
@@ -130,6 +137,8 @@ class RankWatch:
             self._nccl.start(loop)
         if self._windows is not None:
             self._windows.start(loop)
+        if self._reduced is not None:
+            self._reduced.start(loop)
         if self._round_s > 0:
             self._pacer = loop.call_later(self._round_s, self._pace)
 
@@ -160,6 +169,8 @@ class RankWatch:
             self._nccl.stop()
         if self._windows is not None:
             self._windows.stop()
+        if self._reduced is not None:
+            self._reduced.stop()
         for task in tuple(self._tasks):
             task.cancel()
         for reader in self._readers.values():
@@ -313,6 +324,6 @@ class RankWatch:
         """Remove what the ranks wrote to: a job that starts again for months must not fill the memory."""
         for worker in self._workers:
             steps_file = self._run_directory.steps_file(self._attempt, worker.rank)
-            for suffix in (".ring", ".stacks", ".sock", MARKS_SUFFIX, phases.SUFFIX, self._nccl_suffix):
+            for suffix in (".ring", ".stacks", ".sock", MARKS_SUFFIX, phases.SUFFIX, REDUCED_SUFFIX, self._nccl_suffix):
                 with suppress(OSError):
                     os.unlink(f"{steps_file}{suffix}")

@@ -6,7 +6,8 @@ versions can refuse each other in words; then frames follow: four bytes of lengt
     controller: Challenge        agent: Hello
     controller: Welcome or Refused
     then, in any order           agent: Heartbeat, Report, ToldToLeave, Leaving, Notice, Sights, Paces, Starts,
-                                        CodeWanted, FactsTold, PlaceOpened, ChecksSaid, CheckpointsSeen, NcclWindow
+                                        CodeWanted, FactsTold, PlaceOpened, ChecksSaid, CheckpointsSeen, NcclWindow,
+                                        ReducedValues
                                  controller: Beat, Orders, Candidates, CodeParts
 
 Both sides prove that they know the job's token without sending it (see `handshake`); each frame after that is sealed (`sealing`).
@@ -22,6 +23,7 @@ from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
 from robust_run.launcher.model.events import NodeEvent
 from robust_run.launcher.model.job import NodeInfo, Paces, Sights
 from robust_run.launcher.model.nccl_windows import NcclWindow
+from robust_run.launcher.model.reduced_values import ReducedValues
 from robust_run.launcher.model.start_notes import Starts
 from robust_run.launcher.records.code.types import TreeParts
 
@@ -165,6 +167,6 @@ class CodeParts(msgspec.Struct, frozen=True, tag="code_parts", kw_only=True):
     parts: TreeParts
 
 
-_Told = Sights | Paces | Starts | CheckAnswer | CheckpointsSeen | NcclWindow
+_Told = Sights | Paces | Starts | CheckAnswer | CheckpointsSeen | NcclWindow | ReducedValues
 FromAgent = Hello | Heartbeat | EventReport | ControlNotice | Leaving | ToldToLeave | CodeWanted | _Told
 FromController = Challenge | Welcome | JoinRefused | HeartbeatReply | Orders | CandidateList | CodeParts

@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
     from robust_run.launcher.model.links import Outbox, Timer
     from robust_run.launcher.model.nccl_windows import NcclWindow
+    from robust_run.launcher.model.reduced_values import ReducedValues
     from robust_run.launcher.model.start_notes import Seen, Starts
 
 #: How long the journal may take to reach the disk before the next attempt starts without waiting for it.
@@ -183,7 +184,7 @@ class Controller:
         else:
             self._see_of_start(node, seen)
 
-    def _see_of_start(self, node: str, seen: Starts | CheckpointsSeen | NcclWindow) -> None:
+    def _see_of_start(self, node: str, seen: Starts | CheckpointsSeen | NcclWindow | ReducedValues) -> None:
         from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
 
         if isinstance(seen, CheckpointsSeen):  # the one that comes before the first worker is started
@@ -194,6 +195,11 @@ class Controller:
 
         if isinstance(seen, NcclWindow):
             self.parts.nccl_slowness.take(node, seen)
+            return
+        from robust_run.launcher.model.reduced_values import ReducedValues
+
+        if isinstance(seen, ReducedValues):
+            self.parts.reduced_values.take(node, seen)
         else:
             self.parts.starts.take(node, seen.start)
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from robust_run.launcher.controller.news import News
     from robust_run.launcher.controller.node_roles import NodeRolesLook
     from robust_run.launcher.controller.pacing import Pacing
+    from robust_run.launcher.controller.reduced_values import ReducedComparison
     from robust_run.launcher.controller.starts import StartBook
     from robust_run.launcher.model.links import Outbox, Timer
 
@@ -75,6 +76,13 @@ class ControllerParts:
             tell=self._tell,
             say=self._book.say,
         )
+
+    @cached_property
+    def reduced_values(self) -> ReducedComparison:
+        """What compares reduced values of ranks."""
+        from robust_run.launcher.controller.reduced_values import ReducedComparison
+
+        return ReducedComparison(self._state, self._clock, self._tell, self._book.say)
 
     @property
     def starts(self) -> StartBook:

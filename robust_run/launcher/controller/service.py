@@ -48,6 +48,7 @@ from robust_run.launcher.model.node_events import (
     NodeReturned,
     NodeToldToLeave,
 )
+from robust_run.launcher.model.reduced_values import ReducedValues
 from robust_run.launcher.model.start_notes import Starts
 
 if TYPE_CHECKING:
@@ -213,7 +214,7 @@ class Service:
                 self.controller.see_usage(peer.id, message.usage)
             case Sights() | Paces() | Starts():
                 self.controller.see(peer.id, rebased_sights(message, peer.clock_ahead_s))
-            case FactsTold() | PlaceOpened() | ChecksSaid() | CheckpointsSeen() | NcclWindow():
+            case FactsTold() | PlaceOpened() | ChecksSaid() | CheckpointsSeen() | NcclWindow() | ReducedValues():
                 self.controller.see(peer.id, message)
             case CodeWanted():
                 self._send_code(peer, message.tree)

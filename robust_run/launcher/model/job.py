@@ -188,6 +188,8 @@ class JobSpec(JobPolicy, frozen=True, kw_only=True):
     """Whether nodes are checked that no attempt needs."""
     slow_round_s: float = 10.0
     """Length of a round of comparing ranks' own times; 0: none."""
+    check_reduced_steps: int = 0
+    """Every so many steps checksums of a reduced value are compared between the ranks of its group; 0: never."""
     trace_nccl: str = "auto"
     """on, off, or auto: where it can be done without compiling, and NCCL is used (see `agent.nccl.arming`)."""
     ckpt_dir: str | None = None

@@ -8,6 +8,7 @@ from robust_run.launcher.model.check_events import CheckAnswer
 from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
 from robust_run.launcher.model.job import Paces, Sights
 from robust_run.launcher.model.nccl_windows import NcclWindow
+from robust_run.launcher.model.reduced_values import ReducedValues
 from robust_run.report.startup.types import NodeStart
 
 
@@ -17,5 +18,5 @@ class Starts(msgspec.Struct, frozen=True, tag="starts", kw_only=True):
     start: NodeStart
 
 
-Seen = Sights | Paces | Starts | CheckAnswer | CheckpointsSeen | NcclWindow
+Seen = Sights | Paces | Starts | CheckAnswer | CheckpointsSeen | NcclWindow | ReducedValues
 """What an agent sees of its ranks."""

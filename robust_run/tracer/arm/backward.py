@@ -27,6 +27,8 @@ class Passes:
         self.is_compiling = is_compiling
         self.pending: dict[int, tuple[Any, Any]] = {}  # by id of the reducer, the newest last
         self.timed: list[Any] = hooks.timed  # what is told of backward passes that are timed: `phases` puts itself here
+        self.reduced: list[Any] = hooks.reduced  # likewise `reduced`, where gradients are checked
+        self.depth = 0  # of such passes within each other
 
     def prepare(self, original: Any) -> Any:
         """Wrap Reducer.prepare_for_backward, which a forward pass calls when its backward pass will communicate."""
@@ -40,6 +42,8 @@ class Passes:
                     self.pending.pop(id(reducer), None)
                     if len(self.pending) < PENDING_BACKWARDS:
                         self.pending[id(reducer)] = weakref.ref(process_group), None
+                    if self.reduced:
+                        self.reduced[0].prepared(caller)
             except Exception as error:
                 self.hooks.ring.stop(error)
 
@@ -59,7 +63,14 @@ class Passes:
             if not pending:
                 return original(*args, **kwargs)
             index = self.begin_backward()
-            return self.hooks.waiting(index, original, args, kwargs)
+            self.depth += 1
+            try:
+                result = self.hooks.waiting(index, original, args, kwargs)
+            finally:
+                self.depth -= 1
+            if self.reduced and not self.depth and not pending:
+                self.reduced[0].passed()
+            return result
 
         @functools.wraps(original)
         def backward(*args: Any, **kwargs: Any) -> Any:

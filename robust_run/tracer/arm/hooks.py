@@ -50,6 +50,7 @@ class Hooks:
         self.gathered: dict[int, list[int]] = {}  # by id of a process group: the calls since _start_coalescing
         self.late_done = False
         self.timed: list[Any] = []  # `phases` puts there what `backward` is to tell of its passes
+        self.reduced: list[Any] = []  # and `reduced` what checks the gradients that they leave
         self.lives = lifecycle.Lives(self, served)
 
     def install(self) -> None:

@@ -182,6 +182,8 @@ def record_into(path: str) -> Callable[[ModuleType], None]:
             if tell_clocks is not None:
                 on_step.append(tell_clocks)
             on_first_step.append(time_phases(f"{path}.phases", wrapped))
+            if os.path.exists(f"{path}.reduced"):
+                check_reduced(f"{path}.reduced", wrapped)
             load("tracebacks").install(os.path.join(os.path.dirname(__file__), ""))
         except Exception as error:
             give_up_tracing(error)
@@ -204,6 +206,16 @@ def make_hooks(path: str, distributed: ModuleType, library: ModuleType, serve: C
     if trouble is not None:  # and it was not the ring, of which one line is enough
         give_up(trouble, "recording in C")
     return load("hooks").Hooks(ring, distributed, library, serve)
+
+
+def check_reduced(path: str, hooks: Any) -> None:
+    """Have reduced values noted, for the launcher to compare, where it has made a file for them."""
+    try:
+        then = load("reduced").install(path, hooks, sys.modules["torch"])
+        if then is not None:
+            on_step.append(then)
+    except Exception as error:
+        give_up(error, "checking reduced values")
 
 
 def time_phases(path: str, hooks: Any) -> Callable[[], None]:

@@ -17,11 +17,18 @@ ARM_FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file
 
 
 def create_files(
-    steps_file: str, rank: int, world_size: int, *, times_start: bool = True, times_phases: bool = False
+    steps_file: str,
+    rank: int,
+    world_size: int,
+    *,
+    times_start: bool = True,
+    times_phases: bool = False,
+    check_reduced: int = 0,
 ) -> None:
     """Make the files beside its steps file that a rank writes to. Raises OSError.
 
-    `times_start`: it is to note what its start is spent on; `times_phases`: and what its steps consist of on its GPU.
+    `times_start`: it is to note what its start is spent on; `times_phases`: and what its steps consist of on its GPU;
+    `check_reduced`: and checksums of reduced values, every so many steps; 0: none.
     """
     if times_start:
         steps.create_marks(steps_file)
@@ -30,6 +37,10 @@ def create_files(
         from robust_run.tracer.files import phases
 
         phases.create(f"{steps_file}{phases.SUFFIX}")
+    if check_reduced:
+        from robust_run.tracer.files import reduced
+
+        reduced.create(f"{steps_file}{steps.REDUCED_SUFFIX}", check_reduced)
     descriptor = os.open(f"{steps_file}.stacks", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     os.close(descriptor)
 

@@ -26,6 +26,8 @@ MAGIC_CELL, VERSION_CELL, PID_CELL, STEPS_CELL, FIRST_CELL, LAST_CELL, NOT_FINIT
 
 #: The marks file beside it, which `marks` reads; made here because this is on the way to the first worker.
 MARKS_MAGIC, MARKS_VERSION, MARKS_BYTES, MARKS_SUFFIX = b"RBMARKS\n", 1, 2048, ".marks"
+#: Ending of the file of reduced values beside it, which `reduced` makes.
+REDUCED_SUFFIX = ".reduced"
 
 
 class StepCount(msgspec.Struct, frozen=True, kw_only=True):

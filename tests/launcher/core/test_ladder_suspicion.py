@@ -366,6 +366,42 @@ def test_the_same_sign_again_and_signs_everywhere_do_not_suspend_the_job_again()
     assert story.state.phase == "running"
 
 
+def test_a_rank_whose_reduced_value_differs_is_checked_bit_by_bit_and_its_node_replaced_if_that_finds_it() -> None:
+    story = job()
+    story.joins("spare")
+    rank = story.place("c").first_rank + 1
+    assert of(EndAttempt, sees(story, "c", "numbers.reduced", f"rank {rank}"))
+    actions = all_end(story)
+    verdict = incident_of(actions).verdict
+    assert (verdict.ranks, verdict.nodes, verdict.rule) == ((rank,), ("c",), "numbers.reduced")
+    (order,) = of(Diagnose, actions)
+    assert order.checks == ("compute", "model", "memory", "exchange", "neighbours", "allreduce")
+    assert order.seconds == 30.0, "what flips bits comes and goes"
+    checked(story, bad("c", "medium"))
+    assert story.world == ["a", "b", "spare", "d"]
+    same_after_replay(story)
+
+
+def test_of_two_ranks_whose_reduced_values_differ_both_are_named_and_neither_is_evicted_for_that() -> None:
+    story = job()
+    story.joins("spare")
+    ranks = story.place("b").first_rank, story.place("d").first_rank
+    sees(story, "b", "numbers.reduced", f"ranks {ranks[0]}, {ranks[1]}")
+    verdict = incident_of(all_end(story)).verdict
+    assert (verdict.ranks, verdict.nodes) == (ranks, ("b", "d"))
+    checked(story)
+    assert story.world == list(FOUR) and not story.state.evicted
+    assert set(ladder_state_of(story.state).suspicions) == {"b", "d"}
+    goes_on(story)
+
+
+@pytest.mark.parametrize("subject", ["", "rank", "rank x", "rank 999999", "ranks 3,,4", "rank 99999999999999", "GPU 1"])
+def test_a_difference_of_ranks_that_are_none_is_one_of_the_node_that_said_it(subject: str) -> None:
+    story = job()
+    (told,) = of(RecordIncident, sees(story, "b", "numbers.reduced", subject))
+    assert (told.verdict.ranks, told.verdict.nodes, told.action) == ((), ("b",), "report")
+
+
 @pytest.mark.parametrize(
     ("policy", "spare", "why"),
     [

@@ -18,7 +18,7 @@ from robust_run.launcher.core.attempts import end_attempt, failure_ending
 from robust_run.launcher.core.diagnosis import blindness
 from robust_run.launcher.core.diagnosis.hang_response import suspected
 from robust_run.launcher.core.diagnosis.rule_book import book_of
-from robust_run.launcher.core.membership import counts, name_of, placement_of
+from robust_run.launcher.core.membership import counts, name_of, node_of_rank, placement_of
 from robust_run.launcher.core.state import LADDER, CorePolicy, JobState
 from robust_run.launcher.model.actions import Action, RecordIncident, Say
 from robust_run.launcher.model.events import HangSuspected
@@ -35,6 +35,7 @@ MOST_ACTIVE = 1000
 #: Different things that are told as incidents in one attempt: what hits the whole fleet is told for a few nodes.
 MOST_TOLD = 20
 TRAINING = "training."
+NUMBERS = "numbers."
 #: The loss or gradients jumped and have stayed there since.
 JUMP_STAYS = "training.jump.stays"
 #: What a sign weighs against its node, where its rule asks for checks; one of low confidence less.
@@ -208,7 +209,7 @@ def _diagnose(
     is_doubtful = decision.confidence == "low"
     weight = SIGN_DOUBTED if is_doubtful else SIGN
     known = ladder_state.ladder_state_of(state)
-    blamed = suspects.blame(policy, known, (decision.node,), weight, decision.sentence, now_s)
+    blamed = suspects.blame(policy, known, nodes_of(state, decision), weight, decision.sentence, now_s)
     ladder_state.remember(state, blamed)
     key = f"{decision.rule} {decision.node}"
     why_not = "" if is_doubtful else suspending.why_not(policy, state, key, now_s)
@@ -285,16 +286,33 @@ def draft_of(state: JobState, decision: RuleDecision) -> VerdictDraft:
     """Return a decision on a sign as an incident has it."""
     is_training = decision.rule.startswith(TRAINING)
     rank = _rank_in(decision.event, state.world_size) if is_training else None
+    ranks = ranks_of(state, decision) if rank is None else (rank,)
     return VerdictDraft(
         kind="nan" if is_training else "node_fault",
-        ranks=() if rank is None else (rank,),
-        nodes=() if is_training and rank is None else (decision.node,),
+        ranks=ranks,
+        nodes=() if is_training and rank is None else nodes_of(state, decision),
         confidence=decision.confidence,
         rule=decision.rule,
         sentence=decision.sentence,
         exit_code=1,
         evidence=(said_by(decision.event),),
     )
+
+
+def ranks_of(state: JobState, decision: RuleDecision) -> tuple[int, ...]:
+    """Return the ranks whose numbers are wrong, or some of whose are: its subject is `rank 3` or `ranks 3, 8`."""
+    word, _, numbers = decision.event.subject.partition(" ")
+    if not decision.rule.startswith(NUMBERS) or word not in ("rank", "ranks"):
+        return ()
+    found = [each.strip() for each in numbers.split(",")]
+    is_number = all(each.isdecimal() and each.isascii() and len(each) < 9 for each in found)
+    return tuple(int(each) for each in found if int(each) < state.world_size) if is_number else ()
+
+
+def nodes_of(state: JobState, decision: RuleDecision) -> tuple[str, ...]:
+    """Return the hosts that a decision is about: the one that said it, or those of the ranks that are in question."""
+    named = (node_of_rank(state, rank) for rank in ranks_of(state, decision))
+    return tuple(dict.fromkeys(filter(None, named))) or (decision.node,)
 
 
 def said_by(event: Event) -> str:

@@ -120,6 +120,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     replay_unit: int = _JOB.replay_unit
     admission_checks: str = "auto"
     slow_round: float = _JOB.slow_round_s
+    check_reduced: int = _JOB.check_reduced_steps
     trace_nccl: str = _JOB.trace_nccl
     ckpt_dir: str | None = None
     ckpt_ahead: str = "auto"

@@ -106,6 +106,13 @@ OWN_OPTIONS: tuple[OptionDescription, ...] = (
     describe(
         FAILURES, "replay-unit", "N", "Nodes that one replica of the model needs: groups are multiples of it.", _WHOLE
     ),
+    describe(
+        FAILURES,
+        "check-reduced",
+        "N",
+        "Every N steps compare a checksum of the same reduced value on all ranks of its group, for 100 cheap; 0: never.",
+        _WHOLE,
+    ),
     describe(FAILURES, "slow-round", "SECONDS", "Length of a round of that comparison; 0: none is made.", _DECIMAL),
     describe(
         FAILURES,

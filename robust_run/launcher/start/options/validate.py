@@ -183,6 +183,7 @@ def _job(options: Options, chosen: _Chosen, world: World) -> JobSpec:
         on_slow=options.on_slow,
         on_outlier=options.on_outlier,
         slow_round_s=options.slow_round,
+        check_reduced_steps=options.check_reduced,
         trace_nccl=options.trace_nccl,
         ckpt_dir=_ckpt_dir(options.ckpt_dir, world),
         image=chosen.image,
@@ -319,6 +320,8 @@ def _check_numbers(options: Options) -> None:
         raise UserError(
             f"--probation-steps {options.probation_steps}: must be 2 or more, to tell how long a step takes"
         )
+    if options.check_reduced < 0:
+        raise UserError(f"--check-reduced {options.check_reduced}: must be 0 (off) or the steps between checks, as 100")
     for name, seconds in (
         ("--restart-grace", options.restart_grace),
         ("--progress-after", options.progress_after),
