@@ -52,6 +52,8 @@ class RankPace(msgspec.Struct, frozen=True, array_like=True):
     """Length of the step without what the main thread was blocked waiting for peers."""
     step_ms: _Times
     """Length of the step."""
+    data_ms: _Times = ()
+    """What of its own time the main thread waited for its DataLoader; empty: it has none, or an older version says nothing."""
 
 
 class TimedPace(msgspec.Struct, frozen=True, array_like=True):
