@@ -235,7 +235,8 @@ class RankWatch:
                 newest = trace.steps, round(max(now_s - trace.marks[-1].at_s, 0.0), 3)
             said = self._flight.said(rank, trace.groups) if self._flight is not None else None
             clocks += [said] if said is not None else []
-            pace = pace_of(trace.marks, trace.steps, rank=rank, node="", round_s=self._round_s)
+            waits = reader.data_waits()
+            pace = pace_of(trace.marks, trace.steps, rank=rank, node="", round_s=self._round_s, data_waits=waits)
             if pace is not None:
                 found.append(pace)
             path = self._file(rank, phases.SUFFIX)
