@@ -29,19 +29,21 @@ _SIGNS: tuple[tuple[str, Cause], ...] = (
     ("disk.error", "disk"),
     ("store.", "storage"),
     ("mount.", "storage"),
+    ("network.retransmits", "fabric"),
+    ("network.drops", "fabric"),
     ("network.", "network"),
     ("gpu.nvlink", "network"),
 )
 #: The more telling first: pressure of CPUs follows from nearly everything else.
 _ORDER: tuple[Cause, ...] = (
-    "pcie", "gpu_clock", "cpu_limit", "memory", "neighbour", "storage", "disk", "network", "cpu_busy",
+    "pcie", "gpu_clock", "cpu_limit", "memory", "neighbour", "storage", "disk", "network", "fabric", "cpu_busy",
 )  # fmt: skip
 #: What may make a rank's own work longer, and what may make it wait for data or for peers.
 OF_WORK: tuple[Cause, ...] = (
     "pcie", "gpu_clock", "cpu_limit", "memory", "neighbour", "disk", "storage", "cpu_busy",
 )  # fmt: skip
 OF_DATA: tuple[Cause, ...] = ("storage", "disk", "memory", "cpu_limit", "neighbour", "network", "cpu_busy")
-OF_WAITING: tuple[Cause, ...] = ("network",)
+OF_WAITING: tuple[Cause, ...] = ("network", "fabric")
 #: A machine or its neighbours are to blame, not the program: another node would do better.
 OF_MACHINES = frozenset(("pcie", "gpu_clock", "cpu_limit", "memory", "neighbour", "disk"))
 
@@ -96,6 +98,7 @@ _ADVICE: dict[Cause, str] = {
     "disk": "see to the disk of that node, or read from elsewhere: robust check --node {node}, then robust evict {node}",
     "storage": "it is the storage, not the job: see to its load; more loader workers, or a copy nearer, hide it",
     "network": "check the links of these nodes: robust check --all; a node that is named again: robust evict {node}",
+    "fabric": "losses on the way are the fabric's as often as a node's: look at the switches, and for whose traffic it is",
     "data": "data come too late: more loader workers (num_workers), prefetch_factor, or a nearer copy of the data",
     "work": "give the stage fewer layers, or the others more; no machine is at fault",
 }

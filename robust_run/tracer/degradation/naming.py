@@ -62,7 +62,7 @@ def named(
     if not grew:
         cause = most_telling(seen, OF_WAITING)
         nodes = tuple(sorted({one.node for one in seen if one.cause == cause})) if cause else ()
-        few = nodes if 2 * len(nodes) <= len(set(crew.nodes)) else ()
+        few = nodes if cause == "network" and 2 * len(nodes) <= len(set(crew.nodes)) else ()
         return Degradation(
             kind="group", nodes=few, cause=cause, seen=_of(seen, cause, nodes), cost=cost, since_s=since_s
         )

@@ -16,6 +16,10 @@ SPREADS = 4.0
 """and longer than that by so many deviations of what they took,"""
 ROUNDS, ROUNDS_SLOW = 5, 4
 """in so many rounds, of which so many (the newest among them) were slow."""
+VAGUE_ROUNDS = 12
+"""So many of them, where communication takes longer and no sensor says why: others' traffic comes and goes."""
+AGAIN_S = 1800.0
+"""The same is not told again before: what comes in bursts is told once."""
 LEAST_PAST = 12
 """Rounds that must be known from before."""
 SETTLE = 3
@@ -54,9 +58,10 @@ MOST_TOLD = 12
 Kind = Literal["rank", "node", "stage", "group", "all", "plan"]
 """Where it is: single ranks, whole nodes, a pipeline stage, communication, all ranks alike; or steps that were never as planned."""
 Cause = Literal[
-    "", "cpu_limit", "cpu_busy", "neighbour", "gpu_clock", "pcie", "memory", "disk", "storage", "network", "data", "work"
+    "", "cpu_limit", "cpu_busy", "neighbour", "gpu_clock", "pcie", "memory", "disk", "storage", "network", "fabric", "data", "work"
 ]
-"""What a sensor or the times themselves say of why; empty: nothing does. `work`: a stage has more of it than the others."""
+"""What a sensor or the times themselves say of why; empty: nothing does. `fabric`: the network lost what nodes sent, which blames none
+of them. `work`: a stage has more of it than the others."""
 
 
 class Seen(msgspec.Struct, frozen=True):

@@ -13,6 +13,7 @@ import msgspec
 from robust_run.tracer.degradation.naming import Crew, Stages, imbalance, named
 from robust_run.tracer.degradation.sampling import Taken, as_one, folded, sample_of
 from robust_run.tracer.degradation.types import (
+    AGAIN_S,
     DRIFT_BLOCKS,
     DRIFTED,
     LEAST_PAST,
@@ -27,6 +28,7 @@ from robust_run.tracer.degradation.types import (
     SPREADS,
     STANDING_S,
     STANDING_STEPS,
+    VAGUE_ROUNDS,
     Cost,
     Degradation,
     Reported,
@@ -83,6 +85,12 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
     times: int = 0
     stood: int = 0
     """Rounds in a row without a step."""
+    slow_rounds: int = 0
+    """Rounds in a row that were slower than usual, of which nothing was told."""
+    told_at: Mapping[str, float] = {}
+    """What was told when, by kind, ranks and cause."""
+    is_quiet: bool = False
+    """`told` was told before, so it is not told again, nor that it is over."""
 
     # --- questions
 
@@ -172,10 +180,17 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
             return self, None, None
         if past is not None and self._is_slower(past):
             slow_since_s = next((one.at_s for one in self.fresh if one.step_ms >= SLOWER * past.step_ms), since_s)
-            return self._tells(named(self.crew, past, now, facts.stages, facts.seen, since_s=slow_since_s))
+            known = msgspec.structs.replace(self, slow_rounds=self.slow_rounds + 1)
+            found = named(self.crew, past, now, facts.stages, facts.seen, since_s=slow_since_s)
+            is_vague = found.kind == "group" and not found.nodes
+            if is_vague and known.slow_rounds + ROUNDS - 1 < VAGUE_ROUNDS:
+                return known, None, None
+            return known._tells(found, facts.now_s)
+        if self.slow_rounds:
+            return msgspec.structs.replace(self, slow_rounds=0)._judged(facts)
         if self.early is not None and self._has_drifted(now):
             found = named(self.crew, self.early, now, facts.stages, facts.seen, since_s=self.early.at_s)
-            return self._tells(msgspec.structs.replace(found, is_drift=True))
+            return self._tells(msgspec.structs.replace(found, is_drift=True), facts.now_s)
         return self._once(past, now, facts, since_s)
 
     def _once(
@@ -218,8 +233,14 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
         least_ms = (now.step_ms - parts[0]) / 8
         return parts[1] - parts[0] >= least_ms and parts[2] - parts[1] >= least_ms
 
-    def _tells(self, found: Degradation) -> tuple[Watch, Degradation | None, Degradation | None]:
-        return msgspec.structs.replace(self, told=found, times=self.times + 1), found, None
+    def _tells(self, found: Degradation, now_s: float) -> tuple[Watch, Degradation | None, Degradation | None]:
+        key = f"{found.kind} {found.ranks} {found.cause}"
+        is_quiet = now_s - self.told_at.get(key, float("-inf")) < AGAIN_S
+        known = msgspec.structs.replace(self, told=found, is_quiet=is_quiet, slow_rounds=0)
+        if is_quiet:
+            return known, None, None
+        told_at = {**self.told_at, key: now_s}
+        return msgspec.structs.replace(known, told_at=told_at, times=self.times + 1), found, None
 
     def _going_on(self, facts: Facts) -> tuple[Watch, Degradation | None, Degradation | None]:
         """Something was told: look whether it is over, or has become worse by as much again."""
@@ -229,12 +250,13 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
         usual_ms = told.cost.usual_ms
         if _median(newest) < OVER * usual_ms:
             # What was slow is left out: the past is that from before.
-            return msgspec.structs.replace(self, told=None, fresh=self.fresh[-1:]), None, told
+            known = msgspec.structs.replace(self, told=None, is_quiet=False, fresh=self.fresh[-1:])
+            return known, None, None if self.is_quiet else told
         past = self._past() or self.early
         if told.is_standing or past is None or min(newest) < SLOWER * told.cost.step_ms or self.times >= MOST_TOLD:
             return self, None, None
         found = named(self.crew, past, as_one(self.fresh), facts.stages, facts.seen, since_s=self.fresh[0].at_s)
-        return self._tells(found)
+        return self._tells(found, facts.now_s)
 
     def _stand(
         self, nodes: Sequence[NodePace], facts: Facts

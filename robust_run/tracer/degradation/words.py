@@ -18,7 +18,7 @@ def verdict_of(found: Degradation, *, rounds: int, round_s: float) -> TraceVerdi
     return TraceVerdict(
         kind="slow",
         ranks=found.ranks,
-        nodes=found.nodes if found.kind in ("rank", "node") or found.group else (),
+        nodes=found.nodes,
         group=found.group,
         confidence="high" if may_act else "low" if found.is_blind or found.kind == "all" else "medium",
         rule=rule_of(found),
