@@ -182,15 +182,16 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
             slow_since_s = next((one.at_s for one in self.fresh if one.step_ms >= SLOWER * past.step_ms), since_s)
             known = msgspec.structs.replace(self, slow_rounds=self.slow_rounds + 1)
             found = named(self.crew, past, now, facts.stages, facts.seen, since_s=slow_since_s)
-            is_vague = found.kind == "group" and not found.nodes
-            if is_vague and known.slow_rounds + ROUNDS - 1 < VAGUE_ROUNDS:
+            if is_vague(found) and known.slow_rounds + ROUNDS - 1 < VAGUE_ROUNDS:
                 return known, None, None
             return known._tells(found, facts.now_s)
         if self.slow_rounds:
             return msgspec.structs.replace(self, slow_rounds=0)._judged(facts)
-        if self.early is not None and self._has_drifted(now):
-            found = named(self.crew, self.early, now, facts.stages, facts.seen, since_s=self.early.at_s)
-            return self._tells(msgspec.structs.replace(found, is_drift=True), facts.now_s)
+        if self.early is not None and "drift" not in self.told_at and self._has_drifted(now):
+            lately = as_one((*self.blocks[-2:], now))
+            found = named(self.crew, self.early, lately, facts.stages, facts.seen, since_s=self.early.at_s)
+            known = msgspec.structs.replace(self, told_at={**self.told_at, "drift": facts.now_s})
+            return known._tells(msgspec.structs.replace(found, is_drift=True), facts.now_s)
         return self._once(past, now, facts, since_s)
 
     def _once(
@@ -225,8 +226,10 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
         return Degradation(kind="plan", cost=cost, since_s=since_s)
 
     def _has_drifted(self, now: Sample) -> bool:
-        """Whether steps have become longer little by little, over all of the attempt."""
+        """Whether steps have become longer little by little, over all of the attempt, and were nearly so in the last minutes."""
         if self.early is None or len(self.course_ms) < DRIFT_BLOCKS or now.step_ms < DRIFTED * self.early.step_ms:
+            return False
+        if any(block.step_ms - self.early.step_ms < 0.7 * (DRIFTED - 1.0) * self.early.step_ms for block in self.blocks):
             return False
         third = len(self.course_ms) // 3
         parts = [_median(self.course_ms[at : at + third]) for at in (0, third, 2 * third)]
@@ -291,6 +294,16 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
             return known, None, None
         keys = known.told_keys | {("held", ranks)}
         return msgspec.structs.replace(known, told_keys=keys, times=known.times + 1), found, None
+
+
+def is_vague(found: Degradation) -> bool:
+    """Whether it may be what comes and goes: of communication that no sensor blames on a node, or ranks without a cause.
+
+    Single ranks that need much longer than their peers are not.
+    """
+    if found.kind == "group":
+        return not found.nodes
+    return found.kind in ("rank", "all") and not found.cause and not found.far_from_peers
 
 
 def planned_step_ms(reported: Reported | None, step_ms: float) -> float | None:

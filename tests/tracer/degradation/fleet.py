@@ -225,7 +225,7 @@ class Fleet:
             ("evaluation", 1800.0, 10.0, 60.0, 2.0, 30.0),
             ("evaluation_of_one", 1800.0, 10.0, 60.0, 2.0, 10.0),
             ("checkpoint", 600.0, 10.0, 30.0, 1.0, 20.0),
-            ("cron", 1200.0, 10.0, 40.0, 1.2, 2.5),
+            ("cron", 1800.0, 10.0, 30.0, 1.2, 2.5),
             ("storage_hiccup", 1800.0, 10.0, 90.0, 1.5, 5.0),
         )
         for name, every_s, shortest_s, longest_s, least, most in kinds:
