@@ -93,7 +93,9 @@ def test_a_step_s_wait_for_data_is_told_with_its_own_time() -> None:
     assert pace is not None and pace.own_ms[-1] == 80.0
     assert pace.data_ms[-1] == 30.0 and len(pace.data_ms) == len(pace.own_ms)
     few = pace_of(marks, 40, rank=0, node="a", data_waits={step: 1.0 * step for step in range(15, 41)})
-    assert few is not None and set(few.data_ms) == {80.0}  # what is not known is what it was of late, within the own time
+    assert few is not None and set(few.data_ms) == {
+        80.0
+    }  # what is not known is what it was of late, within the own time
     none = pace_of(marks, 40, rank=0, node="a")
     assert none is not None and none.data_ms == ()
 

@@ -90,7 +90,7 @@ def shared_cause(seen: Sequence[Seen], nodes: Iterable[str], among: Sequence[Cau
 
 _ADVICE: dict[Cause, str] = {
     "cpu_limit": "raise the CPU limit of the job's cgroup there (cpu.max), or take the node out: robust evict {node}",
-    "cpu_busy": "give the ranks the CPUs that they need (fewer loader workers, no other jobs on the node), or: robust evict {node}",
+    "cpu_busy": "give the ranks the CPUs that they need (fewer loader workers, no other jobs there), or: robust evict {node}",
     "neighbour": "end what else runs on that node, or take the node out: robust evict {node}",
     "gpu_clock": "see to the cooling and the power of that node's GPUs: robust check --node {node}, then robust evict {node}",
     "pcie": "the GPU's link has become narrower; only a reset or another node helps: robust evict {node}",

@@ -1,7 +1,7 @@
 """Where a job became slower: what its ranks need now, against what they needed before. Pure.
 
-All ranks meet in a step, so a step is longer because of those whose own work is, or because of what lies between them. Each rank is
-compared with itself: stages, roles and kinds of machines may differ as they like.
+All ranks meet in a step, so a step is longer because of those whose own work is, or because of what lies between them. Each rank
+is compared with itself: stages, roles and kinds of machines may differ as they like.
 """
 
 from __future__ import annotations
@@ -91,9 +91,7 @@ def is_blind(crew: Crew, sample: Sample) -> bool:
     return all(own_ms >= (1.0 - BLIND) * sample.step_ms for own_ms in sample.own_ms)
 
 
-def _blind(
-    crew: Crew, before: Sample, now: Sample, seen: Sequence[Seen], cost: Cost, since_s: float
-) -> Degradation:
+def _blind(crew: Crew, before: Sample, now: Sample, seen: Sequence[Seen], cost: Cost, since_s: float) -> Degradation:
     """Where nothing is known of who waits for whom, a cause that was seen on few nodes names them."""
     whole = tuple(dict.fromkeys(crew.nodes))
     everybody = range(len(crew.ranks))

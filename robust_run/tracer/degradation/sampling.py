@@ -37,9 +37,7 @@ def sample_of(nodes: Sequence[NodePace], through: int, now_s: float) -> Taken | 
     return Taken(crew, Sample(now_s, step_ms, own, tuple(_median(rows[2]) for rows in new)), last)
 
 
-def _after(
-    pace: RankPace, through: int, last: int
-) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
+def _after(pace: RankPace, through: int, last: int) -> tuple[tuple[float, ...], tuple[float, ...], tuple[float, ...]]:
     """Return own times, lengths and waits for data of a rank's steps in between."""
     begin, end = max(through + 1 - pace.first_step, 0), last + 1 - pace.first_step
     if len(pace.own_ms) != len(pace.step_ms):

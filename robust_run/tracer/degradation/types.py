@@ -56,12 +56,24 @@ MOST_TOLD = 12
 """Times that something is told in an attempt."""
 
 Kind = Literal["rank", "node", "stage", "group", "all", "plan"]
-"""Where it is: single ranks, whole nodes, a pipeline stage, communication, all ranks alike; or steps that were never as planned."""
+"""Where it is: single ranks, whole nodes, a pipeline stage, communication, all ranks alike; or steps were never as planned."""
 Cause = Literal[
-    "", "cpu_limit", "cpu_busy", "neighbour", "gpu_clock", "pcie", "memory", "disk", "storage", "network", "fabric", "data", "work"
+    "",
+    "cpu_limit",
+    "cpu_busy",
+    "neighbour",
+    "gpu_clock",
+    "pcie",
+    "memory",
+    "disk",
+    "storage",
+    "network",
+    "fabric",
+    "data",
+    "work",
 ]
-"""What a sensor or the times themselves say of why; empty: nothing does. `fabric`: the network lost what nodes sent, which blames none
-of them. `work`: a stage has more of it than the others."""
+"""What a sensor or the times themselves say of why; empty: nothing does. `fabric`: the network lost what nodes sent, which blames
+none of them. `work`: a stage has more of it than the others."""
 
 
 class Seen(msgspec.Struct, frozen=True):
@@ -80,14 +92,6 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     """Since its newest step; None: it has made none."""
     waiting_s: float | None = None
     """How long one of its ranks has been waiting for peers; None: none waits."""
-
-
-class Reported(msgspec.Struct, frozen=True, array_like=True):
-    """What a script says of its throughput with `robust_run.report`."""
-
-    tokens_per_s: float | None = None
-    planned_tokens_per_s: float | None = None
-    planned_step_s: float | None = None
 
 
 class Sample(msgspec.Struct, frozen=True):

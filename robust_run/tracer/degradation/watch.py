@@ -6,6 +6,7 @@ again where it becomes worse by as much, and once more when it is over.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -31,12 +32,11 @@ from robust_run.tracer.degradation.types import (
     VAGUE_ROUNDS,
     Cost,
     Degradation,
-    Reported,
     Sample,
     Seen,
     Standing,
 )
-from robust_run.tracer.pace.types import NodePace
+from robust_run.tracer.pace.types import NodePace, Reported
 
 #: Lengths of blocks that are remembered for a drift: half a day.
 MOST_LENGTHS = 900
@@ -80,6 +80,8 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
     """The past of an attempt before this one with as many ranks."""
     told: Degradation | None = None
     """What is told and not over."""
+    told_as: Sample | None = None
+    """The rounds that it was told for."""
     told_keys: frozenset[tuple[str, tuple[int, ...]]] = frozenset()
     """What is told once in an attempt."""
     times: int = 0
@@ -124,12 +126,22 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
         taken = sample_of([node for node in nodes if node.attempt == attempt], known.through, facts.now_s)
         if taken is None:
             return known._stand(nodes, facts)
-        known = msgspec.structs.replace(known, through=taken.through, stood=0, settled=min(known.settled + 1, SETTLE + 1))
+        known = msgspec.structs.replace(
+            known, through=taken.through, stood=0, settled=min(known.settled + 1, SETTLE + 1)
+        )
         if known.settled <= SETTLE:
             return known, None, None
         if taken.crew != known.crew:
             known = msgspec.structs.replace(
-                known, crew=taken.crew, fresh=(), pending=(), blocks=(), lengths_ms=(), early=None, course_ms=(), told=None
+                known,
+                crew=taken.crew,
+                fresh=(),
+                pending=(),
+                blocks=(),
+                lengths_ms=(),
+                early=None,
+                course_ms=(),
+                told=None,
             )
         return known._heard(taken, facts)
 
@@ -192,11 +204,9 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
             found = named(self.crew, self.early, lately, facts.stages, facts.seen, since_s=self.early.at_s)
             known = msgspec.structs.replace(self, told_at={**self.told_at, "drift": facts.now_s})
             return known._tells(msgspec.structs.replace(found, is_drift=True), facts.now_s)
-        return self._once(past, now, facts, since_s)
+        return self._once(now, facts, since_s)
 
-    def _once(
-        self, past: Sample | None, now: Sample, facts: Facts, since_s: float
-    ) -> tuple[Watch, Degradation | None, Degradation | None]:
+    def _once(self, now: Sample, facts: Facts, since_s: float) -> tuple[Watch, Degradation | None, Degradation | None]:
         """Look for what is told once in an attempt, since it has been so from its beginning."""
         if len(self.fresh) < ROUNDS:
             return self, None, None
@@ -229,7 +239,9 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
         """Whether steps have become longer little by little, over all of the attempt, and were nearly so in the last minutes."""
         if self.early is None or len(self.course_ms) < DRIFT_BLOCKS or now.step_ms < DRIFTED * self.early.step_ms:
             return False
-        if any(block.step_ms - self.early.step_ms < 0.7 * (DRIFTED - 1.0) * self.early.step_ms for block in self.blocks):
+        if any(
+            block.step_ms - self.early.step_ms < 0.7 * (DRIFTED - 1.0) * self.early.step_ms for block in self.blocks
+        ):
             return False
         third = len(self.course_ms) // 3
         parts = [_median(self.course_ms[at : at + third]) for at in (0, third, 2 * third)]
@@ -239,7 +251,7 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
     def _tells(self, found: Degradation, now_s: float) -> tuple[Watch, Degradation | None, Degradation | None]:
         key = f"{found.kind} {found.ranks} {found.cause}"
         is_quiet = now_s - self.told_at.get(key, float("-inf")) < AGAIN_S
-        known = msgspec.structs.replace(self, told=found, is_quiet=is_quiet, slow_rounds=0)
+        known = msgspec.structs.replace(self, told=found, told_as=as_one(self.fresh), is_quiet=is_quiet, slow_rounds=0)
         if is_quiet:
             return known, None, None
         told_at = {**self.told_at, key: now_s}
@@ -255,15 +267,14 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
             # What was slow is left out: the past is that from before.
             known = msgspec.structs.replace(self, told=None, is_quiet=False, fresh=self.fresh[-1:])
             return known, None, None if self.is_quiet else told
-        past = self._past() or self.early
-        if told.is_standing or past is None or min(newest) < SLOWER * told.cost.step_ms or self.times >= MOST_TOLD:
+        before = self.told_as
+        if before is None or min(newest) < SLOWER * told.cost.step_ms or self.times >= MOST_TOLD:
             return self, None, None
-        found = named(self.crew, past, as_one(self.fresh), facts.stages, facts.seen, since_s=self.fresh[0].at_s)
-        return self._tells(found, facts.now_s)
+        found = named(self.crew, before, as_one(self.fresh), facts.stages, facts.seen, since_s=self.fresh[0].at_s)
+        cost = msgspec.structs.replace(found.cost, usual_ms=usual_ms)
+        return self._tells(msgspec.structs.replace(found, cost=cost), facts.now_s)
 
-    def _stand(
-        self, nodes: Sequence[NodePace], facts: Facts
-    ) -> tuple[Watch, Degradation | None, Degradation | None]:
+    def _stand(self, nodes: Sequence[NodePace], facts: Facts) -> tuple[Watch, Degradation | None, Degradation | None]:
         """No step was made in the round: name the nodes whose ranks do not wait, where a sensor says why they are so slow."""
         past = self._past()
         long_s = max(STANDING_S, STANDING_STEPS * (past.step_ms if past is not None else 0.0) / 1e3)
@@ -310,12 +321,14 @@ def planned_step_ms(reported: Reported | None, step_ms: float) -> float | None:
     """Return how long a step should take as planned; None: nothing was."""
     if reported is None:
         return None
-    if reported.planned_step_s is not None and reported.planned_step_s > 0:
-        return 1e3 * reported.planned_step_s
-    planned, have = reported.planned_tokens_per_s, reported.tokens_per_s
-    if planned is None or have is None or min(planned, have) <= 0:
+    planned_s, planned, have = reported.planned_step_s, reported.planned_tokens_per_s, reported.tokens_per_s
+    if planned_s is not None:
+        planned_ms = 1e3 * planned_s
+    elif planned is not None and have is not None and planned > 0:
+        planned_ms = step_ms * have / planned
+    else:
         return None
-    return step_ms * have / planned
+    return planned_ms if math.isfinite(planned_ms) and planned_ms > 0 else None
 
 
 def _spread(values: Sequence[float], usual: float) -> float:

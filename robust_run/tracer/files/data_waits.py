@@ -1,7 +1,7 @@
 """How long a rank had waited for its DataLoader by the end of its newest steps, in the unused part of its ring's header.
 
-112 cells of eight bytes from byte 128 on: step n (from 1) in cell n mod 112 has the nanoseconds that the main thread has waited, all
-in all. Nothing here trusts the writer (`robust_run/tracer/arm/loader.py`).
+112 cells of eight bytes from byte 128 on: step n (from 1) in cell n mod 112 has the nanoseconds that the main thread has waited,
+all in all. Nothing here trusts the writer (`robust_run/tracer/arm/loader.py`).
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ def pace_of(
     """Return the pace of the newest steps after `since_step`, at most `MOST_STEPS`; None if fewer than `STEPS_NEEDED` are known.
 
     `marks`: oldest first, the last belongs to step number `steps`. Marks before a damaged one (time that runs backwards, no
-    number) are ignored. With many steps in a round, the window ends at a step number that other nodes choose too. `data_waits`: for
-    how many seconds the rank had waited for data by the end of a step, all in all.
+    number) are ignored. With many steps in a round, the window ends at a step number that other nodes choose too.
+    `data_waits`: for how many seconds the rank had waited for data by the end of a step, all in all.
     """
     sound = _sound(marks)
     first, last = _window(sound, steps, since_step, round_s)

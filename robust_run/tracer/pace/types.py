@@ -94,6 +94,14 @@ class CpuShort(msgspec.Struct, frozen=True, array_like=True):
     """Of the last ten seconds in which some work of the node waited for a CPU."""
 
 
+class Reported(msgspec.Struct, frozen=True, array_like=True):
+    """What a script says of its throughput with `robust_run.report`."""
+
+    tokens_per_s: float | None = None
+    planned_tokens_per_s: float | None = None
+    planned_step_s: float | None = None
+
+
 class SlowRank(msgspec.Struct, frozen=True, kw_only=True):
     """A rank that stood out in a round. Times are medians over its slow steps."""
 

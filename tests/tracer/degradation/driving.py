@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tests.tracer.degradation.fleet import ROUND_S, Fleet
-
 from robust_run.tracer.degradation.causes import seen_on
 from robust_run.tracer.degradation.naming import odd_group
 from robust_run.tracer.degradation.types import Degradation, Standing
@@ -13,6 +11,7 @@ from robust_run.tracer.degradation.watch import Facts, Watch
 from robust_run.tracer.degradation.words import verdict_of
 from robust_run.tracer.pace.rounds import Rounds
 from robust_run.tracer.types import TraceVerdict
+from tests.tracer.degradation.fleet import ROUND_S, Fleet
 
 
 @dataclass

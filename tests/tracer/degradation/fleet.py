@@ -27,6 +27,23 @@ HarmlessName = Literal[
 ]  # fmt: skip
 HARMLESS: tuple[HarmlessName, ...] = get_args(HarmlessName)
 
+FELT: dict[str, tuple[str, ...]] = {
+    "cpu_quota": ("cpu.throttled",),
+    "pcie_width": ("gpu.pcie_width",),
+    "thermal_clock": ("gpu.hot", "gpu.throttled"),
+    "slow_disk": ("disk.pressure",),
+    "slow_link": ("network.link_slow",),
+    "noisy_neighbour": ("cpu.pressure", "cpu.neighbour"),
+    "memory_cgroup": ("memory.pressure",),
+    "slow_storage": ("store.slow",),
+    "cron": ("cpu.pressure", "cpu.neighbour"),
+    "storage_hiccup": ("store.slow",),
+    "checkpoint": ("disk.pressure", "disk.slow_fsync"),
+    "congestion": ("network.retransmits",),
+    "congestion_of_group": ("network.retransmits",),
+}
+"""What sensors of the node feel of it, once it has lasted."""
+
 
 @dataclass
 class Fault:
@@ -244,36 +261,16 @@ class Fleet:
         for fault in self.faults:
             if self.at_s <= fault.since_s:
                 continue
-            where = self.name(fault.node)
-            match fault.name:
-                case "cpu_quota":
-                    self.short[where] = CpuShort(1.0 - 1.0 / fault.severity, 60.0)
-                    felt.add((fault.node, "cpu.throttled"))
-                case "pcie_width":
-                    felt.add((fault.node, "gpu.pcie_width"))
-                case "thermal_clock":
-                    felt |= {(fault.node, "gpu.hot"), (fault.node, "gpu.throttled")}
-                case "slow_disk":
-                    felt.add((fault.node, "disk.pressure"))
-                case "slow_link":
-                    felt.add((fault.node, "network.link_slow"))
-                case "noisy_neighbour":
-                    self.short[where] = CpuShort(0.0, 75.0)
-                    felt |= {(fault.node, "cpu.pressure"), (fault.node, "cpu.neighbour")}
-                case "memory_cgroup":
-                    felt.add((fault.node, "memory.pressure"))
-                case "slow_storage":
-                    felt |= {(node, "store.slow") for node in range(0, self.nodes, 2)}
-        for what, _, _, _, where_ in self._under_way(self.at_s - ROUND_S):
+            where = range(0, self.nodes, 2) if fault.name == "slow_storage" else (fault.node,)
+            felt |= {(node, sign) for node in where for sign in FELT.get(fault.name, ())}
+            if fault.name == "cpu_quota":
+                self.short[self.name(fault.node)] = CpuShort(1.0 - 1.0 / fault.severity, 60.0)
+            elif fault.name == "noisy_neighbour":
+                self.short[self.name(fault.node)] = CpuShort(0.0, 75.0)
+        for what, _, _, _, node in self._under_way(self.at_s - ROUND_S):
+            felt |= {(node if what != "checkpoint" else 0, sign) for sign in FELT.get(what, ())}
             if what == "cron":
-                self.short[self.name(where_)] = CpuShort(0.0, self.chance.uniform(40.0, 90.0))
-                felt |= {(where_, "cpu.pressure"), (where_, "cpu.neighbour")}
-            elif what == "storage_hiccup":
-                felt |= {(node, "store.slow") for node in range(self.nodes)}
-            elif what == "checkpoint":
-                felt |= {(0, "disk.pressure"), (0, "disk.slow_fsync")}
-            elif what.startswith("congestion"):
-                felt.add((where_, "network.retransmits"))
+                self.short[self.name(node)] = CpuShort(0.0, self.chance.uniform(40.0, 90.0))
         self.spoken = {key: self.spoken.get(key, self.at_s) for key in felt}
 
     def signs(self) -> list[tuple[str, str, str]]:
