@@ -1,4 +1,4 @@
-"""Real jobs that are slow: a rank whose loader is late, and one whose CPU is limited. They are told, and nothing is done to them."""
+"""Real jobs that are slow: a rank whose loader is late, one whose CPU is limited. They are told, and nothing is done to them."""
 
 from __future__ import annotations
 
@@ -111,7 +111,10 @@ def quota(period_us: int, quota_us: int) -> Iterator[Path]:
 
 
 def test_a_rank_that_a_cpu_limit_holds_back_is_named_with_that_limit(tmp_path: Path) -> None:
-    with quota(100_000, 1_000) as group, running(tmp_path, *ROUND, script(tmp_path, TRAIN), env={"LATE_S": "0.005"}) as job:
+    with (
+        quota(100_000, 1_000) as group,
+        running(tmp_path, *ROUND, script(tmp_path, TRAIN), env={"LATE_S": "0.005"}) as job,
+    ):
         job.wait_for_file("settled", tmp_path)
         (group / "cgroup.procs").write_text(str(job.pids()[1]))
         verdict = told(job, "slower_rank", "slow_rank", "held_up")["verdict"]

@@ -17,7 +17,7 @@ from robust_run.launcher.core.state import JobState
 from robust_run.launcher.model.events import Event, HangSuspected, Inquired
 from robust_run.launcher.model.job import Paces
 from robust_run.tracer.nccl.types import CommRate
-from robust_run.tracer.types import Group, Scene
+from robust_run.tracer.types import Group, Scene, TraceVerdict
 
 if TYPE_CHECKING:
     from robust_run.launcher.controller.degrading import Degrading
@@ -117,8 +117,23 @@ class Pacing:
             self._ask(lambda scene: self._learn(scene, ()))
         if line:
             self._say(line)
-        if verdict is not None and not (self._told[0] == attempt and set(verdict.ranks) & set(self._told[1])):
-            self._tell(Inquired(attempt=attempt, verdict=verdict, at_unix_s=self._clock.unix_s()))
+        if verdict is None or (self._told[0] == attempt and set(verdict.ranks) & set(self._told[1])):
+            return
+        slow = verdict
+        if slow.rule != "slower_group" or not self._ask(lambda scene: self._tell_group(slow, scene)):
+            self._tell(Inquired(attempt=attempt, verdict=slow, at_unix_s=self._clock.unix_s()))
+
+    def _tell_group(self, verdict: TraceVerdict, scene: Scene) -> None:
+        """Tell of slow communication, with the group that it is of, where all ranks' calls show one."""
+        found = [verdict]
+
+        def look() -> None:
+            from robust_run.tracer.degradation.groups import with_group
+
+            found.append(with_group(verdict, [sight.trace for sight in scene.ranks if sight.trace is not None]))
+
+        self._harmless.run(look)
+        self._tell(Inquired(attempt=scene.attempt, verdict=found[-1], at_unix_s=self._clock.unix_s()))
 
     def _watch_counts(self) -> None:
         """Have all ranks looked at where one stays behind in a group whose other members go on."""

@@ -61,7 +61,7 @@ def seen_on(short: Mapping[str, CpuShort], signs: Iterable[tuple[str, str, str]]
     found: dict[tuple[str, Cause], Seen] = {}
     for node, one in sorted(short.items()):
         if one.held_share >= HELD_SHARE:
-            words = f"the CPU limit of their cgroup holds ranks back {one.held_share:.0%} of the time"
+            words = f"the CPU limit of their cgroup holds ranks back {100 * one.held_share:.0f} % of the time"
             found[node, "cpu_limit"] = Seen(node, "cpu_limit", words)
         elif one.pressure_percent >= PRESSURE_PERCENT:
             words = f"work waits for a CPU {one.pressure_percent:.0f} % of the time"

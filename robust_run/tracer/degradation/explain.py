@@ -12,6 +12,9 @@ from robust_run.tracer.degradation.words import costs, length
 from robust_run.tracer.pace.types import NodePace, RoundResult
 from robust_run.tracer.types import TraceVerdict
 
+LATE_PART = 0.2
+"""A rank is late by its data that waits for them so much of its own time, and by half of what is lost longer than its peers."""
+
 
 def explained(
     verdict: TraceVerdict, newest: RoundResult, heard: Sequence[NodePace], seen: Sequence[Seen]
@@ -20,8 +23,7 @@ def explained(
     size = sum(count for _, count in newest.node_ranks)
     cost = Cost(newest.step_ms, max(newest.step_ms - newest.lost_ms, 0.0), size, newest.timed)
     late_ms, peers_ms, work_ms = _waits(verdict, heard)
-    excess_ms = late_ms - peers_ms
-    waits = excess_ms > 0 and excess_ms >= 0.5 * (work_ms - peers_ms) * 0.5 and late_ms >= 0.2 * work_ms
+    waits = late_ms >= LATE_PART * work_ms and late_ms - peers_ms >= 0.5 * newest.lost_ms
     here = [one for one in seen if one.node in verdict.nodes]
     cause: Cause = most_telling(here, OF_DATA if waits else OF_WORK) or ("data" if waits else "")
     because = next((f"; on {one.node}, {one.words}" for one in here if one.cause == cause), "")

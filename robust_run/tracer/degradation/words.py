@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from robust_run.tracer.degradation.causes import OF_MACHINES, advice
 from robust_run.tracer.degradation.types import Cost, Degradation
 from robust_run.tracer.types import TraceVerdict
@@ -130,6 +132,13 @@ def over(found: Degradation, step_ms: float, now_s: float) -> str:
     lost = found.cost.hours_per_day / 86400.0 * lasted_s
     unit = "GPU-hours" if found.cost.on_gpus else "rank-hours"
     return f"steps take {length(step_ms)} again, after {duration(lasted_s)} ({lost:.2g} {unit} lost)"
+
+
+def costs_of_group(taken_ms: Mapping[str, Sequence[float]], name: str) -> str:
+    """Return how long calls of a group take against those of the others."""
+    others = sorted(value for other, each in taken_ms.items() if other != name for value in each)
+    mine = sorted(taken_ms[name])
+    return f"{length(mine[(len(mine) - 1) // 2])} in it, {length(others[(len(others) - 1) // 2])} in the others like it"
 
 
 def length(length_ms: float) -> str:

@@ -211,7 +211,7 @@ def test_a_quota_that_lets_hardly_anything_run_is_named_though_no_step_is_made(j
     assert verdict.rule == "held_up" and not verdict.only_told
     assert verdict.sentence == (
         "node n1 holds the others up; no step has been made for 30 s; on n1, the CPU limit of their cgroup holds ranks back "
-        "99% of the time"
+        "99 % of the time"
     )
 
 
