@@ -42,7 +42,7 @@ _ORDER: tuple[Cause, ...] = (
 OF_WORK: tuple[Cause, ...] = (
     "pcie", "gpu_clock", "cpu_limit", "memory", "neighbour", "disk", "storage", "cpu_busy",
 )  # fmt: skip
-OF_DATA: tuple[Cause, ...] = ("storage", "disk", "memory", "cpu_limit", "neighbour", "network", "cpu_busy")
+OF_DATA: tuple[Cause, ...] = ("storage", "disk", "memory", "cpu_limit", "neighbour", "network")
 OF_WAITING: tuple[Cause, ...] = ("network", "fabric")
 #: A machine or its neighbours are to blame, not the program: another node would do better.
 OF_MACHINES = frozenset(("pcie", "gpu_clock", "cpu_limit", "memory", "neighbour", "disk"))
