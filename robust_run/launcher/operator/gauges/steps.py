@@ -64,7 +64,7 @@ def _loader(facts: GaugeFacts) -> MetricFamily:
     return MetricFamily(
         name="node_step_data_wait_seconds",
         kind="gauge",
-        about="How long the rank of a node that waits longest for its DataLoader does so in a step; only with ?nodes=K, the K longest.",
+        about="What the rank of a node that waits longest for its DataLoader waits in a step; only with ?nodes=K, the K longest.",
         labels=("node", "rank"),
         samples=tuple(
             Sample((name, str(rank)), wait_s)
