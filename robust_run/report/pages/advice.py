@@ -133,7 +133,9 @@ BY_RULE: dict[str, tuple[Step, ...]] = {
         Step("How much a step would be shorter: robust report --what-if."),
     ),
     "slower_all": (
-        Step("No single machine is at fault: look at what all share (storage, the network), at longer data, and at what changed."),
+        Step(
+            "No single machine is at fault: look at what all share (storage, the network), at longer data, and at what changed."
+        ),
         Step("If ranks wait for data: more loader workers (num_workers), or a copy of the data that is nearer."),
     ),
     "slower_group": (
