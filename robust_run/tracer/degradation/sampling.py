@@ -20,14 +20,14 @@ class Taken(msgspec.Struct, frozen=True):
     """The newest step in it."""
 
 
-def sample_of(nodes: Sequence[NodePace], through: int, now_s: float) -> Taken | None:
-    """Return the steps after `through` that all ranks have made; None: too few yet, or a rank is missing."""
+def sample_of(nodes: Sequence[NodePace], through: int, now_s: float, *, least: int = LEAST_STEPS) -> Taken | None:
+    """Return the steps after `through` that all ranks have made; None: fewer than `least` yet, or a rank is missing."""
     paces = sorted((pace for node in nodes for pace in node.ranks), key=lambda pace: pace.rank)
     if not paces or len({pace.rank for pace in paces}) != len(paces):
         return None
     last = min(pace.first_step + len(pace.step_ms) - 1 for pace in paces)
     new = [_after(pace, through, last) for pace in paces]
-    if any(len(rows[0]) < LEAST_STEPS for rows in new):
+    if any(len(rows[0]) < least for rows in new):
         return None
     timed = {pace.rank: pace for node in nodes for pace in node.timed}
     on_gpus = _on_gpus(paces, timed, through, last)

@@ -40,6 +40,10 @@ from robust_run.tracer.pace.types import NodePace, Reported
 
 #: Lengths of blocks that are remembered for a drift: half a day.
 MOST_LENGTHS = 900
+#: What may hardly let ranks run.
+HOLD_UP = ("cpu_limit", "memory", "neighbour")
+#: A step that takes so many times the usual, and so long, is told without waiting for three of them.
+CRAWLS, CRAWLS_MS = 10.0, 1000.0
 #: Deviations below this share of a step are taken for it: chance alone makes as much.
 LEAST_SPREAD = 0.01
 
@@ -125,7 +129,8 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
         known = self if attempt == self.attempt else self._begun(attempt)
         taken = sample_of([node for node in nodes if node.attempt == attempt], known.through, facts.now_s)
         if taken is None:
-            return known._stand(nodes, facts)
+            crawls = known._crawl(sample_of(nodes, known.through, facts.now_s, least=1), facts)
+            return crawls if crawls is not None else known._stand(nodes, facts)
         known = msgspec.structs.replace(
             known, through=taken.through, stood=0, settled=min(known.settled + 1, SETTLE + 1)
         )
@@ -251,7 +256,9 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
     def _tells(self, found: Degradation, now_s: float) -> tuple[Watch, Degradation | None, Degradation | None]:
         key = f"{found.kind} {found.ranks} {found.cause}"
         is_quiet = now_s - self.told_at.get(key, float("-inf")) < AGAIN_S
-        known = msgspec.structs.replace(self, told=found, told_as=as_one(self.fresh), is_quiet=is_quiet, slow_rounds=0)
+        known = msgspec.structs.replace(
+            self, told=found, told_as=as_one(self.fresh) if self.fresh else None, is_quiet=is_quiet, slow_rounds=0
+        )
         if is_quiet:
             return known, None, None
         told_at = {**self.told_at, key: now_s}
@@ -274,6 +281,20 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
         cost = msgspec.structs.replace(found.cost, usual_ms=usual_ms)
         return self._tells(msgspec.structs.replace(found, cost=cost), facts.now_s)
 
+    def _crawl(self, taken: Taken | None, facts: Facts) -> tuple[Watch, Degradation | None, Degradation | None] | None:
+        """Hardly a step was made in the round: name who is hardly let run, without waiting for more; None: it is not that."""
+        past = self._past()
+        if taken is None or past is None or taken.crew != self.crew or self.told is not None or self.times >= MOST_TOLD:
+            return None
+        if taken.sample.step_ms < max(CRAWLS * past.step_ms, CRAWLS_MS):
+            return None
+        known = msgspec.structs.replace(self, stood=self.stood + 1)
+        found = named(self.crew, past, taken.sample, facts.stages, facts.seen, since_s=facts.now_s)
+        if known.stood < 2 or found.kind not in ("rank", "node") or found.cause not in HOLD_UP:
+            return known, None, None
+        known, told, _ = known._tells(found, facts.now_s)
+        return msgspec.structs.replace(known, told_as=taken.sample, fresh=()), told, None
+
     def _stand(self, nodes: Sequence[NodePace], facts: Facts) -> tuple[Watch, Degradation | None, Degradation | None]:
         """No step was made in the round: name the nodes whose ranks do not wait, where a sensor says why they are so slow."""
         past = self._past()
@@ -284,7 +305,7 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
             return msgspec.structs.replace(self, stood=0), None, None
         known = msgspec.structs.replace(self, stood=self.stood + 1)
         busy = {name for name, waited_s in waits.items() if waited_s is None or waited_s < 0.5 * stood_s}
-        why = tuple(one for one in facts.seen if one.node in busy and one.cause in ("cpu_limit", "memory", "neighbour"))
+        why = tuple(one for one in facts.seen if one.node in busy and one.cause in HOLD_UP)
         names = tuple(sorted({one.node for one in why}))
         if not names or 2 * len(names) > len(waits) or known.stood < 2 or known.told is not None:
             return known, None, None

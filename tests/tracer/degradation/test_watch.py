@@ -12,7 +12,7 @@ from robust_run.tracer.degradation.causes import seen_on
 from robust_run.tracer.degradation.types import Degradation, Seen, Standing
 from robust_run.tracer.degradation.watch import Facts, Watch
 from robust_run.tracer.degradation.words import lines_of, over, sentence, verdict_of
-from robust_run.tracer.pace.types import CpuShort, NodePace, RankPace, Reported, TimedPace
+from robust_run.tracer.pace.types import CpuShort, NodePace, RankPace, Reported
 
 STEPS = 8
 LATE = Seen("n1", "cpu_limit", "the CPU limit of their cgroup holds ranks back 60 % of the time")
@@ -30,6 +30,8 @@ class Job:
     reported: Reported | None = None
     attempt: int = 0
     step: int = 0
+    steps: int = STEPS
+    """In a round."""
     at_s: float = 0.0
     watch: Watch = field(default_factory=Watch)
     told: list[Degradation] = field(default_factory=list)
@@ -39,7 +41,7 @@ class Job:
         for _ in range(count):
             self.at_s += 10.0
             if not standing:
-                self.step += STEPS
+                self.step += self.steps
             facts = Facts(
                 seen=tuple(seen), stages=self.stages, standing=standing, reported=self.reported, now_s=self.at_s
             )
@@ -49,15 +51,14 @@ class Job:
 
     def said(self) -> list[NodePace]:
         length_ms = max(self.own_ms.values()) + self.comm_ms
-        first = self.step - STEPS + 1
+        first = self.step - self.steps + 1
         nodes = []
         for node in range(4):
-            ranks, timed = [], []
+            ranks = []
             for rank in (2 * node, 2 * node + 1):
                 own_ms = length_ms if self.on_gpus else self.own_ms[rank]
-                data = (self.data_ms.get(rank, 0.0),) * STEPS
-                ranks.append(RankPace(rank, f"n{node}", first, (own_ms,) * STEPS, (length_ms,) * STEPS, data))
-                timed.append(TimedPace(rank, f"n{node}", first, 1, (self.own_ms[rank],) * STEPS, (length_ms,) * STEPS))
+                data = (self.data_ms.get(rank, 0.0),) * self.steps
+                ranks.append(RankPace(rank, f"n{node}", first, (own_ms,) * self.steps, (length_ms,) * self.steps, data))
             nodes.append(NodePace(self.attempt, f"n{node}", self.at_s - 10.0, self.at_s, tuple(ranks)))
         return nodes
 
@@ -213,6 +214,21 @@ def test_a_quota_that_lets_hardly_anything_run_is_named_though_no_step_is_made(j
         "node n1 holds the others up; no step has been made for 30 s; on n1, the CPU limit of their cgroup holds ranks back "
         "99 % of the time"
     )
+
+
+@pytest.mark.parametrize("seen, told", [([LATE], [(2,)]), ([], [])])
+def test_a_rank_that_makes_a_step_every_few_seconds_is_named_in_two_rounds(
+    job: Job, seen: list[Seen], told: list[tuple[int, ...]]
+) -> None:
+    job.own_ms[2] = 8000.0
+    job.steps = 1
+    job.rounds(1, seen)
+    assert not job.told
+    job.rounds(1, seen)
+    assert [found.ranks for found in job.told] == told
+    job.own_ms[2], job.steps = 100.0, STEPS
+    job.rounds(6)
+    assert [found.ranks for found in job.ended] == told
 
 
 @pytest.mark.parametrize("seen", [[], [Seen("n0", "cpu_limit", "held")], [Seen("n1", "storage", "slow")]])
