@@ -128,9 +128,11 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
         attempt = max((node.attempt for node in nodes), default=self.attempt)
         known = self if attempt == self.attempt else self._begun(attempt)
         taken = sample_of([node for node in nodes if node.attempt == attempt], known.through, facts.now_s)
+        few = taken if taken is not None else sample_of(nodes, known.through, facts.now_s, least=1)
+        if few is not None and (found := known._crawling(few, facts)) is not None:
+            return known._crawl(few, found, facts, is_whole=taken is not None)
         if taken is None:
-            crawls = known._crawl(sample_of(nodes, known.through, facts.now_s, least=1), facts)
-            return crawls if crawls is not None else known._stand(nodes, facts)
+            return known._stand(nodes, facts)
         known = msgspec.structs.replace(
             known, through=taken.through, stood=0, settled=min(known.settled + 1, SETTLE + 1)
         )
@@ -281,19 +283,28 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
         cost = msgspec.structs.replace(found.cost, usual_ms=usual_ms)
         return self._tells(msgspec.structs.replace(found, cost=cost), facts.now_s)
 
-    def _crawl(self, taken: Taken | None, facts: Facts) -> tuple[Watch, Degradation | None, Degradation | None] | None:
-        """Hardly a step was made in the round: name who is hardly let run, without waiting for more; None: it is not that."""
+    def _crawling(self, few: Taken, facts: Facts) -> Degradation | None:
+        """Return who is hardly let run, by a step or two that took many times the usual; None: nobody, or no sensor says so."""
         past = self._past()
-        if taken is None or past is None or taken.crew != self.crew or self.told is not None or self.times >= MOST_TOLD:
+        if past is None or few.crew != self.crew or self.told is not None or self.times >= MOST_TOLD:
             return None
-        if taken.sample.step_ms < max(CRAWLS * past.step_ms, CRAWLS_MS):
+        if few.sample.step_ms < max(CRAWLS * past.step_ms, CRAWLS_MS):
             return None
+        found = named(self.crew, past, few.sample, facts.stages, facts.seen, since_s=facts.now_s)
+        return found if found.kind in ("rank", "node") and found.cause in HOLD_UP else None
+
+    def _crawl(
+        self, few: Taken, found: Degradation, facts: Facts, *, is_whole: bool
+    ) -> tuple[Watch, Degradation | None, Degradation | None]:
+        """Name who is hardly let run in the second round of it. `is_whole`: there are steps enough for a round."""
         known = msgspec.structs.replace(self, stood=self.stood + 1)
-        found = named(self.crew, past, taken.sample, facts.stages, facts.seen, since_s=facts.now_s)
-        if known.stood < 2 or found.kind not in ("rank", "node") or found.cause not in HOLD_UP:
-            return known, None, None
-        known, told, _ = known._tells(found, facts.now_s)
-        return msgspec.structs.replace(known, told_as=taken.sample, fresh=()), told, None
+        told: Degradation | None = None
+        if known.stood >= 2:
+            known, told, _ = known._tells(found, facts.now_s)
+            known = msgspec.structs.replace(known, told_as=few.sample, fresh=(), stood=0)
+        if is_whole:
+            known = msgspec.structs.replace(known, through=few.through)
+        return known, told, None
 
     def _stand(self, nodes: Sequence[NodePace], facts: Facts) -> tuple[Watch, Degradation | None, Degradation | None]:
         """No step was made in the round: name the nodes whose ranks do not wait, where a sensor says why they are so slow."""
@@ -302,7 +313,7 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
         waits = {name: one.waiting_s for name, one in facts.standing.items()}
         stood_s = max((waited_s for waited_s in waits.values() if waited_s is not None), default=0.0)
         if stood_s < long_s:
-            return msgspec.structs.replace(self, stood=0), None, None
+            return self, None, None
         known = msgspec.structs.replace(self, stood=self.stood + 1)
         busy = {name for name, waited_s in waits.items() if waited_s is None or waited_s < 0.5 * stood_s}
         why = tuple(one for one in facts.seen if one.node in busy and one.cause in HOLD_UP)

@@ -216,12 +216,13 @@ def test_a_quota_that_lets_hardly_anything_run_is_named_though_no_step_is_made(j
     )
 
 
+@pytest.mark.parametrize("steps", [1, 3])
 @pytest.mark.parametrize("seen, told", [([LATE], [(2,)]), ([], [])])
 def test_a_rank_that_makes_a_step_every_few_seconds_is_named_in_two_rounds(
-    job: Job, seen: list[Seen], told: list[tuple[int, ...]]
+    job: Job, steps: int, seen: list[Seen], told: list[tuple[int, ...]]
 ) -> None:
     job.own_ms[2] = 8000.0
-    job.steps = 1
+    job.steps = steps
     job.rounds(1, seen)
     assert not job.told
     job.rounds(1, seen)
