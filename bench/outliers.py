@@ -1,10 +1,15 @@
 """Faulty machines from host metrics: detectors against each other on generated fleets.
 
+    python bench/outliers.py --stretches 24               what a job feeds: planted degradations and healthy stretches
+    python bench/outliers.py healthy --hours 6            what a healthy job would do in hours (with --on-outlier evict)
     python bench/outliers.py tune --stretches 30          choose each detector's limits (tuning seeds)
-    python bench/outliers.py --stretches 150              judge them, on held-out seeds
+    python bench/outliers.py judge --stretches 150        judge them, on held-out seeds
     python bench/outliers.py ablate --stretches 60        the default with one rule changed at a time
     python bench/outliers.py time                         one call, at 10, 100 and 1,500 machines
-    python bench/outliers.py --only spread --stretches 600
+    python bench/outliers.py judge --only spread --stretches 600
+
+What a job feeds (`live`, `healthy`) has the metrics that nodes tell of themselves, and goes the way that it goes in a job, from a
+node's heartbeat to what `--on-outlier` makes of it. The others compare detectors on the metrics of Minder.
 
 A stretch is up to 15 minutes of one fleet, a reading a second; half of them have a fault, drawn by the paper's rates. Tuning
 seeds begin at 0, held-out seeds at 1,000,000. A fault is found if its machine is named after its onset and before the job ends;
@@ -15,6 +20,7 @@ The last line of standard output is one JSON object.
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import sys
 import time
@@ -30,6 +36,8 @@ from outlier_contenders.plain import PlainDetector
 from outlier_contenders.ranks import RankDetector
 from outlier_contenders.together import TogetherDetector
 from outlier_fleets.faults import make_stretch
+from outlier_fleets.job import DEGRADATIONS, make_job
+from outlier_fleets.live import said_of
 from outlier_fleets.types import Stretch
 from sidebyside import print_result
 
@@ -41,6 +49,7 @@ Make = Callable[[Stretch | None], Any]
 SIZES = (8, 16, 32, 64, 128, 256)
 SMALL = (8, 16, 32, 64)
 HELD_OUT = 1_000_000
+LIVE = 3_000_000
 TRAINING = 500_000
 APART = (1.0, 1.4, 2.0, 3.0, 4.0, 6.0, 9.0, 14.0, 25.0, 40.0)
 HOLDS = (1.0,)
@@ -329,13 +338,82 @@ def timed(chosen: dict[str, Make]) -> list[dict[str, Any]]:
     return cases
 
 
+def live(count: int) -> list[dict[str, Any]]:
+    """Plant each degradation in turn, and as many healthy stretches: who is named, and what would be done."""
+    kinds: dict[str, Counter[str]] = {each.name: Counter() for each in DEGRADATIONS}
+    delays: list[float] = []
+    false = healthy = 0
+    false_metrics: Counter[str] = Counter()
+    acts: Counter[str] = Counter()
+    for number in range(count):
+        kind = DEGRADATIONS[number % len(DEGRADATIONS)].name
+        for name in (kind, ""):
+            stretch, steps = make_job(LIVE + number, machines=SMALL[number % len(SMALL)], degradation=name)
+            found = False
+            for said in said_of(stretch, steps):
+                fault = stretch.fault
+                is_it = fault is not None and said.machine == fault.machine and said.at_s >= fault.onset_s
+                if said.what == "named":
+                    if is_it and not found:
+                        assert fault is not None
+                        found = True
+                        delays.append(said.at_s - fault.onset_s)
+                        kinds[kind][f"by {said.metric}"] += 1
+                    elif not is_it:
+                        false += 1
+                        false_metrics[said.metric] += 1
+                else:
+                    acts[f"{'culprit' if is_it else 'innocent'}: {said.what}"] += 1
+            if name:
+                kinds[kind]["found"] += found
+                kinds[kind]["planted"] += 1
+            else:
+                healthy += len(stretch.values) * len(stretch.fleet.machines)
+        print(kind, dict(kinds[kind]), f"false {false}", flush=True)
+    found_all = sum(each["found"] for each in kinds.values())
+    case = {
+        "found": found_all,
+        "planted": count,
+        "false": false,
+        "false_metrics": dict(false_metrics),
+        "healthy_machine_days": round(healthy / 86400, 2),
+        "delay_s_p10_p50_p90": [round(float(each), 1) for each in np.percentile(delays or [math.nan], [10, 50, 90])],
+        "acts": dict(acts),
+        "kinds": {name: dict(each) for name, each in kinds.items()},
+    }
+    return [case]
+
+
+def healthy(hours: float, machines: int, seeds: int) -> list[dict[str, Any]]:
+    """Let healthy jobs live for hours: who is named, and what `--on-outlier evict` would do. Nothing is the right answer."""
+    cases = []
+    for seed in range(seeds):
+        stretch, steps = make_job(LIVE + 500 + seed, machines=machines, seconds=int(hours * 3600))
+        said = Counter(f"{each.what} {each.metric}" for each in said_of(stretch, steps))
+        acts = sum(count for what, count in said.items() if what.startswith(("diagnose", "evict")))
+        cases.append({"hours": hours, "machines": machines, "false_actions": acts, "said": dict(said)})
+        print(cases[-1], flush=True)
+    return cases
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("mode", nargs="?", choices=("judge", "tune", "time", "ablate"), default="judge")
+    parser.add_argument(
+        "mode", nargs="?", choices=("live", "healthy", "judge", "tune", "time", "ablate"), default="live"
+    )
     parser.add_argument("--stretches", type=int, default=150, help="with a fault, and as many without")
     parser.add_argument("--small", action="store_true", help="fleets of 8 to 64 machines instead of 8 to 256")
     parser.add_argument("--only", action="append", default=[], metavar="DETECTOR")
+    parser.add_argument("--hours", type=float, default=6.0)
+    parser.add_argument("--machines", type=int, default=32)
+    parser.add_argument("--seeds", type=int, default=1)
     arguments = parser.parse_args()
+    if arguments.mode == "live":
+        print_result("outliers_live", live(arguments.stretches))
+        return
+    if arguments.mode == "healthy":
+        print_result("outliers_healthy", healthy(arguments.hours, arguments.machines, arguments.seeds))
+        return
     if arguments.mode == "ablate":
         arguments.only = ["spread"]
     sizes = SMALL if arguments.small else SIZES

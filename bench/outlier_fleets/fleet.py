@@ -10,6 +10,8 @@ from robust_run.health.outliers.metrics import metric_named
 from robust_run.health.outliers.types import WatchedFleet
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     import numpy as np
     from numpy.random import Generator
     from numpy.typing import NDArray
@@ -17,13 +19,16 @@ if TYPE_CHECKING:
     from robust_run.health.outliers.types import Array
 
 
-def make_fleet(machines: int) -> WatchedFleet:
-    """Return a job of so many machines. Roles are pipeline stages of at least four machines, at most eight stages."""
+def make_fleet(machines: int, levels: Mapping[str, s.Level] = s.LEVELS) -> WatchedFleet:
+    """Return a job of so many machines, with these metrics.
+
+    Roles are pipeline stages of at least four machines, at most eight stages.
+    """
     stages = max(1, min(8, machines // 4))
     return WatchedFleet(
         machines=tuple(f"node-{number:04d}" for number in range(machines)),
         roles=tuple(f"stage-{number * stages // machines}" for number in range(machines)),
-        metrics=tuple(metric_named(name) for name in s.METRICS),
+        metrics=tuple(metric_named(name) for name in levels),
     )
 
 
@@ -50,7 +55,13 @@ def phases(random: Generator, seconds: int, machines: int) -> NDArray[np.int8]:
     return phase
 
 
-def healthy(random: Generator, fleet: WatchedFleet, phase: NDArray[np.int8], speed: Array) -> NDArray[np.float32]:
+def healthy(
+    random: Generator,
+    fleet: WatchedFleet,
+    phase: NDArray[np.int8],
+    speed: Array,
+    levels: Mapping[str, s.Level] = s.LEVELS,
+) -> NDArray[np.float32]:
     """Return seconds x machines x metrics without harmless events; `speed` is what the job's pace is multiplied by, a second."""
     import numpy as np
 
@@ -60,14 +71,14 @@ def healthy(random: Generator, fleet: WatchedFleet, phase: NDArray[np.int8], spe
     step_s = random.uniform(*s.STEP_S)
     at_role = random.uniform(0, 0.3, len(role_names))[role] + random.normal(0, 0.01, machines)
     swing = np.sin(2 * math.pi * (np.arange(seconds)[:, None] / step_s + at_role)) / max(1.0, 4.0 / step_s)
-    values = np.empty((seconds, machines, len(s.METRICS)), dtype=np.float32)
-    for column, (name, level) in enumerate(s.LEVELS.items()):
+    values = np.empty((seconds, machines, len(levels)), dtype=np.float32)
+    for column, (name, level) in enumerate(levels.items()):
         usual = level.usual * np.exp(random.normal(0, level.role_spread, len(role_names)))[role]
         usual = usual * np.exp(random.normal(0, level.machine_spread, machines))
         if name == "cpu_percent":
             usual[0] *= s.LEADER_CPU
         value = usual * np.array(level.phases)[phase] * (1 + level.step_swing * swing * (phase == 0))
-        if name not in ("memory_used_percent", "gpu_duty_percent", "disk_bytes_per_s"):
+        if level.is_paced:
             value = value * speed[:, None]
         noise = _correlated(random, seconds, machines) * level.noise
         value = value * np.exp(noise) if level.is_bursty else value * (1 + noise)
@@ -85,10 +96,16 @@ def _correlated(random: Generator, seconds: int, machines: int) -> Array:
     return np.asarray(noise, dtype=np.float64)
 
 
-def add_harmless(random: Generator, values: NDArray[np.float32]) -> None:
+def add_harmless(
+    random: Generator,
+    values: NDArray[np.float32],
+    events: Sequence[s.Harmless] = s.HARMLESS,
+    levels: Mapping[str, s.Level] = s.LEVELS,
+) -> None:
     """Change `values` in place: events that come and pass, at single machines or racks."""
     seconds, machines, _ = values.shape
-    for event in s.HARMLESS:
+    columns = {name: column for column, name in enumerate(levels)}
+    for event in events:
         longest = event.seconds[1]
         hours = machines * (seconds + longest) / 3600
         for _ in range(random.poisson(event.per_machine_hour * hours)):
@@ -101,9 +118,8 @@ def add_harmless(random: Generator, values: NDArray[np.float32]) -> None:
             end = start + log_uniform(random, event.seconds)
             when = slice(max(0, math.ceil(start)), max(0, math.ceil(end)))
             for name, factor in event.factors.items():
-                column = s.METRICS.index(name)
-                values[when, affected, column] *= log_uniform(random, factor)
-    for column, level in enumerate(s.LEVELS.values()):
+                values[when, affected, columns[name]] *= log_uniform(random, factor)
+    for column, level in enumerate(levels.values()):
         values[:, :, column].clip(0, level.most, out=values[:, :, column])
 
 

@@ -34,19 +34,21 @@ class Level:
     """Its multiple while training, writing a checkpoint, evaluating, and while the job hangs (NCCL spins: the GPU looks busy)."""
     is_bursty: bool = False
     """Noise multiplies (log-normal) instead of adding."""
+    is_paced: bool = True
+    """It falls when the job slows down."""
 
 
 LEVELS: dict[str, Level] = {
     "pfc_tx_packets_per_s": Level(60, 5e6, 0.5, 0.4, 0.9, 0.3, (1.0, 3.0, 0.6, 0.05), is_bursty=True),
     "cpu_percent": Level(32, 100, 0.15, 0.06, 0.06, 0.08, (1.0, 1.5, 0.8, 0.95)),
-    "gpu_duty_percent": Level(96, 100, 0.01, 0.005, 0.015, 0.03, (1.0, 0.2, 0.75, 1.03)),
+    "gpu_duty_percent": Level(96, 100, 0.01, 0.005, 0.015, 0.03, (1.0, 0.2, 0.75, 1.03), is_paced=False),
     "gpu_power_watts": Level(550, 700, 0.06, 0.03, 0.03, 0.12, (1.0, 0.35, 0.65, 0.45)),
     "gpu_graphics_percent": Level(88, 100, 0.04, 0.01, 0.02, 0.08, (1.0, 0.2, 0.65, 0.95)),
     "gpu_tensor_percent": Level(45, 100, 0.08, 0.015, 0.04, 0.3, (1.0, 0.03, 0.5, 0.01)),
     "nvlink_bytes_per_s": Level(120e9, 450e9, 0.1, 0.02, 0.05, 0.4, (1.0, 0.05, 0.6, 0.01)),
     "rdma_bytes_per_s": Level(60e9, 200e9, 0.25, 0.03, 0.08, 0.5, (1.0, 0.6, 0.5, 0.01)),
-    "memory_used_percent": Level(48, 100, 0.08, 0.03, 0.003, 0.0, (1.0, 1.12, 1.02, 1.0)),
-    "disk_bytes_per_s": Level(4e6, 6e9, 0.2, 0.2, 0.7, 0.0, (1.0, 400.0, 1.0, 0.3), is_bursty=True),
+    "memory_used_percent": Level(48, 100, 0.08, 0.03, 0.003, 0.0, (1.0, 1.12, 1.02, 1.0), is_paced=False),
+    "disk_bytes_per_s": Level(4e6, 6e9, 0.2, 0.2, 0.7, 0.0, (1.0, 400.0, 1.0, 0.3), is_bursty=True, is_paced=False),
 }
 METRICS = tuple(LEVELS)
 NOISE_MEMORY = 0.6

@@ -7,11 +7,11 @@ of the nodes that have them, and each node's own where there are few. The older 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from robust_run.health.sensors.usage import GPU_METRICS, METRICS
+from robust_run.health.sensors.usage import SAID
 
 SCHEMA = 1
 #: Points that are kept: some 10 s apart while a job is young, and at most a twentieth of their age when it is old.
@@ -19,15 +19,17 @@ MOST_POINTS = 240
 #: Up to so many nodes have a line of their own.
 FEW_NODES = 8
 #: What the longest history takes as JSON: `MOST_POINTS` of `FEW_NODES` nodes with long names.
-LARGEST_BYTES = 1 << 20
+LARGEST_BYTES = 2 << 20
 _LONGEST_NAME = 40
 #: No number of ours is larger.
 _MOST = 1e15
 
-SAID = (*METRICS, *GPU_METRICS)
-"""Names of what a node says of itself, in this order."""
 KEPT = ("memory_used_percent", "gpu_memory_percent", "gpu_busy_percent", "gpu_celsius", "cpu_percent")
 """Those that are kept, in the order in which they are drawn."""
+COMPARED = tuple(name for name in SAID if name not in KEPT)
+"""Other numbers by which nodes are compared: of these the extremes, the median, and the nodes that stand out."""
+MOST_ODD = 2
+"""So many nodes that stand out have their own line."""
 _PEAKS = frozenset(("memory_used_percent", "gpu_memory_percent", "gpu_celsius"))
 """Of these a node's highest is kept when points become one; of others its mean."""
 
@@ -53,6 +55,8 @@ class UsagePoint(msgspec.Struct, frozen=True, kw_only=True):
     end_s: float
     spreads: Mapping[str, NodeSpread]
     """By the name of the number."""
+    odd: Mapping[str, str] = {}
+    """Nodes that stood out from their peers, at most `MOST_ODD`, and by which number."""
 
 
 class UsageHistory(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,23 +66,32 @@ class UsageHistory(msgspec.Struct, frozen=True, kw_only=True):
     points: tuple[UsagePoint, ...] = ()
 
 
-def point_of(begin_s: float, end_s: float, rows: Mapping[str, Sequence[float]]) -> UsagePoint | None:
-    """Return what nodes said of a stretch of time, by node in the order of `SAID`; None: nothing that is kept."""
+def point_of(
+    begin_s: float, end_s: float, rows: Mapping[str, Sequence[float]], odd: Mapping[str, str] | None = None
+) -> UsagePoint | None:
+    """Return what nodes said of a stretch of time, by node in the order of `SAID`; None: nothing that is kept.
+
+    `odd`: nodes that stand out, and by which number.
+    """
+    odd = dict(sorted((odd or {}).items())[:MOST_ODD])
     spreads = {}
-    for name in KEPT:
+    for name in (*KEPT, *COMPARED):
         index = SAID.index(name)
         said = {node: row[index] for node, row in rows.items() if len(row) > index and _is_number(row[index])}
         if said:
-            spreads[name] = _spread(said)
+            spreads[name] = _spread(said, said if name in KEPT and len(said) <= FEW_NODES else odd)
     begin_s, end_s = round(begin_s, 1), round(end_s, 1)
-    return UsagePoint(begin_s=begin_s, end_s=end_s, spreads=spreads) if spreads and end_s > begin_s else None
+    if not spreads or end_s <= begin_s:
+        return None
+    named = {node[:_LONGEST_NAME]: metric for node, metric in odd.items()}
+    return UsagePoint(begin_s=begin_s, end_s=end_s, spreads=spreads, odd=named)
 
 
 def _is_number(value: float) -> bool:
     return math.isfinite(value) and 0.0 <= value <= _MOST
 
 
-def _spread(said: Mapping[str, float]) -> NodeSpread:
+def _spread(said: Mapping[str, float], lines: Iterable[str]) -> NodeSpread:
     low_node, high_node = min(said, key=said.__getitem__), max(said, key=said.__getitem__)
     return NodeSpread(
         _short(said[low_node]),
@@ -86,7 +99,7 @@ def _spread(said: Mapping[str, float]) -> NodeSpread:
         _short(said[high_node]),
         low_node[:_LONGEST_NAME],
         high_node[:_LONGEST_NAME],
-        {node[:_LONGEST_NAME]: _short(value) for node, value in said.items()} if len(said) <= FEW_NODES else {},
+        {node[:_LONGEST_NAME]: _short(said[node]) for node in lines if node in said},
     )
 
 
@@ -113,11 +126,14 @@ def _share_of_age(points: Sequence[UsagePoint], index: int) -> float:
 
 
 def _one_of(first: UsagePoint, second: UsagePoint) -> UsagePoint:
-    names = [name for name in KEPT if name in first.spreads or name in second.spreads]
+    names = [name for name in (*KEPT, *COMPARED) if name in first.spreads or name in second.spreads]
     share = _share(first, second)
     spreads = {name: _both(name, first.spreads.get(name), second.spreads.get(name), share) for name in names}
     return UsagePoint(
-        begin_s=first.begin_s, end_s=second.end_s, spreads={name: each for name, each in spreads.items() if each}
+        begin_s=first.begin_s,
+        end_s=second.end_s,
+        spreads={name: each for name, each in spreads.items() if each},
+        odd=dict(list({**second.odd, **first.odd}.items())[:MOST_ODD]),
     )
 
 
@@ -134,7 +150,7 @@ def _both(name: str, one: NodeSpread | None, other: NodeSpread | None, share: fl
         return max(left, right) if name in _PEAKS else _short(left * share + right * (1.0 - share))
 
     hosts = list(dict.fromkeys((*one.nodes, *other.nodes)))
-    is_few = one.nodes and other.nodes and len(hosts) <= FEW_NODES
+    is_few = len(hosts) <= FEW_NODES and (name in COMPARED or bool(one.nodes and other.nodes))
     nodes = {
         host: together(one.nodes.get(host, other.nodes.get(host, 0.0)), other.nodes.get(host, one.nodes.get(host, 0.0)))
         for host in (hosts if is_few else ())

@@ -104,6 +104,7 @@ def test_our_own_options_read_variables_of_ours() -> None:
         "on-hang": "ROBUST_ON_HANG",
         "hang-after": "ROBUST_HANG_AFTER",
         "on-slow": "ROBUST_ON_SLOW",
+        "on-outlier": "ROBUST_ON_OUTLIER",
         "slow-round": "ROBUST_SLOW_ROUND",
         "trace-nccl": "ROBUST_TRACE_NCCL",
         "ckpt-dir": "ROBUST_CKPT_DIR",

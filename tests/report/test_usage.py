@@ -59,7 +59,7 @@ def test_what_a_node_does_not_know_is_in_no_figure() -> None:
     found = point_of(0.0, 10.0, {"a": row(30.0), "b": row(40.0, 50.0, 71.0, -1.0, float("nan")), "c": (1.0,)})
     assert found is not None
     assert found.spreads["gpu_memory_percent"].nodes == {"b": 71.0}
-    assert set(found.spreads) == {CPU, MEMORY, "gpu_memory_percent"}
+    assert set(found.spreads) == {CPU, MEMORY, "gpu_memory_percent", "disk_bytes_per_s", "rdma_bytes_per_s"}
     assert point_of(0.0, 10.0, {}) is None
     assert point_of(10.0, 10.0, {"a": row(30.0)}) is None
 

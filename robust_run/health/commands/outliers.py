@@ -49,8 +49,14 @@ if TYPE_CHECKING:
     metavar="SECONDS",
     help="Nothing is reported before: what is usual is learnt.",
 )
+@click.option(
+    "--repeat",
+    default=0.0,
+    metavar="SECONDS",
+    help="Report again so often who is still apart, and once who no longer is; 0: each once.",
+)
 @click.option("--json", "as_json", is_flag=True, help="As JSON, one object a line.")
-def outliers(
+def outliers(  # noqa: PLR0913, PLR0917 - one for each option
     file: str,
     kind: str,
     interval_s: float,
@@ -58,6 +64,7 @@ def outliers(
     apart: float,
     hold: float,
     settle: float,
+    repeat: float,
     as_json: bool,
 ) -> int:
     """Name the machines whose metrics stay apart from those of their peers; exit code 1 if there is none.
@@ -78,6 +85,7 @@ def outliers(
         ("--apart", apart, 0.5, 1000),
         ("--hold", hold, 0.01, 100),
         ("--settle", settle, 0, 86400),
+        ("--repeat", repeat, 0, 86400),
     )
     for option, number, least, most in bounds:
         if not least <= number <= most:
@@ -85,9 +93,8 @@ def outliers(
     oddities = Oddities()
     rows = open_rows(file, kind, _columns(columns), oddities, sys.stdin.buffer)
     found = 0
-    for verdict in verdicts_of(
-        rows, interval_s, OutlierLimits(apart=apart, hold_factor=hold, settle_s=settle), oddities
-    ):
+    limits = OutlierLimits(apart=apart, hold_factor=hold, settle_s=settle, repeat_s=repeat)
+    for verdict in verdicts_of(rows, interval_s, limits, oddities):
         found += 1
         click.echo(document(verdict) if as_json else _line(verdict))
     for line in _said_of(oddities):
@@ -148,7 +155,9 @@ def verdicts_of(
 
 def _line(verdict: OutlierVerdict) -> str:
     lasted_s = verdict.at_s - verdict.since_s
-    start = f"{plain(verdict.machine)}  {plain(verdict.metric)}"
+    if verdict.state == "over":
+        return f"{plain(verdict.machine)}  is like its peers again, at {_moment(verdict.at_s)}"
+    start = f"{plain(verdict.machine)}  {'still ' * (verdict.state == 'still')}{plain(verdict.metric)}"
     since = f"since {_moment(verdict.since_s)} ({lasted_s:.0f} s)"
     if verdict.direction == "silent":
         return f"{start}  nothing comes from it, {since}, confidence {verdict.confidence:.2f}"

@@ -64,7 +64,7 @@ def standouts(run_directory: str) -> Iterator[Standout]:
                 if isinstance(event, _Joined):
                     names[event.node.id] = event.node.name
                 elif event.event.kind == "alert" and event.event.name.startswith("outlier."):
-                    metric = event.event.name.partition(".")[2]
+                    metric = event.event.name.removeprefix("outlier.").removeprefix("stays.")
                     name = names.get(event.node, event.node)
                     yield Standout(machine=name, metric=metric, detail=event.event.detail, at_unix_s=event.at_unix_s)
     except OSError as error:

@@ -28,6 +28,15 @@ BY_SIGN: dict[str, tuple[CheckName, ...]] = {
     "disk": ("disk",),
     "fsync": ("disk",),
     "mount": ("disk",),
+    "outlier.stays": ("compute", "memory", "disk", "exchange", "neighbours", "allreduce"),
+    "outlier.stays.gpu_pcie_lanes": ("compute", "model", "exchange"),
+    "outlier.stays.gpu_sm_clock_mhz": ("compute", "model"),
+    "outlier.stays.nvlink_errors_per_s": ("exchange",),
+    "outlier.stays.rdma_retries_per_s": ("neighbours", "allreduce"),
+    "outlier.stays.tcp_resent_per_s": ("neighbours", "allreduce"),
+    "outlier.stays.network_drops_per_s": ("neighbours", "allreduce"),
+    "outlier.stays.disk_wait_ms": ("disk",),
+    "outlier.stays.io_pressure_percent": ("disk",),
     "kernel": ("compute", "memory", "disk"),
 }
 

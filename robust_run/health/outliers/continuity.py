@@ -12,6 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+import msgspec
+
 from robust_run.health.outliers.peers import Groups, group_by_role, medians, of_machines
 from robust_run.health.outliers.types import SILENCE, OutlierVerdict
 
@@ -41,6 +43,8 @@ class ContinuityState:
     """Machines: for how long nothing has come."""
     accused: Array
     """Machines: 1 where it was said and is still so; said once."""
+    said_s: Array
+    """Machines: when it was said last."""
     readings: int = 0
 
 
@@ -51,7 +55,7 @@ def begin(fleet: WatchedFleet) -> ContinuityState:
     machines, metrics = len(fleet.machines), len(fleet.metrics)
     zero, none = np.zeros((machines, metrics)), np.full((machines, metrics), np.nan)
     one = np.zeros(machines)
-    return ContinuityState(group_by_role(fleet.roles), zero, zero, none, one, one)
+    return ContinuityState(group_by_role(fleet.roles), zero, zero, none, one, one, one)
 
 
 def advance(
@@ -71,12 +75,23 @@ def advance(
     guilty = (total >= 1) | (silent_s >= limits.silence_s) if settled else np.zeros(len(total), dtype=bool)
     # Once said, it is said again only after all evidence has gone.
     accused = np.where(guilty, 1.0, np.where((total < 0.25) & (silent_s == 0), 0.0, state.accused))
-    following = ContinuityState(state.groups, above, below, since, silent_s, accused, state.readings + 1)
-    news = np.flatnonzero(guilty & (state.accused == 0))
-    if not len(news):
+    news = guilty & (state.accused == 0)
+    still = over = np.zeros(len(total), dtype=bool)
+    if limits.repeat_s:
+        still = (state.accused == 1) & (accused == 1) & (reading.at_s - state.said_s >= limits.repeat_s)
+        over = (state.accused == 1) & (accused == 0)
+    said = news | still | over
+    said_s = np.where(said, reading.at_s, state.said_s)
+    following = ContinuityState(state.groups, above, below, since, silent_s, accused, said_s, state.readings + 1)
+    if not said.any():
         return following, []
     peers = of_machines(medians(reading.values, state.groups), state.groups)
-    return following, [_verdict(int(row), following, fleet, reading, distances, limits, peers) for row in news]
+    verdicts = []
+    for row in np.flatnonzero(said):
+        verdict = _verdict(int(row), following, fleet, reading, distances, limits, peers)
+        how: Literal["new", "still", "over"] = "new" if news[row] else "still" if still[row] else "over"
+        verdicts.append(verdict if how == "new" else msgspec.structs.replace(verdict, state=how))
+    return following, verdicts
 
 
 def _evidence(
@@ -159,16 +174,21 @@ def _verdict(
     spreads = float(np.nan_to_num(distances.spreads[row, column]))
     witnesses = {fleet.metrics[each].family for each in others} - {fleet.metrics[column].family}
     strength = min(max(abs(spreads) / limits.apart, 1.0), MOST_STRENGTH) + len(witnesses)
+    known = [each for each in (column, *others) if not np.isnan(reading.values[row, each] + peers[row, each])]
+    began = state.since_s[row][[column, *others]]
     return OutlierVerdict(
         machine=machine,
         role=role,
         metric=fleet.metrics[column].name,
         direction=direction,
-        since_s=float(np.nanmin(state.since_s[row][[column, *others]])),
+        since_s=reading.at_s if np.isnan(began).all() else float(np.nanmin(began)),
         at_s=reading.at_s,
         confidence=round(1 - 0.5**strength, 3),
         spreads=round(spreads, 1),
         value=None if np.isnan(value) else value,
         peers=None if np.isnan(middle) else middle,
         also=tuple(fleet.metrics[each].name for each in others),
+        signs=tuple(
+            (fleet.metrics[each].name, float(reading.values[row, each]), float(peers[row, each])) for each in known
+        ),
     )

@@ -22,8 +22,6 @@ LEARN_S = 150.0
 """The first habit is the median of so long: an event shorter than half of it does not become a habit."""
 LEARN_READINGS = 30
 """Of so many readings, spread over that time; however far apart readings are, of no fewer."""
-HABIT_S = 180.0
-"""Time constant of a machine's habit later, and of what spread is usual."""
 MOST_STEP = 2.5
 """A single reading moves the habit as if it were at most so many spreads away from it."""
 MOST_READING = 20.0
@@ -71,9 +69,12 @@ def begin(fleet: WatchedFleet) -> DeviationState:
 
 
 def advance(
-    state: DeviationState, fleet: WatchedFleet, values: Array, learn_s: float = LEARN_S
+    state: DeviationState, fleet: WatchedFleet, values: Array, learn_s: float = LEARN_S, accused: Array | None = None
 ) -> tuple[DeviationState, Deviations]:
-    """Return the next state and this reading's deviations. `learn_s`: in place of LEARN_S."""
+    """Return the next state and this reading's deviations. `learn_s`: in place of LEARN_S.
+
+    `accused`: 1 for machines that have been named: what they do now does not become their habit, or a fault would end by itself.
+    """
     import numpy as np
 
     is_rate = np.array([metric.is_rate for metric in fleet.metrics])
@@ -96,7 +97,10 @@ def advance(
     if not _learnt(state.readings, fleet, learn_s):
         return _learn(replace(state, smooth=smooth, readings=state.readings + 1), fleet, apart, learn_s), seen
     limit = MOST_STEP * usual
-    rate = fleet.interval_s / (HABIT_S + fleet.interval_s)
+    habit_s = np.array([[metric.habit_s for metric in fleet.metrics]])
+    rate = fleet.interval_s / (habit_s + fleet.interval_s)
+    if accused is not None:
+        rate = np.where(accused[:, None] == 1, 0.0, rate)
     habit = np.where(known, state.habit + rate * raw.clip(-limit, limit), state.habit)
     stray = MEAN_TO_SIGMA * np.minimum(np.abs(smooth), limit)
     spread = np.where(known, state.spread + rate * (stray - state.spread), state.spread)

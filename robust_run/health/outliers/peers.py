@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from robust_run.health.outliers.types import Array, Indices
 
-LEAST_PEERS = 4
-"""Machines of a role with fewer are compared with those of other small roles: each against what is usual for itself, which
-makes them comparable. Of three, one odd machine is still told apart; of two it is not."""
 LEAST_GROUP = 3
+"""Of three peers one odd machine is told apart; of two it is not. Machines of a role with fewer are compared with nobody: others
+do other work, and what is odd among them may be their role's."""
 MAD_TO_SIGMA = 1.4826
 """Of normal noise: the standard deviation by the median absolute deviation."""
 
@@ -38,10 +37,7 @@ def group_by_role(roles: tuple[str, ...]) -> Groups:
     by_role: dict[str, list[int]] = {}
     for row, role in enumerate(roles):
         by_role.setdefault(role, []).append(row)
-    groups = [rows for _, rows in sorted(by_role.items()) if len(rows) >= LEAST_PEERS]
-    small = [row for _, rows in sorted(by_role.items()) if len(rows) < LEAST_PEERS for row in rows]
-    if len(small) >= LEAST_GROUP:
-        groups.append(small)
+    groups = [rows for _, rows in sorted(by_role.items()) if len(rows) >= LEAST_GROUP]
     member = np.full((len(groups), max(map(len, groups), default=0)), -1, dtype=np.intp)
     group_of = np.full(len(roles), -1, dtype=np.intp)
     for number, rows in enumerate(groups):

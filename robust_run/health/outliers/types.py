@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     """Most often machines x metrics; NaN where nothing is known."""
     Indices = NDArray[np.intp]
 
-Family = Literal["processor", "accelerator", "network", "memory", "storage", "other"]
+Family = Literal["processor", "accelerator", "heat", "network", "memory", "storage", "loader", "other"]
 """Metrics of one family follow one cause: they vouch for each other no more than once."""
 
 SILENCE = "silence"
@@ -35,6 +35,8 @@ class Metric(msgspec.Struct, frozen=True, kw_only=True):
     its logarithm's unit."""
     smooth_s: float = 3.0
     """Time constant of the average over a few readings; longer where a counter comes in bursts."""
+    habit_s: float = 180.0
+    """Time constant of how a machine usually stands to its peers; longer where a fault must last before it is told."""
     up_hold_s: float = 80.0
     """How long a machine must be barely apart, above its peers, before it is accused."""
     down_hold_s: float = 52.0
@@ -95,6 +97,8 @@ class OutlierLimits(msgspec.Struct, frozen=True, kw_only=True):
     """A machine from which nothing comes for so long, while half of the fleet reports, is accused of it."""
     settle_s: float = 150.0
     """At the beginning no machine is accused for so long: what is usual is learnt in that time."""
+    repeat_s: float = 0.0
+    """A machine that is still apart is said again so often, and once more when it no longer is; 0: each is said once only."""
 
 
 class OutlierVerdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,3 +124,7 @@ class OutlierVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """The median of its peers, in the same unit."""
     also: tuple[str, ...] = ()
     """Other metrics in which it is apart as well."""
+    state: Literal["new", "still", "over"] = "new"
+    """Whether it has just become apart, is so still, or no longer is (see `OutlierLimits.repeat_s`)."""
+    signs: tuple[tuple[str, float, float], ...] = ()
+    """All metrics in which it is apart: name, what it reads, the median of its peers. Most evidence first."""

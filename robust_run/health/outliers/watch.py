@@ -11,7 +11,7 @@ from robust_run.health.outliers.types import Distances, OutlierLimits
 if TYPE_CHECKING:
     from robust_run.health.outliers.continuity import ContinuityState
     from robust_run.health.outliers.deviation import DeviationState
-    from robust_run.health.outliers.types import OutlierVerdict, Reading, WatchedFleet
+    from robust_run.health.outliers.types import Array, OutlierVerdict, Reading, WatchedFleet
 
 
 from robust_run.errors import UserError
@@ -40,11 +40,13 @@ class SpreadDetector:
         """Return the state before the first reading."""
         return deviation.begin(fleet)
 
-    def step(self, state: DeviationState, fleet: WatchedFleet, reading: Reading) -> tuple[DeviationState, Distances]:
-        """Return the next state, and the distances of this reading."""
+    def step(
+        self, state: DeviationState, fleet: WatchedFleet, reading: Reading, accused: Array | None = None
+    ) -> tuple[DeviationState, Distances]:
+        """Return the next state, and the distances of this reading. `accused`: 1 for machines that have been named."""
         import numpy as np
 
-        following, seen = deviation.advance(state, fleet, reading.values, self._learn_s)
+        following, seen = deviation.advance(state, fleet, reading.values, self._learn_s, accused)
         spreads = np.where(np.isnan(seen.raw), np.nan, seen.smooth / seen.spread)
         return following, Distances(spreads=spreads)
 
@@ -71,7 +73,7 @@ class OutlierWatch:
 
     def step(self, state: WatchState, reading: Reading) -> tuple[WatchState, list[OutlierVerdict]]:
         """Return the next state, and a verdict for each machine that has just become a culprit."""
-        seen, distances = self.detector.step(state.detector, self.fleet, reading)
+        seen, distances = self.detector.step(state.detector, self.fleet, reading, state.continuity.accused)
         said, verdicts = continuity.advance(state.continuity, self.fleet, reading, distances, self.limits)
         return WatchState(seen, said), verdicts
 

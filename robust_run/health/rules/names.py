@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from robust_run.health.rules.table import DEFAULTS
-from robust_run.health.sensors.usage import METRICS
+from robust_run.health.sensors.usage import SAID
 
 MORE = (
     "clock.jump",
@@ -46,7 +46,7 @@ _XID = re.compile(r"gpu\.xid\.[1-9][0-9]{0,4}")
 
 def names() -> tuple[str, ...]:
     """Return all names but those of Xids that no row lists, for people and for what is nearest to a mistake."""
-    return (*DEFAULTS, *MORE, *(f"outlier.{metric}" for metric in METRICS))
+    return (*DEFAULTS, *MORE, *(f"outlier.{part}{metric}" for part in ("", "stays.") for metric in SAID))
 
 
 def is_known(name: str) -> bool:

@@ -167,6 +167,9 @@ def _xids() -> dict[str, HealthRule]:
 
 _PEERS: dict[str, HealthRule] = {
     "outlier": _report("Minder: a node apart from its peers; a symptom, weighed together with a hang or a crash there"),
+    "outlier.stays": _report(
+        "Minder: a node that stays apart while the job makes steps; --on-outlier says what follows"
+    ),
 }
 
 DEFAULTS: Mapping[str, HealthRule] = {

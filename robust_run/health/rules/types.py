@@ -55,6 +55,8 @@ class Comparing(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Factor: 2 waits twice as long before a node is named."""
     settle_s: Annotated[float, Meta(ge=0, le=86400)] = 150.0
     """From the first step on no node is named for so long: what is usual is learnt in that time, from 30 readings at least."""
+    stays_s: Annotated[float, Meta(ge=1, le=86400)] = 300.0
+    """A node that was named is told again (`outlier.stays`) when it has stayed apart for so long while the job made steps."""
 
 
 class LadderTimes(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

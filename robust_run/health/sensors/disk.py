@@ -38,6 +38,8 @@ class Disk(msgspec.Struct, frozen=True, kw_only=True):
     done: int
     """Requests completed."""
     in_flight: int
+    waited_ms: int = 0
+    """How long all of those took together."""
 
 
 class DiskSample(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,9 +109,10 @@ def parse_disks(text: str) -> dict[str, Disk]:
     disks = {}
     for line in text.split("\n"):
         row = line.split()
-        if len(row) < 14 or kind_of(row[2]) != "disk" or not all(row[at].isdecimal() for at in (3, 7, 11)):
+        if len(row) < 14 or kind_of(row[2]) != "disk" or not all(row[at].isdecimal() for at in (3, 6, 7, 10, 11)):
             continue
-        disks[row[2]] = Disk(done=int(row[3]) + int(row[7]), in_flight=int(row[11]))
+        waited_ms = int(row[6]) + int(row[10])
+        disks[row[2]] = Disk(done=int(row[3]) + int(row[7]), in_flight=int(row[11]), waited_ms=waited_ms)
     return disks
 
 

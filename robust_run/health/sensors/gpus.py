@@ -11,7 +11,6 @@ import msgspec
 from robust_run.health.sensors.nvml import Driver, GpuCounters, GpuMoment, GpuSample, nvlink_counter
 from robust_run.health.sensors.settings import GpuMemorySettings, GpuSettings
 from robust_run.health.sensors.types import Condition, Event, Levels, Sensor, SensorWorld
-from robust_run.health.sensors.usage import GpuUse
 from robust_run.health.signs.levels import follow
 from robust_run.health.signs.xids import LOST, meaning
 
@@ -74,22 +73,6 @@ def _of_moment(settings: GpuSettings, gpu: GpuMoment) -> Iterator[Condition]:
             detail=f"its clocks are held down: {', '.join(reasons)}",
             hold_s=settings.throttle_hold_s,
         )
-
-
-def use_of(sample: GpuSample) -> GpuUse:
-    """Return how full the fullest GPU is, how busy all are in the mean, and how hot the hottest. Lost ones say nothing."""
-    alive = [gpu for gpu in sample.gpus if not gpu.lost]
-    full = [
-        100.0 * gpu.memory_used_bytes / gpu.memory_bytes
-        for gpu in alive
-        if gpu.memory_used_bytes is not None and gpu.memory_bytes
-    ]
-    busy = [gpu.busy_percent for gpu in alive if gpu.busy_percent is not None]
-    return GpuUse(
-        memory_percent=max(full, default=None),
-        busy_percent=sum(busy) / len(busy) if busy else None,
-        celsius=max((gpu.celsius for gpu in alive if gpu.celsius is not None), default=None),
-    )
 
 
 def judge_counters(

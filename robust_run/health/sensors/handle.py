@@ -22,15 +22,12 @@ from robust_run.health.sensors.process import (
     command,
     first_line,
     parse,
-    parse_use,
+    parse_measured,
 )
 from robust_run.health.sensors.types import Event, EventKind
-from robust_run.health.sensors.usage import GpuUse
 
 MOST_STARTS = 4
 AGAIN_AFTER_S = 5.0
-#: How the GPUs were so long ago is not how they are.
-USE_S = 15.0
 #: A process that says nothing for so long, not even its sign of life, stands still; how often that is looked at.
 SILENT_S, LOOK_EVERY_S = 15.0, 3.0
 _MOST_READ_BYTES = 1 << 16
@@ -66,7 +63,8 @@ class SensorsHandle:
         """When the process last said anything; None: it has not begun to."""
         self._looked_s = 0.0
         self._look_again: asyncio.TimerHandle | None = None
-        self._use: tuple[float, GpuUse] | None = None
+        self._measured: dict[str, tuple[float, float]] = {}
+        """By name: a number that a sensor measured, and until when it stands."""
         self._socket: socket.socket | None = None
         self._rest = b""
         self._attempt = WatchedAttempt()
@@ -103,10 +101,10 @@ class SensorsHandle:
         self._attempt = attempt
         self._send(attempt_line(attempt))
 
-    def gpus(self) -> GpuUse | None:
-        """Return how full and busy the GPUs are; None: not known, or no more."""
-        is_new = self._use is not None and self._loop.time() - self._use[0] <= USE_S
-        return self._use[1] if self._use is not None and is_new else None
+    def measured(self) -> dict[str, float]:
+        """Return what the sensors measure (`usage.SAID`), without what is too old to be so still."""
+        now_s = self._loop.time()
+        return {name: value for name, (value, until_s) in self._measured.items() if until_s >= now_s}
 
     def end(self) -> None:
         """Let the process end; what it says from now on is not heard. The agent reaps it, as all its children."""
@@ -143,8 +141,9 @@ class SensorsHandle:
             event = parse(line)
             if event is not None:
                 self._tell(event)
-            elif (use := parse_use(line)) is not None:
-                self._use = self._loop.time(), use
+            elif (new := parse_measured(line)) is not None:
+                until_s = self._loop.time() + new.fresh_s
+                self._measured.update((name, (value, until_s)) for name, value in new.values.items())
 
     def _look(self) -> None:
         """End a process that stands still, as if it had died."""

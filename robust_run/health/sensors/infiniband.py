@@ -25,6 +25,17 @@ ERROR_COUNTERS = (
     "link_error_recovery",
 )
 _DOWNED = "link_downed"
+#: Nothing wrong by themselves, but much of it on one node of many alike is a sign. Names of `hw_counters` are those of mlx5.
+RETRY_COUNTERS = (
+    "out_of_sequence",
+    "packet_seq_err",
+    "local_ack_timeout_err",
+    "implied_nak_seq_err",
+    "rnr_nak_retry_err",
+    "roce_adp_retrans",
+)
+CONGESTION_COUNTERS = ("np_cnp_sent", "rp_cnp_handled", "np_ecn_marked_roce_packets")
+_WAITED = "port_xmit_wait"
 
 
 class Port(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,6 +50,12 @@ class Port(msgspec.Struct, frozen=True, kw_only=True):
     errors: Mapping[str, int]
     traffic_bytes: int
     """Sent and received."""
+    retries: int | None = None
+    """Packets that came out of order, were lost or were sent again; None: the port does not count them."""
+    congestion: int | None = None
+    """Notes of congestion that it sent or obeyed, packets that were marked."""
+    waits: int | None = None
+    """Ticks in which it had something to send and was not let."""
 
 
 class PortsState(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +92,15 @@ def _read_port(folder: str) -> Port:
         downs=number(f"{counters}/{_DOWNED}") or 0,
         errors={name: count for name in ERROR_COUNTERS if (count := number(f"{counters}/{name}")) is not None},
         traffic_bytes=4 * traffic,
+        retries=_sum(f"{folder}/hw_counters", RETRY_COUNTERS),
+        congestion=_sum(f"{folder}/hw_counters", CONGESTION_COUNTERS),
+        waits=number(f"{counters}/{_WAITED}"),
     )
+
+
+def _sum(folder: str, names: tuple[str, ...]) -> int | None:
+    counts = [count for name in names if (count := number(f"{folder}/{name}")) is not None]
+    return sum(counts) if counts else None
 
 
 def judge(

@@ -22,6 +22,8 @@ MOST_GPUS = 64
 #: Of nvml.h: a GPU that fell off the bus, or that answers nothing before it is reset.
 _LOST = (15, 16)
 _NVLINK_COUNTERS = ("replays", "recoveries", "CRC errors in flits", "CRC errors in data")
+#: Of nvml.h: what all links of a GPU have sent and received, in KiB.
+_NVLINK_MOVED, _ALL_LINKS = (138, 139), 0xFFFFFFFF
 #: NVML_NVLINK_MAX_LINKS of nvml.h.
 _MOST_LINKS = 18
 _MOST_XIDS = 64
@@ -40,6 +42,10 @@ class GpuMoment(msgspec.Struct, frozen=True, kw_only=True):
     """Of the driver's last sampling period (up to 1 s), in how much of it any kernel ran."""
     throttling: int | None = None
     """Why clocks are lower than they could be: NVML's bits."""
+    sm_clock_mhz: int | None = None
+    watts: float | None = None
+    nvlink_bytes: int | None = None
+    """Sent and received over all NVLinks so far."""
 
 
 class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
@@ -170,6 +176,7 @@ class Driver:
         throttling, lost_too = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons", handle)
         memory, _ = self._ask("nvmlDeviceGetMemoryInfo", handle)
         rates, _ = self._ask("nvmlDeviceGetUtilizationRates", handle)
+        milliwatts, _ = self._ask("nvmlDeviceGetPowerUsage", handle)
         return GpuMoment(
             gpu=name,
             lost=lost or lost_too,
@@ -179,7 +186,16 @@ class Driver:
             busy_percent=int(rates.gpu) if rates is not None else None,
             slows_at_celsius=self._slows_at[name],
             throttling=throttling,
+            sm_clock_mhz=self._ask("nvmlDeviceGetClockInfo", handle, self._nvml.NVML_CLOCK_SM)[0],
+            watts=milliwatts / 1e3 if milliwatts is not None else None,
+            nvlink_bytes=self._moved(handle),
         )
+
+    def _moved(self, handle: Any) -> int | None:
+        fields, _ = self._ask("nvmlDeviceGetFieldValues", handle, [(each, _ALL_LINKS) for each in _NVLINK_MOVED])
+        if fields is None or any(field.nvmlReturn != 0 for field in fields):
+            return None
+        return 1024 * sum(int(field.value.ullVal) for field in fields)
 
     def _xids(self) -> list[tuple[str, int]]:
         found: list[tuple[str, int]] = []

@@ -1,8 +1,8 @@
 """The sensors' process: one for each node, started by the agent, so that nothing a sensor does can hold the agent up.
 
 It reads a line of JSON (`SensorSetup`), then a line of JSON (`WatchedAttempt`) whenever one begins or ends; the end of its
-input ends the process. It writes one event a line, as JSON, or how full and busy the GPUs are (`GpuUse`), and an empty line
-every few seconds: silence means that it stands still. Both go over one socket, or over standard input and output. It dies
+input ends the process. It writes one event a line, as JSON, or numbers that a sensor's reading gives (`Measured`), and an empty
+line every few seconds: silence means that it stands still. Both go over one socket, or over standard input and output. It dies
 with the process that started it.
 """
 
@@ -15,15 +15,14 @@ import signal
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import msgspec
 
 from robust_run.decoders import json_decoder
 from robust_run.health.sensors.settings import SensorSettings
-from robust_run.health.sensors.types import Event, Sensor, SensorWorld
-from robust_run.health.sensors.usage import GpuUse
+from robust_run.health.sensors.types import Event, SensorWorld
+from robust_run.health.sensors.usage import Measured
 
 MOST_LINE_BYTES = 1 << 20
 MOST_EVENT_BYTES = 1 << 16
@@ -92,12 +91,12 @@ def parse(line: bytes) -> Event | None:
         return None
 
 
-def parse_use(line: bytes) -> GpuUse | None:
-    """Return how the GPUs are by a line of its output, None for anything else. Never raises."""
-    if not line.startswith(b'{"type":"gpu_use"') or len(line) > MOST_EVENT_BYTES:
+def parse_measured(line: bytes) -> Measured | None:
+    """Return what a line of its output says was measured, None for anything else. Never raises."""
+    if not line.startswith(b'{"type":"measured"') or len(line) > MOST_EVENT_BYTES:
         return None
     try:
-        return json_decoder(GpuUse).decode(line)
+        return json_decoder(Measured).decode(line)
     except (msgspec.MsgspecError, RecursionError, ValueError):
         return None
 
@@ -152,25 +151,16 @@ def serve(source: BinaryIO, output: int) -> None:
         except OSError:  # the agent does not read any more
             runner.stop()
 
-    def tell(use: GpuUse) -> None:
-        write(msgspec.json.encode(use))
+    from robust_run.health.sensors.telling import telling
 
-    sensors = [_telling(each, tell) if each.name == "gpu" else each for each in sensors_of(setup.settings, world)]
+    def tell(measured: Measured) -> None:
+        write(msgspec.json.encode(measured))
+
+    sensors = [telling(each, tell) for each in sensors_of(setup.settings, world)]
     runner = SensorRunner(sensors, world, emit)
     listener = threading.Thread(target=_listen, args=(source, now, runner.stop), daemon=True)
     listener.start()
     runner.run(beat=lambda: write(b""))
-
-
-def _telling(sensor: Sensor, tell: Callable[[GpuUse], None]) -> Sensor:
-    """Return the sensor of GPUs, which also tells each time how full and busy they are."""
-    from robust_run.health.sensors.gpus import use_of
-
-    def judge(state: Any, sample: Any, now_s: float) -> tuple[Any, tuple[Event, ...]]:
-        tell(use_of(sample))
-        return sensor.judge(state, sample, now_s)
-
-    return replace(sensor, judge=judge)
 
 
 def _listen(source: BinaryIO, now: Now, stop: Callable[[], None]) -> None:

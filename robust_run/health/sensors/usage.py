@@ -1,11 +1,13 @@
 """What a node does, as a few numbers a second, to be compared with its peers: CPU, memory, disks, network.
 
 Reads /proc and sysfs, which answer at once, also while something else hangs; 0.1 ms on a small machine, 1 ms on one of 200 cores.
+What is not read here comes from the sensors (`health.sensors.measures`): they have read it already.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -15,9 +17,30 @@ from robust_run.health.sensors.types import SensorWorld
 METRICS = ("cpu_percent", "memory_used_percent", "disk_bytes_per_s", "rdma_bytes_per_s")
 """Names of the numbers, as `robust outliers` knows them. The last is of all network devices where there is no RDMA."""
 GPU_METRICS = ("gpu_memory_percent", "gpu_busy_percent", "gpu_celsius")
-"""What follows them where GPUs are watched: the fullest of the node, the mean of all, the hottest. Nobody compares it."""
+"""What follows them: the fullest GPU of the node, the mean of all, the hottest."""
+SENSED = (
+    "gpu_sm_clock_mhz",
+    "gpu_power_watts",
+    "nvlink_bytes_per_s",
+    "gpu_pcie_lanes",
+    "nvlink_errors_per_s",
+    "rdma_retries_per_s",
+    "rdma_congestion_per_s",
+    "rdma_wait_per_s",
+    "tcp_resent_per_s",
+    "network_drops_per_s",
+    "disk_wait_ms",
+    "cpu_pressure_percent",
+    "memory_pressure_percent",
+    "io_pressure_percent",
+    "cpu_throttled_percent",
+    "loader_wait_s",
+)
+"""And after those: what else the sensors read. New ones are added at the end: nodes of other versions say fewer."""
+SAID = (*METRICS, *GPU_METRICS, *SENSED)
+"""Names of all that a node says of itself, in this order; what is unknown at the end is left out."""
 UNKNOWN = -1.0
-"""Stands for one of `GPU_METRICS` that the driver does not tell."""
+"""Stands for a number that nothing tells."""
 #: Of /proc/diskstats, also of disks whose own sectors are larger.
 _SECTOR_BYTES = 512
 _NO_DISKS = ("loop", "ram", "zram", "dm-", "md", "sr")
@@ -26,17 +49,12 @@ _WORD_BYTES = 4
 _MOST = 1024
 
 
-class GpuUse(msgspec.Struct, frozen=True, kw_only=True, tag="gpu_use"):
-    """How full, busy and hot the GPUs of a node are; None: not known."""
+class Measured(msgspec.Struct, frozen=True, kw_only=True, tag="measured"):
+    """What one sensor's newest reading says."""
 
-    memory_percent: float | None = None
-    busy_percent: float | None = None
-    celsius: float | None = None
-
-    def numbers(self) -> tuple[float, ...]:
-        """Return `GPU_METRICS`."""
-        said = (self.memory_percent, self.busy_percent, self.celsius)
-        return tuple(UNKNOWN if value is None else _rounded(value) for value in said)
+    values: Mapping[str, float]
+    fresh_s: float
+    """For so long it may be taken for what is: a little more than the time between two readings."""
 
 
 class Counters(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +93,19 @@ def between(before: Counters, after: Counters) -> tuple[float, ...]:
         _rounded(max(0, after.disk_bytes - before.disk_bytes) / passed_s),
         _rounded(max(0, after.network_bytes - before.network_bytes) / passed_s),
     )
+
+
+def following(measured: Mapping[str, float]) -> tuple[float, ...]:
+    """Return what follows `METRICS` in what a node says, from what its sensors measured. Pure."""
+    said = [_rounded(measured[name]) if name in measured else UNKNOWN for name in SAID[len(METRICS) :]]
+    while said and said[-1] == UNKNOWN:
+        said.pop()
+    return tuple(said)
+
+
+def by_name(said: Sequence[float]) -> dict[str, float]:
+    """Return the numbers that a node says of itself by name, without those that nothing tells. Pure."""
+    return {name: value for name, value in zip(SAID, said, strict=False) if value != UNKNOWN}
 
 
 def _rounded(value: float) -> float:

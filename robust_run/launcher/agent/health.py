@@ -137,8 +137,7 @@ class AgentHealth:
 
         did_well = self._harmless.run(count)
         did = usage.between(before, self._counters) if did_well and before and self._counters else ()
-        gpus = self._handle.gpus() if did and self._handle is not None else None
-        return (*did, *gpus.numbers()) if gpus is not None else did
+        return (*did, *usage.following(self._handle.measured())) if did and self._handle is not None else did
 
     # --- why a rank was killed
 

@@ -175,6 +175,7 @@ class Controller:
             self.parts.paces.take(node, seen)
             if self.comparison is not None and seen.steps:
                 self.comparison.begin(seen.pace.attempt)  # the controller before may have been told the first step
+                self.comparison.hear_steps(seen.pace.attempt, seen.steps)
         elif isinstance(seen, Sights):
             self.parts.collector.take(node, seen)
         elif isinstance(seen, CheckAnswer):

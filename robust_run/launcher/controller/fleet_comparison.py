@@ -2,7 +2,8 @@
 
 The comparing is done in a child process, so that the controller never imports numpy; a row that the child does not take at once
 is left out. What it says becomes an event like that of any sensor, and the rules say what follows. A node that stands out is a
-symptom: nothing is done for that alone.
+symptom: nothing is done for that alone. One that stays apart while the job makes steps is told once more (`outlier.stays`), and
+`--on-outlier` says what that is worth. Only nodes of one role are compared; where roles turn out to differ, all is learnt anew.
 """
 
 from __future__ import annotations
@@ -11,16 +12,16 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO, TYPE_CHECKING
 
 import msgspec
 
 from robust_run.clock import Clock
-from robust_run.health.outliers.types import OutlierVerdict
+from robust_run.health.outliers import acting, feed, standing
+from robust_run.health.outliers.types import SILENCE, OutlierVerdict
 from robust_run.health.rules.types import Comparing
 from robust_run.health.sensors.handle import environment
-from robust_run.health.sensors.usage import METRICS
 from robust_run.health.types import Event, EventKind
 from robust_run.launcher.core.membership import name_of
 from robust_run.launcher.core.state import JobState
@@ -31,11 +32,11 @@ if TYPE_CHECKING:
 
 #: Fewer nodes have no peers to be compared with.
 LEAST_NODES = 3
-#: Heartbeats come early and late: within a little more than the time between two, there is one of each node. With few nodes a
-#: reading that lacks one says nothing of any.
-SLACK = 1.25
 #: Programs whose steps nobody counts are compared from here on: by then they train.
 STEPLESS_S = 600.0
+#: The job makes steps if the newest is not older than this, or than three times what came between two before. Else nothing is
+#: compared: a fault shows before that, and what differs later differs because nodes wait.
+STEP_S, STEP_TIMES = 60.0, 3.0
 #: What ended the comparing is in the last line of what the child wrote; so much of it is kept.
 _MOST_LAST_WORDS = 300
 #: A row needs one core for a moment: libraries of linear algebra would start a thread for each.
@@ -57,14 +58,25 @@ class FleetComparison:
         tell: Callable[[HealthSeen], None],
         comparing: Comparing = USUAL,
         interval_s: float = 1.0,
+        look: Callable[[Callable[[int, Mapping[str, str]], None]], None] | None = None,
     ) -> None:
-        """`interval_s`: how often a node says what it does."""
+        """`interval_s`: how often a node says what it does. `look`: finds the roles of nodes (`NodeRolesLook.look`)."""
         self._state = state
         self._clock = clock
         self._loop = loop
         self._tell = tell
         self._comparing = comparing
-        self._interval_s = SLACK * interval_s
+        self._interval_s = interval_s
+        self._find_roles = look
+        self._roles: Mapping[str, str] = {}
+        """By name of the node; empty: not known, and then all are compared and nothing is acted on."""
+        self._told: dict[str, list[tuple[str, str]]] = {}
+        """By name of the node: its id, and the names of the alerts that were told of it and are not over."""
+        self._several = False
+        """There are several roles: else a role that becomes known would only have all be learnt again."""
+        self._standings: standing.Standings = {}
+        self._steps, self._stepped_s, self._step_s = 0, 0.0, 0.0
+        """Steps of this attempt, when the newest was seen, and the longest time between two that were seen."""
         self._attempt = -1
         self._heard = (-1, 0.0)
         """The newest attempt of which anything was heard, and since when."""
@@ -80,6 +92,9 @@ class FleetComparison:
             return
         self.end()
         self._attempt = attempt
+        for machine in tuple(self._told):
+            self._clear(machine, "another attempt is compared anew")
+        self._standings, self._steps, self._stepped_s, self._step_s = {}, 0, self._clock.monotonic_s(), 0.0
         from importlib.util import find_spec
 
         if find_spec("numpy") is None:
@@ -107,16 +122,31 @@ class FleetComparison:
         if self._is_blind:
             self._is_blind = False
             self._note(ENDED, "nodes are compared with their peers again", "clear")
+        self._roles, self._several = {}, False
+        if self._find_roles is not None:
+            self._find_roles(self._learn)
 
     def _arguments(self) -> list[str]:
-        chosen = self._comparing
-        limits = {
-            "--interval": self._interval_s,
-            "--apart": chosen.apart,
-            "--hold": chosen.hold,
-            "--settle": chosen.settle_s,
-        }
-        return ["outliers", "--json", *(word for name, value in limits.items() for word in (name, str(value)))]
+        return ["outliers", "--json", *feed.arguments(self._comparing, self._interval_s)]
+
+    def _learn(self, attempt: int, roles: Mapping[str, str]) -> None:
+        """Take in what each node does."""
+        if attempt == self._attempt:
+            self._roles = roles
+            self._several = len(set(roles.values())) > 1
+
+    def hear_steps(self, attempt: int, steps: int) -> None:
+        """Take in how many steps a node has made in an attempt."""
+        now_s = self._clock.monotonic_s()
+        if attempt == self._attempt and steps > self._steps:
+            if self._steps:
+                self._step_s = max(self._step_s, min(now_s - self._stepped_s, STEPLESS_S))
+            self._steps, self._stepped_s = steps, now_s
+
+    @property
+    def _makes_steps(self) -> bool:
+        passed_s = self._clock.monotonic_s() - self._stepped_s
+        return self._steps > 0 and passed_s <= max(STEP_S, STEP_TIMES * self._step_s)
 
     @property
     def is_running(self) -> bool:
@@ -135,8 +165,13 @@ class FleetComparison:
         child = self._child
         if child is None or state.attempt != self._attempt:
             return True
-        values = dict(zip(METRICS, usage, strict=False))
-        row = {"time": now_s, "machine": name_of(state, node), **values}
+        name = name_of(state, node)
+        self._stands(node, name, now_s)
+        if (
+            self._steps and not self._makes_steps
+        ):  # one evaluates or saves and others wait; who hangs is found otherwise
+            return True
+        row = feed.row(now_s, name, self._roles.get(name, "") if self._several else "", usage)
         assert child.stdin is not None
         try:
             os.write(
@@ -202,16 +237,46 @@ class FleetComparison:
         except msgspec.MsgspecError:
             return
         nodes = [place.node for place in self._state.layout if name_of(self._state, place.node) == verdict.machine]
-        if not nodes or verdict.metric == "silence":  # a lease says that sooner
+        if not nodes or (verdict.metric == SILENCE and verdict.state != "over"):  # a lease says that sooner
             return
-        event = event_of(verdict, self._clock.monotonic_s())
-        self._tell(HealthSeen(node=nodes[0], event=event, at_unix_s=self._clock.unix_s()))
+        now_s = self._clock.monotonic_s()
+        self._standings = standing.named(self._standings, verdict, now_s)
+        if verdict.state == "new":
+            self._alert(verdict.machine, nodes[0], event_of(verdict, now_s))
+        elif verdict.state == "over":
+            self._clear(verdict.machine, "it is like its peers again")
+
+    def _alert(self, machine: str, node: str, event: Event) -> None:
+        self._told.setdefault(machine, []).append((node, event.name))
+        self._tell(HealthSeen(node=node, event=event, at_unix_s=self._clock.unix_s()))
+
+    def _clear(self, machine: str, detail: str) -> None:
+        """What was told of a node is over."""
+        now_s = self._clock.monotonic_s()
+        for node, name in self._told.pop(machine, ()):
+            event = Event(name=name, kind="clear", subject="", detail=detail, at_s=now_s)
+            self._tell(HealthSeen(node=node, event=event, at_unix_s=self._clock.unix_s()))
+
+    def _stands(self, node: str, name: str, now_s: float) -> None:
+        """Tell of a node that was named and has stayed apart since, once."""
+        if name not in self._standings:
+            return
+        self._standings, verdict = standing.heard(
+            self._standings,
+            name,
+            now_s,
+            nodes=len(self._state.layout),
+            makes_steps=self._makes_steps,
+            stays_s=self._comparing.stays_s,
+        )
+        if verdict is not None:
+            event = staying(verdict, self._comparing.stays_s, now_s, knows_roles=bool(self._roles))
+            self._alert(name, node, event)
 
 
 def event_of(verdict: OutlierVerdict, now_s: float) -> Event:
     """Return what is said of a node that stands out, as a sensor would say it."""
-    value = "?" if verdict.value is None else f"{verdict.value:.4g}"
-    peers = "?" if verdict.peers is None else f"{verdict.peers:.4g}"
+    value, peers = _short(verdict.value), _short(verdict.peers)
     also = f"; also {', '.join(verdict.also)}" if verdict.also else ""
     lasted_s = verdict.at_s - verdict.since_s
     return Event(
@@ -224,3 +289,24 @@ def event_of(verdict: OutlierVerdict, now_s: float) -> Event:
         value=verdict.value,
         limit=verdict.peers,
     )
+
+
+def staying(verdict: OutlierVerdict, stood_s: float, now_s: float, *, knows_roles: bool) -> Event:
+    """Return what is said of a node that stays apart: by its weightiest sign, where it is apart in several metrics.
+
+    Of nodes whose roles are not known it is told without figures, by which nothing can be acted on.
+    """
+    metric, value, peers = verdict.metric, verdict.value, verdict.peers
+    for weight in ("doubtful", "certain"):
+        for sign in verdict.signs[::-1]:
+            if acting.weight_of(*sign) == weight:
+                metric, value, peers = sign
+    said = f"{metric} is {_short(value)}, of its peers {_short(peers)}, still after {stood_s:.0f} s of training"
+    if not knows_roles:
+        said, value, peers = f"{said}; the roles of nodes are not known, so that it may have other work", None, None
+    name = f"{feed.STAYS}.{metric}"
+    return Event(name=name, kind="alert", subject="", detail=said, at_s=now_s, value=value, limit=peers)
+
+
+def _short(value: float | None) -> str:
+    return "?" if value is None else f"{value:.4g}"

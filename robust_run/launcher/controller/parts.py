@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from robust_run.launcher.controller.memory_groups import MemoryGroupsLook
     from robust_run.launcher.controller.nccl_slowness import NcclSlowness
     from robust_run.launcher.controller.news import News
+    from robust_run.launcher.controller.node_roles import NodeRolesLook
     from robust_run.launcher.controller.pacing import Pacing
     from robust_run.launcher.controller.starts import StartBook
     from robust_run.launcher.model.links import Outbox, Timer
@@ -111,6 +112,13 @@ class ControllerParts:
         from robust_run.launcher.controller.memory_groups import MemoryGroupsLook
 
         return MemoryGroupsLook(self._state, self.collector.ask, self._tell, self._later)
+
+    @cached_property
+    def node_roles(self) -> NodeRolesLook:
+        """What finds out which nodes do the same work, where nodes are compared."""
+        from robust_run.launcher.controller.node_roles import NodeRolesLook
+
+        return NodeRolesLook(self._state, self.collector.ask, self._later)
 
     @cached_property
     def staging(self) -> Staging:

@@ -13,6 +13,7 @@ from functools import reduce
 
 from robust_run.clock import Clock
 from robust_run.harmless import Harmless
+from robust_run.health.outliers.feed import STAYS
 from robust_run.launcher.core.membership import name_of
 from robust_run.launcher.core.state import JobState
 from robust_run.launcher.model.links import Timer
@@ -23,6 +24,7 @@ from robust_run.report.usage import UsagePoint, added, point_of
 #: How long a point stands for when it is new, and after how many of them the file is written.
 POINT_S = 10.0
 WRITE_EVERY = 3
+OUTLIER = "outlier."
 #: How long the end of a job waits for a disk.
 PATIENCE_S = 2.0
 
@@ -74,13 +76,23 @@ class UsageBook:
         newest, self._newest = self._newest, {}
         begin_s, self._begun_s = self._begun_s, self._clock.unix_s()
         rows = {name_of(self._state, node) or node: row for node, row in newest.items() if node in self._state.places}
-        point = point_of(begin_s, self._begun_s, rows)
+        point = point_of(
+            begin_s, self._begun_s, rows, {name: metric for name, metric in self._odd().items() if name in rows}
+        )
         if point is None:
             return
         self._points = added(self._points, point)
         self._unwritten += 1
         if self._unwritten >= WRITE_EVERY:
             self._write()
+
+    def _odd(self) -> dict[str, str]:
+        """Return the nodes that stand out now, and by which number: the first that was said of each."""
+        found: dict[str, str] = {}
+        for name, event, _ in self._state.health.active:
+            if event.startswith(OUTLIER) and not event.startswith(STAYS):
+                found.setdefault(name, event.removeprefix(OUTLIER))
+        return found
 
     def _write(self) -> None:
         """Read and write in a thread: a file system may hang. One that is not done with the last time is left alone."""

@@ -126,6 +126,8 @@ class JobPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """After so long what is not proven is acted on. None: shortly before torch ends the wait."""
     on_slow: str = "report"
     """report, evict or diagnose: suspend the job and check its nodes."""
+    on_outlier: str = "report"
+    """The same for a node that stays apart from its peers while the job makes steps, where it shows a sign of a fault."""
     diagnose: str = "auto"
     """auto, always or never: when unexplained failures have the nodes checked (see `core.ladder.ladder`)."""
     diagnose_checks: tuple[str, ...] = ()

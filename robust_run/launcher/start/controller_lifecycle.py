@@ -176,6 +176,7 @@ class ControllerProcess:
                 controller.tell,
                 book_of(controller.policy).outliers,
                 many.heartbeat_s,
+                lambda then: controller.parts.node_roles.look(then),  # noqa: PLW0108 - imported when it is called
             )
             later = asyncio.get_running_loop().call_later
             controller.usage = UsageBook(controller.state, self._run_directory, self._clock, later, controller.book.say)

@@ -7,7 +7,7 @@ import msgspec
 from robust_run.atomic_file import write_file
 from robust_run.decoders import json_decoder
 from robust_run.report.files import open_regular
-from robust_run.report.usage import KEPT, LARGEST_BYTES, MOST_POINTS, SCHEMA, UsageHistory, UsagePoint
+from robust_run.report.usage import COMPARED, KEPT, LARGEST_BYTES, MOST_POINTS, SCHEMA, UsageHistory, UsagePoint
 
 NAME = "usage.json"
 
@@ -27,8 +27,9 @@ def read(path: str) -> tuple[UsagePoint, ...]:
         return ()
     if len(content) > LARGEST_BYTES or found.schema != SCHEMA or len(found.points) > MOST_POINTS:
         return ()
+    known = {*KEPT, *COMPARED}
     points = [
-        msgspec.structs.replace(point, spreads={name: each for name, each in point.spreads.items() if name in KEPT})
+        msgspec.structs.replace(point, spreads={name: each for name, each in point.spreads.items() if name in known})
         for point in found.points
         if point.begin_s < point.end_s <= _LATEST_S
     ]

@@ -13,6 +13,7 @@ from robust_run.report.heatmap import fragment_style, heatmap_fragment
 from robust_run.report.pages import job_parts as parts
 from robust_run.report.pages.charts import ettr_chart
 from robust_run.report.pages.ettr import longest_unproductive_s, ratio, seconds_by_kind
+from robust_run.report.pages.fleet_charts import fleet
 from robust_run.report.pages.frame import document
 from robust_run.report.pages.markup import breakable, command, join, section, text, visible
 from robust_run.report.pages.reported import reported
@@ -42,6 +43,7 @@ def job_html(page: JobPage) -> str:
             _wrapped("time", parts.where_time_went(page)),
             _wrapped("attempts", parts.attempts(page)),
             _wrapped("reported", reported(page.series, page.series_rank)),
+            _wrapped("fleet", _fleet(page)),
             _wrapped("usage", _usage(page)),
             _wrapped("startup", _startup(page)),
             _wrapped("steps", _steps(page)),
@@ -209,6 +211,12 @@ def _usage(page: JobPage) -> str:
     """Return the pictures of memory and GPUs, over the same time as the course of ETTR."""
     begin_s, end_s = (page.spans[0].begin_s, page.spans[-1].end_s) if page.spans else (page.started_s, page.known_s)
     return usage(page.usage, begin_s, end_s, page.attempts, [each.incident for each in page.incidents])
+
+
+def _fleet(page: JobPage) -> str:
+    """Return nodes against their peers, over the same time."""
+    begin_s, end_s = (page.spans[0].begin_s, page.spans[-1].end_s) if page.spans else (page.started_s, page.known_s)
+    return fleet(page.usage, begin_s, end_s)
 
 
 def _startup(page: JobPage) -> str:

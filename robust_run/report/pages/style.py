@@ -151,6 +151,10 @@ background:var(--none)}
 .series{display:grid;grid-template-columns:repeat(auto-fit,minmax(14rem,1fr));gap:1.5rem}.series figure{margin:0;min-width:0}
 .series strong{font-size:1.3rem;font-weight:600}.series small{font-size:.84rem;margin-left:.5rem}.series small.dim{margin:0}
 .series svg{width:100%;height:5rem}
+.multiples{display:grid;grid-template-columns:repeat(auto-fill,minmax(15rem,1fr));gap:.9rem 1.5rem;margin:.75rem 0}
+.multiples figure{margin:0;min-width:0}.multiples svg{width:100%;height:auto}.multiples figcaption{font-size:.8125rem;line-height:1.35;min-height:2.2rem}
+.multiples strong{font-weight:600}.multiples .out strong{color:var(--bad)}.multiples .line{fill:none;stroke:var(--bad);stroke-width:2}
+.multiples .middle{fill:none;stroke:var(--muted);stroke-width:1.25}.multiples .since{stroke:var(--bad);stroke-dasharray:2 3;fill:none}
 .usage figure{margin:0 0 1.25rem}.usage strong{font-size:1.15rem;font-weight:600;margin:0 .35rem}.usage .label{margin:0}
 .node{fill:none;stroke-width:2}.band{fill:var(--wait);fill-opacity:.35}.start{stroke:var(--muted);stroke-dasharray:2 3}
 .odd{fill:var(--ink);stroke:var(--paper);stroke-width:1.5}svg text.tiny{font-size:11px}

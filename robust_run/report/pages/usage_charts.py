@@ -14,7 +14,7 @@ from robust_run.report.pages.markup import join, section, text
 from robust_run.report.pages.types import AttemptTimes
 from robust_run.report.pages.words import clock_time
 from robust_run.report.types import Incident
-from robust_run.report.usage import FEW_NODES, NodeSpread, UsagePoint
+from robust_run.report.usage import FEW_NODES, KEPT, NodeSpread, UsagePoint
 
 _HIGH, _TOP = 84, 14
 #: Nothing is drawn across a time of which nothing is known.
@@ -69,7 +69,7 @@ def usage(
 
 def _hosts(points: Sequence[UsagePoint]) -> tuple[str, ...]:
     """Return the nodes that have lines; none where there are too many."""
-    spreads = [spread for point in points for spread in point.spreads.values()]
+    spreads = [spread for point in points for name, spread in point.spreads.items() if name in KEPT]
     hosts = dict.fromkeys(host for spread in spreads for host in spread.nodes)
     return tuple(sorted(hosts)) if all(spread.nodes for spread in spreads) and len(hosts) <= FEW_NODES else ()
 

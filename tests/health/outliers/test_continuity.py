@@ -74,3 +74,11 @@ def test_after_it_has_recovered_a_machine_can_be_accused_again() -> None:
 def test_nobody_is_accused_before_things_have_settled() -> None:
     assert said([apart(-8.0)] * 100, OutlierLimits(settle_s=100)) == []
     assert len(said([apart(-8.0)] * 115, OutlierLimits(settle_s=100))) == 1
+
+
+def test_who_is_still_apart_is_said_again_and_then_that_it_is_over() -> None:
+    limits = OutlierLimits(settle_s=0, repeat_s=30)
+    verdicts = said([apart(-8.0)] * 80 + [apart(0.0)] * 60, limits)
+    assert [each.state for each in verdicts] == ["new", "still", "still", "over"]
+    assert {each.machine for each in verdicts} == {"node-2"}
+    assert [name for name, _, _ in verdicts[1].signs] == ["cpu_percent"]

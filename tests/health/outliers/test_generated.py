@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 
+import msgspec
 import numpy as np
 import pytest
 from outlier_fleets import settings
 from outlier_fleets.faults import make_stretch
+from outlier_fleets.job import make_job
+from outlier_fleets.live import said_of
 
+from robust_run.health.outliers import feed
 from robust_run.health.outliers.types import Reading
 from robust_run.health.outliers.watch import default_watch
 
@@ -62,3 +66,24 @@ def test_the_default_finds_most_faults_and_accuses_nearly_nobody_else() -> None:
         false += len(named - {(stretch.fault.machine, True)})
     assert found >= 17
     assert false <= 1
+
+
+@pytest.mark.parametrize(
+    ("planted", "what"), [("PCIe width", "evict"), ("slow disk", "diagnose"), ("slow loader", "report"), ("", "")]
+)
+def test_a_job_s_own_feed_names_what_is_planted_and_asks_for_no_more_than_it_is_a_sign_of(
+    planted: str, what: str
+) -> None:
+    """The way from heartbeats to what `--on-outlier evict` would do, as it is in a job."""
+    stretch, steps = make_job(4_000_000, machines=8, degradation=planted)
+    said = list(said_of(stretch, steps))
+    named = {each.machine for each in said if each.what == "named"}
+    assert named == ({stretch.fault.machine} if stretch.fault is not None else set())
+    assert {each.what for each in said} - {"named"} == ({what} if what else set())
+
+
+def test_the_comparing_takes_next_to_nothing_of_the_controller_s_time() -> None:
+    """Counted, not timed: a node adds one line of less than a pipe's page to what the controller writes in a second."""
+    stretch, _ = make_job(4_000_001, machines=8, seconds=2)
+    usage = [float(value) for value in stretch.values[1, 0]]
+    assert len(msgspec.json.encode(feed.row(1e6, "node-0001", "stage 0", usage))) < 1024

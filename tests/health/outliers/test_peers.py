@@ -15,9 +15,9 @@ def test_machines_of_one_role_are_peers() -> None:
     assert groups.sizes.tolist() == [4, 5]
 
 
-def test_small_roles_are_compared_with_each_other() -> None:
-    groups = group_by_role(("a",) * 4 + ("b", "c", "d"))
-    assert groups.group_of.tolist() == [0, 0, 0, 0, 1, 1, 1]
+def test_machines_of_roles_with_too_few_of_them_are_compared_with_nobody() -> None:
+    groups = group_by_role(("a",) * 3 + ("b", "b", "c"))
+    assert groups.group_of.tolist() == [0, 0, 0, -1, -1, -1]
 
 
 def test_two_machines_have_no_peers() -> None:

@@ -7,6 +7,8 @@
  *     ecc 0 3          uncorrectable errors   remapped 0 1  pending 0 1  failed 0 1
  *     width 0 8        PCIe lanes of 16       speed 0 3        PCIe generation of 5      busy 0 1
  *     down 0 2 1       NVLink 2 is down       errors 0 2 500   its CRC errors
+ *     clock 0 1980     its clock in MHz       watts 0 600      its power
+ *     nvlink 0 4096    KiB sent, and as many received, over all its NVLinks; without the line it does not tell
  *     hang 0 1         every call about a GPU waits until this line goes
  */
 #include <stdio.h>
@@ -118,6 +120,32 @@ int nvmlDeviceGetTemperatureThreshold(void *device, int kind, unsigned *celsius)
 
 int nvmlDeviceGetCurrentClocksThrottleReasons(void *device, unsigned long long *reasons) {
     ANSWER(device, reasons, (unsigned long long)value("throttle", gpu_of(device), -1));
+}
+
+int nvmlDeviceGetClockInfo(void *device, int kind, unsigned *mhz) {
+    (void)kind;
+    ANSWER(device, mhz, (unsigned)value("clock", gpu_of(device), -1));
+}
+
+int nvmlDeviceGetPowerUsage(void *device, unsigned *milliwatts) {
+    ANSWER(device, milliwatts, 1000 * (unsigned)value("watts", gpu_of(device), -1));
+}
+
+typedef struct {
+    unsigned field, scope;
+    long long timestamp, latency;
+    int type, failure;
+    unsigned long long value;
+} Field;
+
+int nvmlDeviceGetFieldValues(void *device, int count, Field *fields) {
+    int failure = reached(device);
+    long moved = value("nvlink", gpu_of(device), -1);
+    for (int at = 0; at < count && !failure; at++) {
+        fields[at].failure = moved ? SUCCESS : UNSUPPORTED;
+        fields[at].value = (unsigned long long)moved;
+    }
+    return failure;
 }
 
 int nvmlDeviceGetTotalEccErrors(void *device, int kind, int counter, unsigned long long *count) {

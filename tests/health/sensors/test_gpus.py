@@ -14,7 +14,6 @@ from robust_run.health.sensors.gpus import CountersState, judge_counters, judge_
 from robust_run.health.sensors.nvml import Driver, GpuCounters, GpuMoment, GpuSample
 from robust_run.health.sensors.settings import GpuMemorySettings, GpuSettings
 from robust_run.health.sensors.types import AbsentError, Event, Levels, SensorWorld
-from robust_run.health.sensors.usage import GpuUse
 from robust_run.health.signs.xids import XIDS, class_of, gpu_name, meaning
 
 QUICK = GpuSettings(interval_s=0.05, timeout_s=0.5, open_s=0, hot_hold_s=0, throttle_hold_s=0)
@@ -179,15 +178,3 @@ def test_every_listed_xid_has_a_meaning_and_an_unknown_one_is_never_the_device_s
     assert all(meaning(number) for number in XIDS)
     assert class_of(12345) == "unsure"
     assert class_of(31) == class_of(13) == "program"
-
-
-def test_how_full_busy_and_hot_the_gpus_of_a_node_are(driver: StubDriver) -> None:
-    """The fullest and the hottest, for one of them is enough to fail; the mean of what they do. A lost one says nothing."""
-    driver.set(gib_0=40, gib_1=72, percent_0=100, percent_1=50)
-    asked = Driver(SensorWorld(nvml_library=driver.library))
-    assert gpus.use_of(asked.moments()) == GpuUse(memory_percent=90.0, busy_percent=75.0, celsius=61)
-    driver.set(lost_1=1)
-    assert gpus.use_of(asked.moments()) == GpuUse(memory_percent=50.0, busy_percent=100.0, celsius=60)
-    assert gpus.use_of(GpuSample(gpus=(GpuMoment(gpu=FIRST),))).numbers() == (-1.0, -1.0, -1.0), (
-        "the driver does not tell"
-    )

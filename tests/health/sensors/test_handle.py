@@ -19,7 +19,7 @@ from robust_run.health.sensors import handle
 from robust_run.health.sensors.handle import SensorsHandle, environment
 from robust_run.health.sensors.process import SensorSetup, WatchedAttempt
 from robust_run.health.sensors.types import Event
-from robust_run.health.sensors.usage import GpuUse
+from robust_run.health.sensors.usage import GPU_METRICS
 
 
 class Helpers:
@@ -146,19 +146,23 @@ def test_how_full_and_busy_the_gpus_are_reaches_the_agent(helpers: Helpers, tree
     """Asked before the first reading, the agent knows nothing of them, and it does not wait."""
     driver.set(gib_0=40, gib_1=72, percent_0=100, percent_1=50)
 
-    async def scenario() -> GpuUse:
+    async def scenario() -> dict[str, float]:
         setup = msgspec.structs.replace(setup_of(tree), nvml_library=driver.library)
         sensors = SensorsHandle(asyncio.get_running_loop(), helpers, environment(), setup, lambda _: None)
         sensors.begin()
-        assert sensors.gpus() is None
+        assert sensors.measured() == {}
 
-        async def known() -> GpuUse:
-            while (use := sensors.gpus()) is None:
+        async def known() -> dict[str, float]:
+            while not set(GPU_METRICS) <= set(use := sensors.measured()):
                 await asyncio.sleep(0.02)
-            return use
+            return {name: use[name] for name in GPU_METRICS}
 
         use = await asyncio.wait_for(known(), LIMIT_S)
         sensors.end()
         return use
 
-    assert asyncio.run(scenario()) == GpuUse(memory_percent=90.0, busy_percent=75.0, celsius=61.0)
+    assert asyncio.run(scenario()) == {
+        "gpu_memory_percent": 90.0,
+        "gpu_busy_percent": 75.0,
+        "gpu_celsius": 61.0,
+    }

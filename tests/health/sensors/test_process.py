@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sensor_ground import LIMIT_S, Tree
 
-from robust_run.health.sensors.process import SensorSetup, command, first_line, parse, parse_use
+from robust_run.health.sensors.process import SensorSetup, command, first_line, parse, parse_measured
 from robust_run.health.sensors.settings import KernelLogSettings, SensorSettings
 from robust_run.health.sensors.types import Event
-from robust_run.health.sensors.usage import GpuUse
+from robust_run.health.sensors.usage import Measured
 
 Start = Callable[[SensorSetup], subprocess.Popen[bytes]]
 
@@ -50,7 +50,7 @@ def lines_until(process: subprocess.Popen[bytes], name: str) -> list[Event]:
         events: list[Event] = []
         assert process.stdout is not None
         for line in process.stdout:
-            if line == b"\n":  # a sign of life
+            if line == b"\n" or parse_measured(line) is not None:  # a sign of life, or numbers
                 continue
             event = parse(line)
             assert event is not None, line
@@ -163,12 +163,11 @@ def test_any_line_is_an_event_or_nothing(line: bytes) -> None:
     assert parse(line) is None or isinstance(parse(line), Event)
 
 
-def test_how_gpus_are_is_no_event_and_no_event_is_how_gpus_are() -> None:
-    use = GpuUse(memory_percent=90.0, busy_percent=None, celsius=61)
-    line = msgspec.json.encode(use)
+def test_what_is_measured_is_no_event_and_no_event_is_a_measure() -> None:
+    measured = Measured(values={"gpu_celsius": 61.0}, fresh_s=15.0)
+    line = msgspec.json.encode(measured)
     assert parse(line) is None
-    assert parse_use(line) == use
-    assert use.numbers() == (90.0, -1.0, 61.0)
+    assert parse_measured(line) == measured
     event = Event(name="gpu.hot", kind="alert", subject="", detail="", at_s=1.0)
-    for other in (msgspec.json.encode(event), b"", b'{"type":"gpu_use","memory_percent":"x"}', b'{"type":"gpu_use"'):
-        assert parse_use(other) is None
+    for other in (msgspec.json.encode(event), b"", b'{"type":"measured","values":"x"}', b'{"type":"measured"'):
+        assert parse_measured(other) is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,9 +16,11 @@ from robust_run.clock import Clock
 from robust_run.health.rules.types import Comparing
 from robust_run.launcher.controller.controller import Controller
 from robust_run.launcher.controller.fleet_comparison import STEPLESS_S, USUAL, FleetComparison
+from robust_run.launcher.controller.node_roles import NodeRolesLook
 from robust_run.launcher.model.health_events import HealthSeen
 from robust_run.launcher.model.job import Paces
 from robust_run.tracer.pace.types import NodePace
+from robust_run.tracer.types import Scene
 
 NAMES = [f"n{index}" for index in range(8)]
 LIMIT_S = 60.0
@@ -76,6 +78,20 @@ def test_the_node_that_stands_out_is_named_and_nothing_is_done_to_it() -> None:
     assert rule.rung == "report"
     assert not story.state.evicted
     assert list(story.state.health.active) == [("n3", "outlier.cpu_percent", "")]
+
+
+def test_a_node_that_is_like_its_peers_again_is_told_so() -> None:
+    story = several_nodes(*NAMES)
+    named, over = asyncio.run(
+        lives(story, lambda name, at: 15.0 if name == "n3" and 100 < at < 150 else 60.0, 220, Comparing(settle_s=60))
+    )
+    assert [(each.node, each.event.name, each.event.kind) for each in (named, over)] == [
+        ("n3", "outlier.cpu_percent", "alert"),
+        ("n3", "outlier.cpu_percent", "clear"),
+    ]
+    for each in (named, over):
+        story.happens(each)
+    assert not story.state.health.active
 
 
 def test_a_fleet_in_which_all_do_the_same_is_left_alone() -> None:
@@ -187,7 +203,7 @@ def test_a_controller_that_takes_over_compares_the_attempt_that_runs() -> None:
         on_finish=lambda _: None,
     )
     begun: list[int] = []
-    comparison: Any = SimpleNamespace(begin=begun.append)
+    comparison: Any = SimpleNamespace(begin=begun.append, hear_steps=lambda *_: None)
     controller.comparison = comparison
     controller.see("a", Paces(pace=NodePace(0, "", 0.0, 1.0, ())))
     assert begun == []
@@ -204,3 +220,72 @@ def test_two_nodes_are_no_fleet() -> None:
         return comparison.is_running
 
     assert asyncio.run(live()) is False
+
+
+async def two_stages(
+    story: Story, find: Callable[[Callable[[int, Mapping[str, str]], None]], None]
+) -> list[HealthSeen]:
+    """n4 to n7 begin to do other work at 120; at the same time n3's clocks fall. Live until n3 is said to stay apart."""
+    clock, said, chance = Hand(), list[HealthSeen](), random.Random(3)
+    comparison = FleetComparison(
+        story.state, clock, asyncio.get_running_loop(), said.append, Comparing(stays_s=30.0, settle_s=60.0), look=find
+    )
+    comparison.begin(0)
+    for second in range(3000):
+        clock.now_s += 1.0
+        comparison.hear_steps(0, second + 1)
+        for at, name in enumerate(NAMES):
+            cpu = 20.0 if at >= 4 and second > 120 else 60.0
+            mhz = 1200.0 if at == 3 and second > 120 else 1980.0
+            usage = (cpu + chance.gauss(0, 0.5), 50.0, 0.0, 1e6, 80.0, 99.0, 60.0, mhz + chance.gauss(0, 3))
+            while not comparison.take(name, usage):
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0)
+        if any(seen.event.name.startswith("outlier.stays") for seen in said):
+            break
+    comparison.end()
+    return said
+
+
+def test_nodes_of_another_stage_are_no_peers_and_who_stays_apart_is_told_with_its_sign() -> None:
+    pytest.importorskip("numpy", reason="robust outliers needs numpy")
+    roles = {name: f"stage {at // 4}" for at, name in enumerate(NAMES)}
+    story = several_nodes(*NAMES, on_outlier="evict")
+    story.joins("spare")
+    first, *_, stays = asyncio.run(two_stages(story, lambda then: then(0, roles)))
+    assert (first.node, first.event.name) == ("n3", "outlier.gpu_sm_clock_mhz")
+    assert (stays.node, stays.event.name, stays.event.value) == (
+        "n3",
+        "outlier.stays.gpu_sm_clock_mhz",
+        pytest.approx(1200, abs=20),
+    )
+    story.happens(stays)
+    assert set(story.state.evicted) == {"n3"}
+
+
+def test_where_roles_are_not_known_nothing_is_acted_on() -> None:
+    """Half of the nodes begin to differ from the other half, and that is a crowd; who stays apart is told."""
+    pytest.importorskip("numpy", reason="robust outliers needs numpy")
+    story = several_nodes(*NAMES, on_outlier="evict")
+    story.joins("spare")
+    *_, stays = asyncio.run(two_stages(story, lambda then: None))
+    assert stays.node == "n3" and "roles of nodes are not known" in stays.event.detail
+    story.happens(stays)
+    assert not story.state.evicted and story.state.phase == "running"
+
+
+def test_the_roles_of_nodes_are_looked_for_once_more_if_calls_are_not_seen_yet() -> None:
+    story, timers = several_nodes("a", "b", "c"), list[Callable[[], None]]()
+    scene = Scene(at_s=0.0, at_unix_s=0.0, attempt=0, world_size=6, ranks=())
+    asked, told = list[int](), list[tuple[int, Mapping[str, str]]]()
+
+    def ask(then: Callable[[Scene], None], *, samples: int) -> bool:
+        asked.append(samples)
+        then(scene)
+        return True
+
+    NodeRolesLook(story.state, ask, lambda _, do: timers.append(do)).look(lambda *found: told.append(found))
+    timers.pop()()
+    assert not told, "no rank had called anything"
+    timers.pop()()
+    assert told == [(0, {})] and asked == [0, 0] and not timers

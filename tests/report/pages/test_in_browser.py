@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from fleet_histories import of_nodes
 from page_ground import BEGIN_S, DONE, RUNS, incident, incident_page, job_page, look_at, scene
 
 from robust_run.report.heat import Heat
@@ -68,6 +69,7 @@ def pages() -> dict[str, str]:
         "wordy": incident_html(incident_page(incident=wordy, run=f"/runs/{LONG}", drawn=RUNS)),
         "chain": incident_html(incident_page(scene=scene_with(chain=True))),
         "circle": incident_html(incident_page(scene=scene_with(circle=True))),
+        "fleet": job_html(job_page(drawn=DONE, usage=of_nodes(16, odd=7))),
         "no-scene": incident_html(incident_page(scene=None)),
         "job": job_html(job_page(drawn=DONE, heat=heat, usage=usage)),
         "runs": runs_html(RunsPage(folder=f"/{LONG}", at_unix_s=BEGIN_S + 300.0, runs=(run, broken))),

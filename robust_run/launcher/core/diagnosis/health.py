@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import msgspec
 
+from robust_run.health.outliers import acting
+from robust_run.health.outliers.feed import STAYS
 from robust_run.health.rules import deciding
 from robust_run.health.rules.types import Evicted, RuleDecision
 from robust_run.health.types import Event
@@ -60,7 +62,7 @@ def seen(policy: CorePolicy, state: JobState, event: HealthSeen, now_s: float) -
     _remember(state, Sign(name=name, event=sign, at_unix_s=event.at_unix_s, rung=rung), now_s)
     if decision is None or name in state.evicted:
         return []
-    decision = held(policy, state, decision, now_s)
+    decision = held(policy, state, _of_outlier(policy, state, decision, now_s), now_s)
     at = "" if decision.rule.startswith(TRAINING) else decision.node
     is_news = _is_news(
         state, (f"{decision.rule}{' tolerated' if decision.tolerated else ''}", at, decision.event.subject)
@@ -108,6 +110,27 @@ def _is_news(state: JobState, key: tuple[str, str, str]) -> bool:
         return False
     record.said.add(key)
     return True
+
+
+def _of_outlier(policy: CorePolicy, state: JobState, decision: RuleDecision, now_s: float) -> RuleDecision:
+    """Return what `--on-outlier` makes of a node that stays apart; any other decision, or what a rules' file says, as it is."""
+    event = decision.event
+    if policy.on_outlier == "report" or decision.rule != STAYS or decision.rung != "report":
+        return decision
+    rung = acting.rung_of(policy.on_outlier, event.name.removeprefix(f"{STAYS}."), event.value, event.limit)
+    if rung == "report":
+        return decision
+    decision = msgspec.structs.replace(decision, rung=rung, confidence="medium")
+    if rung == "diagnose":
+        return decision
+    from robust_run.launcher.core.ladder import suspending
+
+    key = f"{decision.rule} {decision.node}"
+    why_not = suspending.why_not(policy, state, key, now_s, checks=False)
+    if why_not:
+        return _instead(decision, why_not)
+    suspending.mark(state, key, now_s)
+    return decision
 
 
 # --- evictions ------------------------------------------------------------------------------------------------------

@@ -22,9 +22,12 @@ from robust_run.report.summary import duration
 MOST_CHECKED = 1000
 
 
-def why_not(policy: CorePolicy, state: JobState, key: str, now_s: float) -> str:
-    """Return why the job is not suspended for something, as a clause; empty: it may be. `key`: what was seen, and where."""
-    before = _reasons_before(policy, state)
+def why_not(policy: CorePolicy, state: JobState, key: str, now_s: float, *, checks: bool = True) -> str:
+    """Return why the job is not suspended for something, as a clause; empty: it may be. `key`: what was seen, and where.
+
+    `checks`: nodes are to be checked; else one is to be replaced at once.
+    """
+    before = _reasons_before(policy, state, checks=checks)
     if before:
         return before
     times, suspended_at = times_of(policy), ladder_state_of(state).suspended_at
@@ -37,9 +40,9 @@ def why_not(policy: CorePolicy, state: JobState, key: str, now_s: float) -> str:
     return ""
 
 
-def _reasons_before(policy: CorePolicy, state: JobState) -> str:
+def _reasons_before(policy: CorePolicy, state: JobState, *, checks: bool) -> str:
     running = state.code.running
-    if policy.diagnose == "never":
+    if policy.diagnose == "never" and checks:
         return "--diagnose never"
     if not policy.many:
         return "the job has no other node"
@@ -58,11 +61,16 @@ def _reasons_before(policy: CorePolicy, state: JobState) -> str:
 
 def suspend(policy: CorePolicy, state: JobState, kind: FailureKind, sign: str, key: str, now_s: float) -> list[Action]:
     """End the attempt, so that the nodes are checked when it is over. Only if `why_not` says nothing."""
+    mark(state, key, now_s)
+    state.suspended_for, state.suspended_sign = kind, sign
+    state.detected_at_s = now_s if state.detected_at_s is None else state.detected_at_s
+    return end_attempt(state, failure_ending(policy, state))
+
+
+def mark(state: JobState, key: str, now_s: float) -> None:
+    """Remember that a job that trained was ended for this."""
     ladder_state = ladder_state_of(state)
     kept = {name: at_s for name, at_s in ladder_state.suspended_at.items() if name != key}
     while len(kept) >= MOST_CHECKED:
         kept.pop(next(iter(kept)))
     remember(state, msgspec.structs.replace(ladder_state, suspended_at={**kept, key: now_s}))
-    state.suspended_for, state.suspended_sign = kind, sign
-    state.detected_at_s = now_s if state.detected_at_s is None else state.detected_at_s
-    return end_attempt(state, failure_ending(policy, state))

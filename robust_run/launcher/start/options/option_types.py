@@ -113,6 +113,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     hang_after: float = _JOB.hang_after_s
     hang_patience: str = "auto"
     on_slow: str = _JOB.on_slow
+    on_outlier: str = _JOB.on_outlier
     diagnose: str = _JOB.diagnose
     diagnose_checks: str = ""
     replay: str = "auto"

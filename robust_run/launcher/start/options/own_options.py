@@ -78,6 +78,13 @@ OWN_OPTIONS: tuple[OptionDescription, ...] = (
     ),
     describe(
         FAILURES,
+        "on-outlier",
+        "report|diagnose|evict",
+        "When a node stays apart from its peers with a sign of a fault; diagnose: check the nodes; evict: it, if it is certain.",
+        OptionLook(choices=("report", "diagnose", "evict")),
+    ),
+    describe(
+        FAILURES,
         "diagnose",
         "auto|always|never",
         "When a failure is unexplained: check the nodes, try again, roll back, replay; auto: not for the first plain crash.",

@@ -181,6 +181,7 @@ def _job(options: Options, chosen: _Chosen, world: World) -> JobSpec:
         hang_after_s=options.hang_after,
         hang_patience_s=_patience_s(options),
         on_slow=options.on_slow,
+        on_outlier=options.on_outlier,
         slow_round_s=options.slow_round,
         trace_nccl=options.trace_nccl,
         ckpt_dir=_ckpt_dir(options.ckpt_dir, world),
