@@ -316,9 +316,10 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
             return self, None, None
         known = msgspec.structs.replace(self, stood=self.stood + 1)
         busy = {name for name, waited_s in waits.items() if waited_s is None or waited_s < 0.5 * stood_s}
-        why = tuple(one for one in facts.seen if one.node in busy and one.cause in HOLD_UP)
+        all_wait = not busy  # also where who is held back has come, and a thread of its communication is not let run
+        why = tuple(one for one in facts.seen if one.node in (busy or set(waits)) and one.cause in HOLD_UP)
         names = tuple(sorted({one.node for one in why}))
-        if not names or 2 * len(names) > len(waits) or known.stood < 2 or known.told is not None:
+        if not names or (len(waits) > 1 and 2 * len(names) > len(waits)) or known.stood < 2 or known.told is not None:
             return known, None, None
         ranks = tuple(sorted(pace.rank for node in nodes for pace in node.ranks if pace.node in names))
         size = max(len(known.crew.ranks), sum(len(node.ranks) for node in nodes), 1)
@@ -332,6 +333,7 @@ class Watch(msgspec.Struct, frozen=True, kw_only=True):
             cost=Cost(1e3 * stood_s, usual_ms, size, known.crew.on_gpus),
             since_s=facts.now_s - stood_s,
             is_standing=True,
+            is_blind=all_wait,
         )
         if ("held", ranks) in known.told_keys or known.times >= MOST_TOLD:
             return known, None, None

@@ -92,7 +92,7 @@ def lines_of(found: Degradation, *, rounds: int, round_s: float) -> tuple[str, .
         lines.append(f"own work of who is slower: {length(now_ms)} a step instead of {length(before_ms)}")
     if data_ms > 0:
         lines.append(f"of which they wait for data: {length(data_ms)} instead of {length(data_before_ms)}")
-    if found.is_blind:
+    if found.is_blind and not found.is_standing:
         lines.append("calls return at once here, so that no rank is seen to wait: only sensors can name a node")
     lines += [f"on {one.node}: {one.words}" for one in found.seen]
     return tuple(lines[:_MOST_LINES])

@@ -216,6 +216,13 @@ def test_a_quota_that_lets_hardly_anything_run_is_named_though_no_step_is_made(j
     )
 
 
+def test_where_all_wait_the_node_whose_limit_may_be_why_is_told_and_never_acted_on(job: Job) -> None:
+    waits = {f"n{node}": Standing(since_step_s=30.0, waiting_s=30.0) for node in range(4)}
+    job.rounds(2, [LATE], standing=waits)
+    (found,) = job.told
+    assert found.nodes == ("n1",) and verdict_of(found, rounds=2, round_s=10.0).only_told
+
+
 @pytest.mark.parametrize("steps", [1, 3])
 @pytest.mark.parametrize("seen, told", [([LATE], [(2,)]), ([], [])])
 def test_a_rank_that_makes_a_step_every_few_seconds_is_named_in_two_rounds(
