@@ -28,7 +28,7 @@ FILES = frozenset(
     launcher/test_health_jobs.py launcher/test_ladder_jobs.py launcher/test_nccl_jobs.py launcher/test_nccl_stall.py
     launcher/test_memory_dcp_jobs.py launcher/test_memory_dir_jobs.py
     launcher/test_memory_flush_jobs.py launcher/test_reduced_jobs.py launcher/test_resume_jobs.py
-    launcher/test_setup_jobs.py launcher/test_tracing.py launcher/test_unseen_jobs.py
+    launcher/test_setup_jobs.py launcher/test_slow_jobs.py launcher/test_tracing.py launcher/test_unseen_jobs.py
     test_warm_ground.py
     """.split()
 )

@@ -27,6 +27,8 @@ from robust_run.tracer.types import RankSight
 PREPARE_S = 2.0
 #: Newest attempts whose rings are kept in the run directory, half a megabyte a rank.
 KEPT_ATTEMPTS = 8
+#: Ranks of a node whose reports are looked at in a round.
+MOST_ASKED = 2
 
 if TYPE_CHECKING:
     import asyncio
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from robust_run.launcher.agent.reduced_watch import ReducedWatch
     from robust_run.launcher.model.start_notes import Seen
     from robust_run.tracer.nccl.types import CommRate
+    from robust_run.tracer.pace.types import Reported
     from robust_run.tracer.plugin.metering import Metering
     from robust_run.tracer.types import RankClocks
 
@@ -246,7 +249,8 @@ class RankWatch:
                 newest = trace.steps, round(max(now_s - trace.marks[-1].at_s, 0.0), 3)
             said = self._flight.said(rank, trace.groups) if self._flight is not None else None
             clocks += [said] if said is not None else []
-            pace = pace_of(trace.marks, trace.steps, rank=rank, node="", round_s=self._round_s)
+            waits = reader.data_waits()
+            pace = pace_of(trace.marks, trace.steps, rank=rank, node="", round_s=self._round_s, data_waits=waits)
             if pace is not None:
                 found.append(pace)
             path = self._file(rank, phases.SUFFIX)
@@ -265,8 +269,24 @@ class RankWatch:
             cpu=cpu,
             waiting_s=round(max(now_s - since_s, 0.0), 3) if since_s is not None else None,
             clocks=tuple(clocks),
+            reported=self._reported(),
         )
         self._deliver(paces)
+
+    def _reported(self) -> Reported | None:
+        """Return what the script says of its throughput, on the first rank of those that are looked at that says anything."""
+        folder = self._run_directory.reports(self._attempt)
+        if not os.path.isdir(folder):
+            return None
+        from robust_run.health.metrics import reports
+        from robust_run.tracer.degradation.reported import reported
+
+        for worker in self._workers[:MOST_ASKED]:
+            points = reports.read(reports.file_of(folder, worker.rank)).points
+            said = reported([(point.at_s, point.values) for point in points])
+            if said is not None:
+                return said
+        return None
 
     def _completed(self, now_s: float) -> tuple[CommRate, ...]:
         """Return what NCCL completed since the round before, where it is traced."""

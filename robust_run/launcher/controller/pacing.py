@@ -17,9 +17,10 @@ from robust_run.launcher.core.state import JobState
 from robust_run.launcher.model.events import Event, HangSuspected, Inquired
 from robust_run.launcher.model.job import Paces
 from robust_run.tracer.nccl.types import CommRate
-from robust_run.tracer.types import Group, Scene
+from robust_run.tracer.types import Group, Scene, TraceVerdict
 
 if TYPE_CHECKING:
+    from robust_run.launcher.controller.degrading import Degrading
     from robust_run.launcher.controller.steps import StepBook
     from robust_run.tracer.flight.lag import Lags
     from robust_run.tracer.nccl.rates import Totals
@@ -52,6 +53,7 @@ class Pacing:
         self._heard: dict[str, NodePace] = {}
         self._short: dict[str, CpuShort] = {}
         self._slowing: Slowing | None = None
+        self._degrading: Degrading | None = None
         self._rounds: Rounds | None = None
         self._lags: Lags | None = None
         self._lags_in = -1
@@ -74,10 +76,12 @@ class Pacing:
         self._heard[node] = _named(said.pace, name_of(state, node))
         if said.cpu is not None:
             self._short[name_of(state, node)] = said.cpu
+        self.degrading.take(name_of(state, node), said)
         self._clocks[node] = said.clocks
         if all(each in self._heard for each in state.unended):
             heard, self._heard = [self._heard[each] for each in state.unended], {}
             self._harmless.run(lambda: self._judge(heard))
+            self._harmless.run(lambda: self._watch_past(heard))
             self._harmless.run(lambda: self._watch_steps(heard))
             self._harmless.run(self._watch_counts)
 
@@ -89,6 +93,47 @@ class Pacing:
         self._slowing, line = (self._slowing or Slowing()).hear(heard, short)
         if line:
             self._say(line)
+
+    @property
+    def degrading(self) -> Degrading:
+        """What compares the job with its own past."""
+        if self._degrading is None:
+            from robust_run.launcher.controller.degrading import Degrading
+
+            self._degrading = Degrading(self._state)
+        return self._degrading
+
+    def _watch_past(self, heard: list[NodePace]) -> None:
+        """Say when the job is slower than it was, by whom and what it costs, and when that is over."""
+        attempt = self._state.attempt
+        is_known = self._learnt_in == attempt
+        verdict, line = self.degrading.hear(
+            heard,
+            self._short,
+            stages=(self._groups, self._pairs) if is_known else None,
+            now_s=self._clock.monotonic_s(),
+        )
+        if not is_known and self.degrading.wants_stages:
+            self._ask(lambda scene: self._learn(scene, ()))
+        if line:
+            self._say(line)
+        if verdict is None or (self._told[0] == attempt and set(verdict.ranks) & set(self._told[1])):
+            return
+        slow = verdict
+        if slow.rule != "slower_group" or not self._ask(lambda scene: self._tell_group(slow, scene)):
+            self._tell(Inquired(attempt=attempt, verdict=slow, at_unix_s=self._clock.unix_s()))
+
+    def _tell_group(self, verdict: TraceVerdict, scene: Scene) -> None:
+        """Tell of slow communication, with the group that it is of, where all ranks' calls show one."""
+        found = [verdict]
+
+        def look() -> None:
+            from robust_run.tracer.degradation.groups import with_group
+
+            found.append(with_group(verdict, [sight.trace for sight in scene.ranks if sight.trace is not None]))
+
+        self._harmless.run(look)
+        self._tell(Inquired(attempt=scene.attempt, verdict=found[-1], at_unix_s=self._clock.unix_s()))
 
     def _watch_counts(self) -> None:
         """Have all ranks looked at where one stays behind in a group whose other members go on."""
@@ -141,16 +186,18 @@ class Pacing:
         verdict = self._rounds.verdict()
         if verdict is not None and (attempt, verdict.ranks) != self._told:
             self._told = attempt, verdict.ranks  # it is found again in every round, and said once
+            verdict = self.degrading.explained(verdict, self._rounds.results[-1], heard, self._short)
             self._tell(Inquired(attempt=attempt, verdict=verdict, at_unix_s=self._clock.unix_s()))
 
-    def _learn(self, scene: Scene, heard: list[NodePace]) -> None:
+    def _learn(self, scene: Scene, heard: Sequence[NodePace]) -> None:
         if scene.attempt != self._state.attempt or not self._state.is_training:
             return
         from robust_run.tracer.pace.stages import layout_of
 
         self._learnt_in = scene.attempt
         self._groups, self._pairs = layout_of([sight.trace for sight in scene.ranks if sight.trace is not None])
-        self._harmless.run(lambda: self._judge(heard))
+        if heard:
+            self._harmless.run(lambda: self._judge(list(heard)))
 
 
 def _named(pace: NodePace, name: str) -> NodePace:

@@ -27,6 +27,8 @@ class NodeSteps(NamedTuple):
     """How long its slowest rank works for one, without what it waits for peers."""
     rank: int | None
     """That rank."""
+    late: tuple[int, float] | None = None
+    """The rank that waits longest for its DataLoader, and how many seconds in a step; None: none is seen to wait."""
 
 
 class StepBook:
@@ -66,7 +68,7 @@ class StepBook:
         rank, own_s, step_s = self._ranks_of(said)
         if step_s is None and before is not None and said.steps > before.step:
             step_s = (at_s - before.at_s) / (said.steps - before.step)
-        self.nodes[node] = NodeSteps(said.steps, at_s, step_s, own_s, rank)
+        self.nodes[node] = NodeSteps(said.steps, at_s, step_s, own_s, rank, _latest(said))
         if said.steps > self.step:
             self.step, self.at_s = said.steps, at_s
         if self._teller is None or (rank is None and self.step_s is None):
@@ -104,3 +106,10 @@ class StepBook:
         for length_ms in step_ms[max(self._through + 1 - first_step, 0) :]:
             self.spread.add(length_ms / 1e3)
         self._through = max(self._through, first_step + len(step_ms) - 1)
+
+
+def _latest(said: Paces) -> tuple[int, float] | None:
+    """Return the rank of a node that waits longest for its data, and for how many seconds in a step."""
+    waits = [(sorted(each.data_ms)[len(each.data_ms) // 2], each.rank) for each in said.pace.ranks if each.data_ms]
+    data_ms, rank = max(waits, default=(0.0, -1))
+    return (rank, data_ms / 1e3) if data_ms > 0 else None

@@ -14,7 +14,7 @@ from robust_run.health.types import Finding
 from robust_run.launcher.model.job_parts import ImageUse, SetupUse, SlurmUse
 from robust_run.report.types import Confidence, VerdictKind
 from robust_run.tracer.nccl.types import Rates
-from robust_run.tracer.pace.types import CpuShort, NodePace
+from robust_run.tracer.pace.types import CpuShort, NodePace, Reported
 from robust_run.tracer.types import RankClocks, RankSight
 
 Rung = Literal["promote", "fork", "spawn"]
@@ -369,6 +369,8 @@ class Paces(msgspec.Struct, frozen=True, tag="paces", kw_only=True):
     """How long one of them has been waiting for peers in the call that it is in; None: none waits."""
     clocks: tuple[RankClocks, ...] = ()
     """How far they are in their groups, as torch's flight recorder counts."""
+    reported: Reported | None = None
+    """What the script says of its throughput, on the node's first rank that does; None: nothing."""
 
 
 #: Communication calls of all ranks together that travel to the controller; few of each rank where there are many.

@@ -124,6 +124,29 @@ BY_RULE: dict[str, tuple[Step, ...]] = {
             "Open the line where it is (below). The job is never started again for it; if it will not end, stop the job."
         ),
     ),
+    "uneven_stages": (
+        Step("No machine is at fault: give the stage fewer layers, or the others more."),
+        Step("How much a step would be shorter: robust report --what-if."),
+    ),
+    "slower_stage": (
+        Step("Its ranks became slower together, on several nodes: suspect their data or the program first."),
+        Step("How much a step would be shorter: robust report --what-if."),
+    ),
+    "slower_all": (
+        Step(
+            "No single machine is at fault: look at what all share (storage, the network), at longer data, and at what changed."
+        ),
+        Step("If ranks wait for data: more loader workers (num_workers), or a copy of the data that is nearer."),
+    ),
+    "slower_group": (
+        Step("No rank works longer: suspect links, switches, or other jobs' traffic."),
+        Step("Test the links between nodes while nothing trains.", "robust check {run} --all", "check_all"),
+    ),
+    "slow_drift": (
+        Step("What grows with time: memory that is never freed, logs, lists of a data set, a hot or dusty machine."),
+        Step("If a restart makes it fast again, it is the program's; if not, a machine's."),
+    ),
+    "slower_than_planned": (Step("See what a step consists of: robust report --what-if, robust trace show."),),
     "only_peer_errors": (
         Step("All that is known is that connections broke. Look for a node or link that failed without a word."),
         _CHECK,

@@ -150,6 +150,42 @@ RULES: dict[str, tuple[str, str]] = {
         "A slow node",
         "Round after round, the own work of most of its ranks takes longer than that of ranks that do the same work.",
     ),
+    "slower_rank": (
+        "A rank has become slower",
+        "Steps take longer than they took, because the own work of these ranks does.",
+    ),
+    "slower_node": (
+        "A node has become slower",
+        "Steps take longer than they took, because the own work of the node's ranks does, or a sensor of the node says why.",
+    ),
+    "slower_stage": (
+        "A stage has become slower",
+        "Steps take longer than they took, because the own work of all ranks of one pipeline stage does, on several nodes.",
+    ),
+    "slower_group": (
+        "Communication takes longer",
+        "Steps take longer than they took, no rank works longer, and all wait longer for each other.",
+    ),
+    "slower_all": (
+        "All ranks have become slower",
+        "Steps take longer than they took, and the own work of (nearly) all ranks does: what they share, or the program.",
+    ),
+    "slower_than_planned": (
+        "Slower than planned",
+        "Steps take longer than the script said that was planned, since the attempt began.",
+    ),
+    "slow_drift": (
+        "Steps slowly become longer",
+        "Over all of the attempt steps have become longer little by little.",
+    ),
+    "held_up": (
+        "A node is hardly let run",
+        "No step is made, all others wait, and a sensor of the node that they wait for says that it is not let run.",
+    ),
+    "uneven_stages": (
+        "A stage has more work than the others",
+        "All ranks of a pipeline stage work longer than those of the other stages, in all steps: the model is cut unevenly.",
+    ),
     "last-start": (
         "Always the last to start",
         "Operation after operation inside NCCL, this rank starts after all its peers.",

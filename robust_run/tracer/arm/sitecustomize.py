@@ -184,6 +184,7 @@ def record_into(path: str) -> Callable[[ModuleType], None]:
             on_first_step.append(time_phases(f"{path}.phases", wrapped))
             if os.path.exists(f"{path}.reduced"):
                 check_reduced(f"{path}.reduced", wrapped)
+            on_first_step.append(time_loader(wrapped.ring))
             load("tracebacks").install(os.path.join(os.path.dirname(__file__), ""))
         except Exception as error:
             give_up_tracing(error)
@@ -230,6 +231,22 @@ def time_phases(path: str, hooks: Any) -> Callable[[], None]:
                     on_step.append(then)
         except Exception as error:
             give_up(error, "timing what steps consist of")
+
+    return begin
+
+
+def time_loader(ring: Any) -> Callable[[], None]:
+    """Return what begins to time how long the program waits for its data, at the first step of one that has torch's loader."""
+
+    def begin() -> None:
+        module = sys.modules.get("torch.utils.data.dataloader")
+        try:
+            if module is not None:
+                waits = load("loader").Waits(ring)
+                waits.install(module)
+                on_step.append(waits.mark)
+        except Exception as error:
+            give_up(error, "timing the loading of data")
 
     return begin
 

@@ -59,6 +59,8 @@ from robust_run.tracer.files.ring_format import (
 from robust_run.tracer.types import RankTrace, StepMark
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from robust_run.tracer.flight.types import GroupClock
 
 __all__ = ["RingHeader", "RingReader", "create", "read", "stacks_signal"]
@@ -115,6 +117,17 @@ class RingReader:
         content = self._at(clocks.CLOCKS_AT, clocks.CLOCKS_BYTES)
         # What is written meanwhile is read again at the next look.
         return clocks.parse(content) if content == self._at(clocks.CLOCKS_AT, clocks.CLOCKS_BYTES) else None
+
+    def data_waits(self) -> Mapping[int, float]:
+        """Return for how many seconds the main thread had waited for its DataLoader by the end of each of the newest steps, by
+        step. Empty: it has none. To be called where `header` has just returned one. Never raises.
+        """
+        from robust_run.tracer.files import data_waits
+
+        before, content, after = self._cells(), self._at(data_waits.DATA_AT, data_waits.DATA_BYTES), self._cells()
+        if before is None or after is None:
+            return {}
+        return data_waits.parse(content, before[STEPS_CELL], after[STEPS_CELL])
 
     def trace(self, limit: int | None = None) -> RankTrace | None:
         """Return what the ring holds: the newest `limit` calls, and all that are not done. None as for `header`."""

@@ -5,7 +5,8 @@ the steps file, the recorder in the worker maps it and writes (`robust_run/trace
 (`robust_run.tracer.files.ring`). Numbers are in the machine's byte order,
 times are nanoseconds of the monotonic clock. Four regions:
 
-    header   cells of eight bytes, each written at once: `*_CELL`; from byte 1024 on what `files.clocks` says
+    header   cells of eight bytes, each written at once: `*_CELL`; from byte 128 on what `files.data_waits` says, from
+             1024 on what `files.clocks` does
     slots    one of 64 bytes for each communication call, number i in slot i mod 4096, changed in place as it goes on:
              t_enter t_wait t_done numel(q) seq(I) site(I) peer(i) group(H) thread(H) op(B) state(B) dtype(B) pad tag(i)
              index+1(Q)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from robust_run.tracer.pace.types import LARGEST_STRIDE, MOST_STEPS, ROUND_S, STEPS_NEEDED, RankPace, TimedPace
 from robust_run.tracer.types import StepMark, StepPhases
@@ -13,12 +13,20 @@ FAST_STEPS = 4 * MOST_STEPS
 
 
 def pace_of(
-    marks: Sequence[StepMark], steps: int, since_step: int = 0, *, rank: int, node: str, round_s: float = ROUND_S
+    marks: Sequence[StepMark],
+    steps: int,
+    since_step: int = 0,
+    *,
+    rank: int,
+    node: str,
+    round_s: float = ROUND_S,
+    data_waits: Mapping[int, float] = {},
 ) -> RankPace | None:
     """Return the pace of the newest steps after `since_step`, at most `MOST_STEPS`; None if fewer than `STEPS_NEEDED` are known.
 
     `marks`: oldest first, the last belongs to step number `steps`. Marks before a damaged one (time that runs backwards, no
     number) are ignored. With many steps in a round, the window ends at a step number that other nodes choose too.
+    `data_waits`: for how many seconds the rank had waited for data by the end of a step, all in all.
     """
     sound = _sound(marks)
     first, last = _window(sound, steps, since_step, round_s)
@@ -32,7 +40,20 @@ def pace_of(
         blocked_ms = (after.blocked_s - before.blocked_s) * 1e3
         whole.append(round(length_ms, 3))
         own.append(round(max(0.0, length_ms - blocked_ms), 3))
-    return RankPace(rank=rank, node=node, first_step=first, own_ms=tuple(own), step_ms=tuple(whole))
+    data = _data_ms(data_waits, range(first, last + 1), own)
+    return RankPace(rank=rank, node=node, first_step=first, own_ms=tuple(own), step_ms=tuple(whole), data_ms=data)
+
+
+def _data_ms(waits: Mapping[int, float], steps: range, own_ms: Sequence[float]) -> tuple[float, ...]:
+    """Return what of own times was waiting for data; where not all steps are known, of each what it was on average of late."""
+    if len(waits) < STEPS_NEEDED or max(waits.values()) <= 0.0:
+        return ()
+    if all(step in waits and step - 1 in waits for step in steps):
+        grown_ms = [(waits[step] - waits[step - 1]) * 1e3 for step in steps]
+    else:
+        oldest, newest = min(waits), max(waits)
+        grown_ms = [(waits[newest] - waits[oldest]) * 1e3 / max(newest - oldest, 1)] * len(steps)
+    return tuple(round(min(max(grown, 0.0), own), 3) for grown, own in zip(grown_ms, own_ms, strict=True))
 
 
 def _sound(marks: Sequence[StepMark]) -> Sequence[StepMark]:

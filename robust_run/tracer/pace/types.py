@@ -52,6 +52,8 @@ class RankPace(msgspec.Struct, frozen=True, array_like=True):
     """Length of the step without what the main thread was blocked waiting for peers."""
     step_ms: _Times
     """Length of the step."""
+    data_ms: _Times = ()
+    """What of its own time the main thread waited for its DataLoader; empty: it has none, or an older version says nothing."""
 
 
 class TimedPace(msgspec.Struct, frozen=True, array_like=True):
@@ -90,6 +92,14 @@ class CpuShort(msgspec.Struct, frozen=True, array_like=True):
     """Of the round in which the CPU limit of the ranks' cgroup held them back."""
     pressure_percent: float = 0.0
     """Of the last ten seconds in which some work of the node waited for a CPU."""
+
+
+class Reported(msgspec.Struct, frozen=True, array_like=True):
+    """What a script says of its throughput with `robust_run.report`."""
+
+    tokens_per_s: float | None = None
+    planned_tokens_per_s: float | None = None
+    planned_step_s: float | None = None
 
 
 class SlowRank(msgspec.Struct, frozen=True, kw_only=True):

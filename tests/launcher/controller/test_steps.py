@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from robust_run.launcher.controller.steps import StepBook
 from robust_run.launcher.model.job import Paces
+from robust_run.launcher.operator.gauges.facts import GaugeFacts
+from robust_run.launcher.operator.gauges.steps import SOURCES
 from robust_run.tracer.pace.types import NodePace, RankPace
 
 
@@ -70,3 +74,20 @@ def test_a_node_that_has_made_no_step_says_nothing() -> None:
     book = StepBook()
     book.take("a", Paces(pace=NodePace(0, "a", 0.0, 1.0, ())), 10.0)
     assert (book.step, book.nodes) == (0, {})
+
+
+def test_the_rank_of_a_node_that_waits_longest_for_its_data_is_known_and_told_as_a_metric() -> None:
+    book = StepBook()
+    ranks = tuple(
+        RankPace(rank, "n", 1, (80.0,) * 30, (100.0,) * 30, (wait,) * 30) for rank, wait in ((0, 5.0), (1, 40.0))
+    )
+    book.take("a", Paces(pace=NodePace(0, "n", 0.0, 1.0, ranks), steps=30), 10.0)
+    book.take("b", paces(first_rank=2), 10.0)
+    assert book.nodes["a"].late == (1, 0.04) and book.nodes["b"].late is None
+    (metric,) = [each(_facts(book)) for each in SOURCES if each.__name__ == "_loader"]
+    assert [(sample.labels, sample.value) for sample in metric.samples] == [(("a", "1"), 0.04)]
+
+
+def _facts(book: StepBook) -> GaugeFacts:
+    """What a scraper asks about that wants five nodes named; nothing else is known."""
+    return SimpleNamespace(steps=book, name_nodes=5)  # type: ignore[return-value]

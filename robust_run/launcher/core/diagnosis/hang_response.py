@@ -29,6 +29,8 @@ from robust_run.tracer.types import TraceVerdict
 
 #: Of slowness inside NCCL: its rules were only tried on a model (see docs/nccl.md).
 ONLY_TOLD = "what NCCL's counters say of slowness is told, and acted on by people: robust check, robust evict"
+#: Of a job that is slower than it was.
+NO_MACHINE = "peers and sensors do not both say that another machine would do better"
 #: Kinds that another machine may cure. A program that calls the wrong collective does so anywhere.
 OF_MACHINES = ("hang", "stopped", "comm_stall", "slow", "unknown")
 #: torch's own timeout where a process group's is not known.
@@ -187,8 +189,12 @@ def _why_only_told(verdict: TraceVerdict, asked: str) -> str:
     if asked == "report":
         return "--on-slow report" if verdict.kind == "slow" else "--on-hang report"
     if verdict.only_told:
-        return ONLY_TOLD if verdict.kind == "slow" else "nobody is seen to wait for it"
+        return _why_slowness_is_only_told(verdict) if verdict.kind == "slow" else "nobody is seen to wait for it"
     return ""
+
+
+def _why_slowness_is_only_told(verdict: TraceVerdict) -> str:
+    return ONLY_TOLD if verdict.rule.startswith("nccl_") else NO_MACHINE
 
 
 def _whom(

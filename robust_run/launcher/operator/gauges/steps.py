@@ -56,6 +56,23 @@ def _slowest(facts: GaugeFacts) -> MetricFamily:
     )
 
 
+def _loader(facts: GaugeFacts) -> MetricFamily:
+    late = [
+        (name, *one.late) for name, one in (facts.steps.nodes if facts.steps is not None else {}).items() if one.late
+    ]
+    late.sort(key=lambda row: (-row[2], row[0]))
+    return MetricFamily(
+        name="node_step_data_wait_seconds",
+        kind="gauge",
+        about="What the rank of a node that waits longest for its DataLoader waits in a step; only with ?nodes=K, the K longest.",
+        labels=("node", "rank"),
+        samples=tuple(
+            Sample((name, str(rank)), wait_s)
+            for name, rank, wait_s in late[: max(min(facts.name_nodes, MOST_NAMED), 0)]
+        ),
+    )
+
+
 def _checkpoint(facts: GaugeFacts) -> MetricFamily:
     return _known(
         "checkpoint_timestamp_seconds",
@@ -80,6 +97,7 @@ SOURCES: tuple[Callable[[GaugeFacts], MetricFamily], ...] = (
     _newest_step,
     _step_seconds,
     _slowest,
+    _loader,
     _checkpoint,
     _checkpoint_step,
 )
