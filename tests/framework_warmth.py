@@ -1,7 +1,7 @@
-"""One warm process with the frameworks imported, for the tests of all processes of xdist: each rank would take 6 s of CPU for it.
+"""One warm process with the frameworks imported, for the tests of all processes of xdist: each rank takes 6 s of CPU for it.
 
-Jobs of a single rank use it, too: with OMP_NUM_THREADS set there is no difference. TEST_WARM=off, as `make test-all` has it, starts
-none, and every job from nothing.
+Jobs of a single rank use it, too: with OMP_NUM_THREADS set there is no difference. TEST_WARM=off (`make test-all`) starts
+none.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ def under_torchrun(text: str, folder: Path) -> str:
     return weights_in(done.stdout)
 
 
-def trained(text: str, kind: str, rank: int, step: int, tmp_path: Path, warm: Mapping[str, str] = {}) -> jobs.Job:  # noqa: B006
+def trained(text: str, kind: str, rank: int, step: int, tmp_path: Path, warm: Mapping[str, str] = {}) -> jobs.Job:
     """Run a script to its end, with a fault that fired. `warm`: the variables of one that starts from a warm process."""
     (tmp_path / "train.py").write_text(text)
     arguments = (str(FAULTY), kind, str(rank), str(step), "train.py")
