@@ -36,7 +36,7 @@ def warm_jobs(shared: Path) -> Iterator[dict[str, str]]:
     with _alone(users):
         before = users.read_text().split() if users.exists() else []
         folder = before[0] if before else tempfile.mkdtemp(prefix="rw-", dir="/tmp")  # short enough for a socket
-        env = {"OMP_NUM_THREADS": "1", "ROBUST_WARM_FOLDER": folder, "ROBUST_WARM_DAEMON": warm_ground.PATIENT_S}
+        env = {**warm_ground.SEVERAL, "ROBUST_WARM_FOLDER": folder, "ROBUST_WARM_DAEMON": warm_ground.PATIENT_S}
         if not before:
             _warm(env, "start", "--idle-limit", "20m", "--preload", PRELOAD)
         users.write_text(" ".join([folder, *before[1:], str(os.getpid())]))
