@@ -117,7 +117,7 @@ def test_a_killed_run_resumes_and_ends_with_the_weights_of_one_that_was_not(tmp_
     out = tmp_path / "killed"
     # It would train for hours, so the kill cannot come too late; how far it got decides where both runs end.
     with subprocess.Popen(
-        [sys.executable, *command(out, 1_000_000)], env=environment(), stdout=subprocess.PIPE, text=True
+        [sys.executable, *command(out, 1_000_000)], env=forks_environment(), stdout=subprocess.PIPE, text=True
     ) as process:
         assert process.stdout is not None
         for line in process.stdout:
