@@ -27,7 +27,7 @@ FILES = frozenset(
     launcher/notify/test_jobs.py launcher/test_code_jobs.py launcher/test_endings.py launcher/test_healing.py
     launcher/test_health_jobs.py launcher/test_ladder_jobs.py launcher/test_nccl_jobs.py launcher/test_nccl_stall.py
     launcher/test_memory_dcp_jobs.py launcher/test_memory_dir_jobs.py
-    launcher/test_memory_flush_faults.py launcher/test_memory_flush_jobs.py launcher/test_resume_jobs.py
+    launcher/test_memory_flush_jobs.py launcher/test_resume_jobs.py
     launcher/test_setup_jobs.py launcher/test_tracing.py launcher/test_unseen_jobs.py
     test_warm_ground.py
     """.split()
@@ -41,7 +41,7 @@ START_S = 170.0
 PATIENT_S = "30"
 """So long a job waits for it: busy machines are none of a test's business."""
 SEVERAL = {"OMP_NUM_THREADS": "1"}
-"""What jobs of several workers have by default. With it jobs of one start from the same process, and frameworks from theirs."""
+"""What jobs of several workers have by default: with it jobs of one start from the same process."""
 
 
 @pytest.fixture(scope="session")
