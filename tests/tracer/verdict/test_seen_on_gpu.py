@@ -9,6 +9,7 @@ from __future__ import annotations
 import lzma
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from robust_run.report.files.incident import read_scene
@@ -48,3 +49,16 @@ def test_calls_that_have_returned_are_compared_while_the_gpu_is_in_them(scene: S
     assert verdict.kind == "mismatch", verdict.sentence
     assert "broadcast" in verdict.sentence and "all_reduce" in verdict.sentence
     assert not verdict.proven, "their threads run: they ask the GPU again and again"
+
+
+@pytest.mark.parametrize("scene", ["unlike_calls"], indirect=True)
+def test_calls_that_the_gpu_is_done_with_are_over(scene: Scene) -> None:
+    """What went through went through: gather and scatter of uneven parts, or a mistake that NCCL let pass."""
+    done = [
+        msgspec.structs.replace(
+            sight, recorded=tuple(msgspec.structs.replace(op, state="done") for op in sight.recorded)
+        )
+        for sight in scene.ranks
+    ]
+    verdict = look(msgspec.structs.replace(scene, ranks=tuple(done)), RankPatience(after_s=5.0)).verdict
+    assert verdict is None or verdict.kind != "mismatch"
