@@ -89,7 +89,9 @@ def begin(
 
 def wait_until_stored(folder: Path) -> None:
     """Wait until a step is in storage: it is written beside the training, which may be steps ahead on a busy machine."""
-    wait_for(lambda: "valid" in [each.state for each in catalog.list_checkpoints(str(folder))], "a step in storage", 60.0)
+    wait_for(
+        lambda: "valid" in [each.state for each in catalog.list_checkpoints(str(folder))], "a step in storage", 60.0
+    )
 
 
 def made(job: ClusterJob, attempt: int = 0) -> int:
