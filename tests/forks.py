@@ -134,8 +134,8 @@ class Forker:
 
 
 @contextmanager
-def warm_process(cwd: Path, more_path: str = "") -> Iterator[Forker]:
-    """Start a warm process for the time of a block."""
+def warm_process(cwd: Path, more_path: str = "", *, modules: tuple[str, ...] = ()) -> Iterator[Forker]:
+    """Start a warm process for the time of a block. `modules`: what it imports besides torch."""
     from robust_run.launcher.agent.warm.start_up import start_environment
 
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -143,7 +143,7 @@ def warm_process(cwd: Path, more_path: str = "") -> Iterator[Forker]:
     env = environment()
     if more_path:
         env["PYTHONPATH"] += os.pathsep + more_path
-    env.update(start_environment(env, "forks:serve", (str(theirs.fileno()),)))
+    env.update(start_environment(env, "forks:serve", (str(theirs.fileno()), *modules)))
     process = subprocess.Popen(
         [sys.executable, "-u", "-c", "raise AssertionError('the warm process ran its program')"],
         cwd=cwd,
@@ -162,7 +162,7 @@ def warm_process(cwd: Path, more_path: str = "") -> Iterator[Forker]:
         process.wait()
 
 
-def serve(descriptor: str) -> None:
+def serve(descriptor: str, *modules: str) -> None:
     """Be the warm process: for every identity that arrives, fork, say the worker's pid, and then its exit code."""
     import msgspec
 
@@ -170,7 +170,8 @@ def serve(descriptor: str) -> None:
     from robust_run.launcher.agent.warm.identity import Identity
     from robust_run.launcher.agent.warm.run import run
 
-    __import__("torch.distributed")
+    for module in ("torch.distributed", *modules):
+        __import__(module)
     control = socket.socket(fileno=int(descriptor))
     while True:
         data, streams, _, _ = socket.recv_fds(control, LARGEST_BYTES, 3)

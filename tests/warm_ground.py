@@ -40,6 +40,8 @@ PRELOAD = "torch,torch.distributed,torch._dynamo"
 START_S = 170.0
 PATIENT_S = "30"
 """So long a job waits for it: busy machines are none of a test's business."""
+SEVERAL = {"OMP_NUM_THREADS": "1"}
+"""What jobs of several workers have by default: with it jobs of one start from the same process."""
 
 
 @pytest.fixture(scope="session")

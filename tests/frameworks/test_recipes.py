@@ -6,6 +6,7 @@ import fcntl
 import os
 import re
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import framework_parts
@@ -15,6 +16,8 @@ from shown_commands import RECIPES, blocks
 
 FAULTY = Path(__file__).with_name("with_fault.py")
 FRAMEWORKS = ("transformers", "accelerate", "lightning", "fsdp2", "deepspeed")
+#: Jobs of these have no warm process but their own, which imports what it learns from the ranks.
+FROM_NOTHING = ("transformers",)
 #: Their pages in docs/recipes are to be written where a GPU is; the table there says what was tried without.
 NEED_CUDA = {
     "torchtitan": "its device is cuda where there is no accelerator",
@@ -67,17 +70,8 @@ def under_torchrun(text: str, folder: Path) -> str:
     return weights_in(done.stdout)
 
 
-@pytest.fixture(scope="session")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where torchrun trained."""
-    base = tmp_path_factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "torchrun"
-    folder.mkdir(exist_ok=True)
-    return folder
-
-
-def trained(text: str, kind: str, rank: int, step: int, tmp_path: Path) -> jobs.Job:
-    """Run a script to its end, with a fault that fired."""
+def trained(text: str, kind: str, rank: int, step: int, tmp_path: Path, warm: Mapping[str, str] = {}) -> jobs.Job:
+    """Run a script to its end, with a fault that fired. `warm`: the variables of one that starts from a warm process."""
     (tmp_path / "train.py").write_text(text)
     arguments = (str(FAULTY), kind, str(rank), str(step), "train.py")
     with jobs.running(
@@ -85,20 +79,23 @@ def trained(text: str, kind: str, rank: int, step: int, tmp_path: Path) -> jobs.
         "--nproc-per-node",
         "2",
         *arguments,
-        env=framework_parts.environment(),
+        env={**framework_parts.environment(), **warm},
         python=framework_parts.python(),
     ) as job:
         code = job.finish(LIMIT_S)
         job.assert_nothing_left()
     assert code == 0, job.err
     assert (tmp_path / f"fired-{kind}").exists()
+    assert ("started from the warm process" in job.err) == bool(warm), job.err
     return job
 
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
-def test_a_rank_that_is_killed_midway_changes_nothing(name: str, tmp_path: Path, undisturbed: Path) -> None:
-    job = trained(script_of(name), "kill", 1, 30, tmp_path)
-    assert weights_in(job.out) == expected(name, undisturbed / name)
+def test_a_rank_that_is_killed_midway_changes_nothing(
+    name: str, tmp_path: Path, shared: Path, warm: dict[str, str]
+) -> None:
+    job = trained(script_of(name), "kill", 1, 30, tmp_path, {} if name in FROM_NOTHING else warm)
+    assert weights_in(job.out) == expected(name, shared / name)
     assert len(job.events("attempt_started")) == 2
     assert "rank 1 was killed by SIGKILL" in job.err
 
@@ -123,23 +120,27 @@ def test_a_framework_that_needs_cuda_is_in_the_table_of_what_was_tried(name: str
     pytest.skip(f"{name} needs CUDA: {NEED_CUDA[name]}")
 
 
-def test_so_it_is_with_zero_1(tmp_path: Path) -> None:
+def test_so_it_is_with_zero_1(tmp_path: Path, warm: dict[str, str]) -> None:
     text = script_of("deepspeed").replace('"stage": 2', '"stage": 1')
     assert text != script_of("deepspeed")
     (torchrun := tmp_path / "torchrun").mkdir()
     (killed := tmp_path / "killed").mkdir()
-    assert weights_in(trained(text, "kill", 1, 30, killed).out) == under_torchrun(text, torchrun)
+    assert weights_in(trained(text, "kill", 1, 30, killed, warm).out) == under_torchrun(text, torchrun)
 
 
-def test_a_rank_that_is_stopped_is_found_and_the_job_goes_on(tmp_path: Path, undisturbed: Path) -> None:
-    job = trained(script_of("transformers"), "stop", 1, 30, tmp_path)
-    assert weights_in(job.out) == expected("transformers", undisturbed / "transformers")
+def test_a_rank_that_is_stopped_is_found_and_the_job_goes_on(
+    tmp_path: Path, shared: Path, warm: dict[str, str]
+) -> None:
+    job = trained(script_of("transformers"), "stop", 1, 30, tmp_path, warm)
+    assert weights_in(job.out) == expected("transformers", shared / "transformers")
     assert len(job.events("attempt_started")) == 2
     assert "SIGSTOP" in job.err
 
 
 @pytest.mark.parametrize("name", ["lightning", "fsdp2"])
-def test_a_rank_0_that_does_something_else_is_left_alone(name: str, tmp_path: Path, undisturbed: Path) -> None:
-    job = trained(script_of(name), "slow", 0, 30, tmp_path)
-    assert weights_in(job.out) == expected(name, undisturbed / name)
+def test_a_rank_0_that_does_something_else_is_left_alone(
+    name: str, tmp_path: Path, shared: Path, warm: dict[str, str]
+) -> None:
+    job = trained(script_of(name), "slow", 0, 30, tmp_path, warm)
+    assert weights_in(job.out) == expected(name, shared / name)
     assert len(job.events("attempt_started")) == 1

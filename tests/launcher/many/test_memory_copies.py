@@ -15,6 +15,8 @@ from clusters import PATIENT, STEPS, ClusterJob, start_all, write
 from hosts import Cluster, Host, need_hosts
 from jobs import wait_for
 
+from robust_run.ckpt_io import catalog
+
 TRAIN = f"""{STEPS}
     import torch
     import torch.distributed as dist
@@ -83,6 +85,13 @@ def begin(
         wait_for(lambda: len(copied_to(job)) == nodes, f"all to be told where to send copies:\n{job.said()}", 60.0)
     job.wait_for_steps(0, nodes, count=made(job) + 20)
     return job
+
+
+def wait_until_stored(folder: Path) -> None:
+    """Wait until a step is in storage: it is written beside the training, which may be steps ahead on a busy machine."""
+    wait_for(
+        lambda: "valid" in [each.state for each in catalog.list_checkpoints(str(folder))], "a step in storage", 60.0
+    )
 
 
 def made(job: ClusterJob, attempt: int = 0) -> int:
@@ -207,6 +216,7 @@ def test_a_node_and_its_peer_that_lose_their_power_bring_the_job_back_to_storage
         peers = copied_to(job)
         first = next(name for name, peer in peers.items() if hosts[0].name not in (name, peer))
         victims = [host for host in hosts if host.name in (first, peers[first])]
+        wait_until_stored(tmp_path / "ckpt")
         wait_for(lambda: made(job) % 10 in (3, 4, 5), "steps that are in memory alone")
         for victim in victims:
             victim.power_off()
@@ -229,6 +239,7 @@ def test_a_copy_that_does_not_come_is_passed_over_and_not_tried_for_ever(hosts: 
     try:
         job.join(hosts[2], "--ckpt-memory", "1M")  # there is no room for what is to be brought
         wait_for(lambda: len(job.names()) == 3, "the standby")
+        wait_until_stored(tmp_path / "ckpt")
         hosts[1].power_off()
         (attempt,) = wait_for(lambda: storage_starts(job), f"an attempt that starts from storage:\n{job.said()}", 60.0)
         job.wait_for_steps(attempt, 2, count=5)

@@ -1,0 +1,77 @@
+"""One warm process with the frameworks imported, for the tests of all processes of xdist: each rank takes 6 s of CPU for it.
+
+Jobs of a single rank use it, too: with OMP_NUM_THREADS set there is no difference. TEST_WARM=off (`make test-all`) starts
+none.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import framework_parts
+import warm_ground
+
+PRELOAD = ",".join(("torch", "torch.distributed", "torch._dynamo", *framework_parts.FRAMEWORKS))
+START_S = 400.0
+
+
+@contextmanager
+def warm_jobs(shared: Path) -> Iterator[dict[str, str]]:
+    """Give the variables of jobs that start from it. `shared`: the folder of one run of tests, whichever process asks.
+
+    The first one starts it, the last one ends it.
+    """
+    if not warm_ground.WANTED:
+        yield {}
+        return
+    users = shared / f"warm-{_cgroup()}"
+    with _alone(users):
+        before = users.read_text().split() if users.exists() else []
+        folder = before[0] if before else tempfile.mkdtemp(prefix="rw-", dir="/tmp")  # short enough for a socket
+        env = {**warm_ground.SEVERAL, "ROBUST_WARM_FOLDER": folder, "ROBUST_WARM_DAEMON": warm_ground.PATIENT_S}
+        if not before:
+            _warm(env, "start", "--idle-limit", "20m", "--preload", PRELOAD)
+        users.write_text(" ".join([folder, *before[1:], str(os.getpid())]))
+    try:
+        yield env
+    finally:
+        with _alone(users):
+            left = [each for each in users.read_text().split() if each != str(os.getpid())]
+            users.write_text(" ".join(left))
+            if len(left) == 1:
+                users.unlink()
+                _warm(env, "stop", "--all")
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _cgroup() -> str:
+    """Name the cgroup of this process: no job is started from a warm process of another one. With TEST_CPU each has its own."""
+    with suppress(OSError):
+        return hashlib.sha256(Path("/proc/self/cgroup").read_bytes()).hexdigest()[:10]
+    return "all"
+
+
+@contextmanager
+def _alone(users: Path) -> Iterator[None]:
+    with users.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _warm(env: dict[str, str], *words: str) -> None:
+    command = [framework_parts.python(), "-c", "from robust_run.robust_cli import main; main()", "warm", *words]
+    subprocess.run(
+        command,
+        env={**os.environ, **framework_parts.environment(), **env},
+        check=True,
+        timeout=START_S,
+        stdout=subprocess.DEVNULL,
+    )
