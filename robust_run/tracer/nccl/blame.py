@@ -135,7 +135,7 @@ def _of_one(kind: FaultKind, worlds: tuple[int, ...], of: Sequence[Cause], sight
         worlds=worlds,
         nodes=_nodes(worlds, sights),
         causes=tuple(of),
-        certain=len(worlds) == 1,
+        certain=len(worlds) == 1 and not all(cause.unsure for cause in of),
         rule=f"{kind}-rank",
     )
 

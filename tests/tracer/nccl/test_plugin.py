@@ -40,6 +40,7 @@ def test_layout_is_that_of_the_c_structures(start_rank: StartRank) -> None:
         layout.OPS_AT,
         layout.EVENT_CELL,
         layout.RAN_CELL,
+        layout.THREADS_AT // 8,
         layout.NAME,
         layout.LEVELS.start,
         layout.FLOW_WEIGHED,
@@ -70,9 +71,7 @@ def test_an_operation_that_goes_well(rank: Rank, version: int) -> None:
     assert (trace.glance.dropped, trace.glance.unknown, trace.glance.stale, trace.glance.foreign) == (0, 0, 0, 0)
 
 
-@pytest.mark.parametrize(
-    ("told", "algorithm"), [("RING", "ring"), ("TREE", "tree"), ("NVLS_TREE", "other"), ("0", "")]
-)
+@pytest.mark.parametrize(("told", "algorithm"), [("RING", "ring"), ("TREE", "tree"), ("NVLS_TREE", "other"), ("0", "")])
 def test_how_a_collective_is_carried_out_is_told(rank: Rank, told: str, algorithm: str) -> None:
     rank.play(MAKE_COMM, f"{ALL_GATHER} {told}", proxy_op(), steps(0, 8), f"stop {OP}")
     (op,) = rank.trace().ops
