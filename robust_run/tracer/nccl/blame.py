@@ -90,7 +90,13 @@ def _of_ranks(
         of_node = tuple(cause for world in worlds for cause in single.pop(world))
         found.append(
             Blame(
-                kind=kind, scope="node", worlds=worlds, nodes=(node,), causes=of_node, certain=True, rule=f"{kind}-node"
+                kind=kind,
+                scope="node",
+                worlds=worlds,
+                nodes=(node,),
+                causes=of_node,
+                certain=not all(cause.unsure for cause in of_node),
+                rule=f"{kind}-node",
             )
         )
     for world, of in single.items():

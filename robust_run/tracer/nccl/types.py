@@ -14,8 +14,8 @@ Direction = Literal["send", "recv"]
 OpKind = Literal["collective", "p2p"]
 Algorithm = Literal["", "ring", "tree", "other"]
 Network = Literal["", "rdma", "sockets"]
-"""What moves a rank's bytes. sockets take and keep data that no receiver has asked for, and call it delivered when the kernel has it;
-with rdma a sender knows what has come to its peer's memory. Empty: unknown; it is taken for rdma until its counters say otherwise."""
+"""What moves a rank's bytes. sockets take and keep data that no receiver has asked for, and call it delivered when the kernel has
+it; with rdma a sender knows what has come to its peer's memory. Empty: unknown, and taken for rdma until counters say otherwise."""
 
 FlowState = Literal[
     "idle",

@@ -62,8 +62,8 @@ def _proxy_of(communicator: Communicator, before: Mapping[int, int], now: Mappin
 
 
 def network_of(trace: NcclTrace, started: int, root: str = "/proc") -> Network:
-    """Return what moves a rank's bytes: rdma where its process has such a device open, else sockets, unless a plugin of NCCL's may
-    do something else. "": that cannot be told. Never raises."""
+    """Return what moves a rank's bytes: rdma where its process has such a device open, else sockets; "" where it cannot be looked
+    at, or a plugin of NCCL's may do something else. Never raises."""
     pid = trace.glance.pid
     if not _is_below(pid, started, root):
         return ""

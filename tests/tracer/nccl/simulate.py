@@ -382,7 +382,8 @@ class Model:
 
 # ---- what can be seen of it ----
 def ends(model: Model, rank: int) -> Iterator[tuple[Wire, bool]]:
-    """The wires of the calls that a rank's proxy thread works on, with whether it sends on them; those between ranks of a node as NCCL does it."""
+    """The wires of the calls that a rank's proxy thread works on, with whether it sends on them; those between ranks of a node as
+    NCCL does it."""
     for index in model.at[rank][: model.begun[rank]]:
         for wire in model.wires.values():
             if wire.call != index or rank not in (wire.source, wire.target):

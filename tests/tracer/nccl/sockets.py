@@ -1,8 +1,8 @@
 """How a network of sockets moves what GPUs give it: it takes and keeps data that no receiver has asked for.
 
-As seen on a real GPU (NCCL 2.28.9, `NCCL_NET=Socket`): a send is taken at once and is done as soon as the kernels at both ends have
-room for it, whether the other rank has come or not. So "done" says nothing of the receiver, and a receiver that stands still shows
-at its sender only when those buffers are full.
+As seen on a real GPU (NCCL 2.28.9, `NCCL_NET=Socket`): a send is taken at once and is done as soon as the kernels at both ends
+have room for it, whether the other rank has come or not. So "done" says nothing of the receiver, and a receiver that stands still
+shows at its sender only when those buffers are full.
 """
 
 from __future__ import annotations
