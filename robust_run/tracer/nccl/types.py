@@ -15,7 +15,7 @@ OpKind = Literal["collective", "p2p"]
 Algorithm = Literal["", "ring", "tree", "other"]
 Network = Literal["", "rdma", "sockets"]
 """What moves a rank's bytes. sockets take and keep data that no receiver has asked for, and call it delivered when the kernel has
-it; with rdma a sender knows what has come to its peer's memory. Empty: unknown, and taken for rdma until counters say otherwise."""
+it; with rdma a sender knows what has come to its peer's memory. Empty: unknown; taken for rdma until counters say otherwise."""
 
 FlowState = Literal[
     "idle",

@@ -1,8 +1,8 @@
-"""Whether a line of Python asks for a value that only a GPU may know, without a word that says so: `if loss > x`, `float(loss)`. Pure.
+"""Whether a line of Python asks for a value that only a GPU may know, without a word for it: `if loss > x`, `float(loss)`. Pure.
 
 Safe only where nothing else in the line may take long. So the line must be a whole statement that consists of names, numbers,
 comparisons and arithmetic, and at most of torch's tests of a value. What takes a second in C and looks like that on a CPU is no
-number: `in`, `==` of two things (large containers), powers and calls are left out, and `while`, which may wait for another thread.
+number: `in`, `==` of two things (large containers), powers and calls are left out; so is `while`, which may wait for a thread.
 """
 
 from __future__ import annotations

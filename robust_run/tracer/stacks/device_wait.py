@@ -19,7 +19,10 @@ _FUNCTIONS = {
     ("torch/cuda/__init__.py", "synchronize"): "torch.cuda.synchronize()",
     ("torch/cuda/streams.py", "synchronize"): "synchronize()",
     ("torch/accelerator/__init__.py", "synchronize"): "torch.accelerator.synchronize()",
-    ("torch/cuda/memory.py", "empty_cache"): "torch.cuda.empty_cache()",  # memory is given back when the GPU is done with all
+    (
+        "torch/cuda/memory.py",
+        "empty_cache",
+    ): "torch.cuda.empty_cache()",  # memory is given back when the GPU is done with all
 }
 #: Calls by which a program asks for what only the GPU knows.
 _CALLS = re.compile(r"\.(item|cpu|tolist|numpy|synchronize|nonzero)\(|\.to\(\s*['\"]cpu|\b(torch\.cuda\.synchronize)\(")
