@@ -1,9 +1,9 @@
-"""Groups of two nodes: a NIC that is slow makes both ways of its group slow, which in that group alone looks like a busy fabric. Pure.
+"""Groups of two nodes: a slow NIC makes both ways of its group slow, which in that group alone looks like a busy fabric. Pure.
 
 What tells the two apart are the other groups of the same two nodes (data parallelism by rails has one for each GPU of a node):
 their ways lead through other NICs and the same fabric. So a group is compared with those: slow is one both of whose ways take
-longer than they did, against how the others changed. Which of the two ends it is, nothing tells. A busy fabric and larger messages
-are alike in all groups; two nodes with one group have none to compare with, and nothing is told of them.
+longer than they did, against how the others changed. Which of the two ends it is, nothing tells. A busy fabric and larger
+messages are alike in all groups; two nodes with one group have none to compare with, and nothing is told of them.
 """
 
 from __future__ import annotations

@@ -214,7 +214,7 @@ def _heard(
 
 
 def _with_pairs(comms: Mapping[int, _Known], now: int) -> dict[int, _Known]:
-    """Return the groups of two nodes that are slow among those of the same nodes, with that among what was found in this window."""
+    """Return the groups of two nodes that are slow among those of the same nodes, with that added to what was found."""
     pairs = {comm: known.pair for comm, known in comms.items() if known.judged == now and known.pair is not None}
     found = {}
     for comm, wires in slow_both_ways(pairs).items():

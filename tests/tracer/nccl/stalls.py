@@ -46,8 +46,8 @@ class Stall:
     def is_right(self, faults: Sequence[NcclFault], api: int = 6) -> bool:
         """Whether exactly what is broken is blamed: of a link one end or both, of a node's network that node.
 
-        A stopped process is late, or its proxy thread stands still, or its sends are not taken, whichever it came to last. One that
-        stands still counts no more what its GPU does, so it may look like that. With v3 buffers that the network takes from
+        A stopped process is late, or its proxy thread stands still, or its sends are not taken, whichever it came to last. One
+        that stands still counts no more what its GPU does, so it may look like that. With v3 buffers that the network takes from
         nobody look like those that a GPU does not fill, but for the sender it is the same.
         """
         kinds = {fault.kind for fault in faults}
