@@ -114,7 +114,7 @@ bench: $(STAMP)
 	$(BIN)/python bench/env_restore.py
 	$(BIN)/python bench/faults.py --seeds 1 --minutes 30
 
-# All that only a GPU shows: tests/gpu, the benches that need one, a page (docs/gpu.md); 25 minutes at most. The Python must have a
+# All that only a GPU shows: tests/gpu, the benches that need one, a page (docs/gpu-run.md); 25 minutes at most. The Python must have a
 # torch with CUDA: that of the virtual environment if it has, else PYTHON, which then needs what pyproject.toml names, too.
 gpu:
 	@python=$(BIN)/python; $$python -c "import torch; assert torch.version.cuda" 2>/dev/null || python=$(PYTHON); \

@@ -1,11 +1,12 @@
 """All that only a GPU shows, by itself and within 25 minutes: the tests that need one, the benches that need one, and a page.
 
     make gpu
-    python bench/on_gpu.py --page docs/gpu.md --only tests,recovery
+    python bench/on_gpu.py --page docs/gpu-run.md --only tests,recovery
 
 One GPU is enough: two ranks of NCCL share it (see tests/gpu/ground.py). Parts, one after the other, each with a limit of its own:
 
-    tests      tests/gpu: stalls and slow faults inside a real NCCL, sensors, page-locked buffers, restarts of an NCCL job
+    tests      tests/gpu: stalls and slow faults inside a real NCCL, sensors, page-locked buffers
+    jobs       tests/gpu: whole jobs over NCCL: faults and their verdicts, restarts, results, a state kept in memory
     plugin     bench/nccl_plugin.py: what tracing costs a step; writes docs/nccl-gpu.md
     recovery   bench/recovery.py --backend nccl: from the SIGKILL of a rank to the next step, torchrun and robust-run
     copies     bench/gpu_copies.py: copies of a state into page-locked memory, against the bus
@@ -40,6 +41,12 @@ from gpu import machine  # noqa: E402
 #: Of a part's output, so many lines are kept on the page.
 MOST_LINES = 40
 NO_GPU = 2
+#: What a part that takes too long is given to end what it has started, and to say how far it came.
+TIDY_S = 20.0
+#: pytest; a plugin for benchmarks that some environments have warns of `-n`, and a warning is a failure.
+TESTS = ("-m", "pytest", "-q", "-rA", "-p", "no:cacheprovider", "-p", "no:benchmark", "tests/gpu")
+#: Those that wait more than they compute: several at a time.
+JOBS = ("test_jobs.py", "test_results.py", "test_relaunch.py", "test_memory_job.py")
 
 
 @dataclass(frozen=True)
@@ -81,14 +88,15 @@ def parts_of(launchers: Mapping[str, str]) -> tuple[Part, ...]:
         "5",
     ]
     return (
-        Part("tests", ("-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", "tests/gpu"), 600.0),
+        Part("tests", (*TESTS, *(f"--ignore=tests/gpu/{name}" for name in JOBS)), 360.0),
+        Part("jobs", (*TESTS[:-1], "-n", "3", *(f"tests/gpu/{name}" for name in JOBS)), 480.0),
         Part(
             "plugin",
             ("bench/nccl_plugin.py", "--rounds", "3", "--steps", "100000", "--write", "docs/nccl-gpu.md"),
-            360.0,
+            240.0,
         ),
-        Part("recovery", ("bench/recovery.py", *recovery, "--timeout-s", "40", "--limit-s", "240", *sides), 300.0),
-        Part("copies", ("bench/gpu_copies.py",), 120.0),
+        Part("recovery", ("bench/recovery.py", *recovery, "--timeout-s", "40", "--limit-s", "200", *sides), 240.0),
+        Part("copies", ("bench/gpu_copies.py",), 60.0),
     )
 
 
@@ -105,6 +113,11 @@ def run(part: Part) -> Outcome:
             trouble = f"ended with {code}" if code else ""
         except subprocess.TimeoutExpired:
             trouble = f"took longer than {part.limit_s:g} s"
+            with suppress(ProcessLookupError, subprocess.TimeoutExpired):
+                os.killpg(
+                    process.pid, signal.SIGINT
+                )  # what it has started may be in sessions of its own, which it alone knows
+                process.wait(TIDY_S)
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -164,7 +177,7 @@ def wrappers(folder: Path) -> dict[str, str]:
 def main() -> int:
     """Run all parts. Returns the exit code."""
     parser = argparse.ArgumentParser(description="All that only a GPU shows: tests, benches, and a page of figures.")
-    parser.add_argument("--page", type=Path, default=ROOT / "docs" / "gpu.md")
+    parser.add_argument("--page", type=Path, default=ROOT / "docs" / "gpu-run.md")
     parser.add_argument("--only", default="", help="parts, as in tests,recovery")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))

@@ -1,6 +1,6 @@
-"""A training of 200 steps in the ways of torch, whose every bit is told: `python parallel_program.py ddp|compiled|fsdp2|dtensor`.
+"""Trainings of 200 steps (STEPS) in the ways of torch, whose every bit is told: `parallel_program.py ddp compiled fsdp2 dtensor`.
 
-Each rank prints `digest HASH` of its weights and of all losses. BACKEND is gloo (on the CPU) or nccl.
+Each rank prints `digest WAY HASH` of its weights and of all losses. BACKEND is gloo (on the CPU) or nccl.
 """
 
 from __future__ import annotations
@@ -46,12 +46,8 @@ def make_model(way: str, device: torch.device) -> torch.nn.Module:
     return model
 
 
-def main(way: str) -> None:
-    torch.set_num_threads(1)
-    device = torch.device("cuda", 0) if CUDA else torch.device("cpu")
-    if CUDA:
-        torch.cuda.set_device(device)
-    dist.init_process_group(os.environ["BACKEND"])
+def train(way: str, device: torch.device) -> str:
+    """Return the digest of one way."""
     model = make_model(way, device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=way != "dtensor")
     # Ranks of tensor parallelism see one and the same batch.
@@ -67,8 +63,18 @@ def main(way: str) -> None:
     for parameter in model.parameters():
         own = parameter.to_local() if isinstance(parameter, DTensor) else parameter
         digest.update(own.detach().cpu().numpy().tobytes())
-    print(f"digest {digest.hexdigest()}", flush=True)
+    return digest.hexdigest()
+
+
+def main(ways: list[str]) -> None:
+    torch.set_num_threads(1)
+    device = torch.device("cuda", 0) if CUDA else torch.device("cpu")
+    if CUDA:
+        torch.cuda.set_device(device)
+    dist.init_process_group(os.environ["BACKEND"])
+    for way in ways:
+        print(f"digest {way} {train(way, device)}", flush=True)
     dist.destroy_process_group()
 
 
-main(sys.argv[1])
+main(sys.argv[1:])

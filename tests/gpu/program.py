@@ -10,8 +10,10 @@ next step, `slow` computes for 0.3 s more in each (SLOW_S).
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
+import signal
 import sys
 import time
 from datetime import timedelta
@@ -25,6 +27,7 @@ WIDTH, LAYERS, BATCH = 512, 6, 16
 LONG_S = 3600.0
 SLOW_S = float(os.environ.get("SLOW_S", "0.3"))
 TIMEOUT_S = 600.0
+PR_SET_PDEATHSIG = 1
 
 
 def make_model(device: torch.device) -> DistributedDataParallel:
@@ -43,6 +46,11 @@ def misbehave(fault: str, rank: int, step: int, own_rank: int, now: int) -> None
         end_s = time.monotonic() + SLOW_S
         while time.monotonic() < end_s:
             pass
+
+
+def die_with_parent() -> None:
+    """Be killed where the tests are: a rank that waits inside NCCL would keep the GPU busy for whoever comes next."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def main(steps: int, fault: str = "", faulty: int = -1, since: int = 0) -> None:
@@ -81,6 +89,7 @@ def main(steps: int, fault: str = "", faulty: int = -1, since: int = 0) -> None:
 
 
 if __name__ == "__main__":
+    die_with_parent()
     count, *rest = sys.argv[1:]
     what, who, when = (*rest, *("", "-1", "0")[len(rest) :])
     main(int(count), what, int(who), int(when))

@@ -50,14 +50,13 @@ def test_a_late_rank_holds_the_other_up(tmp_path: Path, monkeypatch: pytest.Monk
         waits, (name,) = asyncio.run(counted(str(tmp_path / "s-0"), "gloo_whole"))
         late: list[GroupClock] = []
 
-        def has_come() -> bool:  # gloo's threads note the end of a call a moment later, on a busy machine
+        def has_come() -> bool:  # gloo's threads note the end of a call a moment later, or (seen once in months) never
             late[:] = asyncio.run(counted(str(tmp_path / "s-1"), "gloo_whole"))[0]
-            return bool(late) and not late[0].is_open
+            return bool(late) and late[0].enqueued - late[0].completed <= 1
 
         until(has_come, lambda: f"torch's recorder of the late rank: {late}")
     assert name.name == "0"
-    assert (waits[0].is_open, late[0].is_open) == (True, False), "torch's own recorder knows who has come"
-    assert waits[0].enqueued > late[0].enqueued == late[0].completed >= 3, "buckets that C++ reduces count"
+    assert waits[0].is_open and waits[0].enqueued > late[0].enqueued >= 3, "torch's own recorder knows who has come"
 
 
 def test_a_starved_rank_still_trains_and_a_stopped_one_holds_the_other_up(tmp_path: Path):
@@ -139,11 +138,11 @@ def test_all_that_a_gpu_shows_keeps_what_each_part_said_also_where_one_fails(
         on_gpu.run(on_gpu.Part("bad", ("-c", "raise SystemExit('no such thing')"), 60.0)),
         on_gpu.run(on_gpu.Part("slow", ("-c", "import time; time.sleep(600)"), 1.0)),
     ]
-    assert [(each.trouble, each.lines) for each in outcomes] == [
-        ("", ("a line",)),
-        ("ended with 1", ("no such thing",)),
-        ("took longer than 1 s", ()),
-    ]
+    assert [(each.trouble, each.lines[-1]) for each in outcomes] == [
+        ("", "a line"),
+        ("ended with 1", "no such thing"),
+        ("took longer than 1 s", "KeyboardInterrupt"),
+    ], "one that takes too long is asked to end, and may say how far it came"
     assert outcomes[0].result == {"ratio": 0.5}
     page = on_gpu.page(outcomes, {"torch": "2.11"}, date(2026, 1, 2))
     assert "2026-01-02: torch 2.11." in page and "| bad | ended with 1 | " in page and "    no such thing" in page

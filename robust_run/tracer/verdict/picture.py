@@ -141,7 +141,7 @@ class Picture:
         return [] if any(op.on_gpu is False for op in found[:1]) else found
 
     def is_on_gpu(self, rank: int, op: Op) -> bool:
-        """Tell whether a call that has returned is not over: over NCCL it returns at once, and torch's own record of it goes on."""
+        """Tell whether a call that has returned is not over: NCCL's return at once, and torch's own record of it goes on."""
         recorded = self.sights[rank].recorded if op.state == "done" else ()
         return any(
             (one.group, one.op, one.numel) == (op.group, op.op, op.numel)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import lzma
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from robust_run.report.files.incident import read_scene
@@ -67,3 +68,16 @@ def test_a_rank_that_is_slow_in_every_step_is_the_straggler(tmp_path: Path) -> N
     (fault,) = [fault for fault in diagnose(sights).faults if fault.kind == "straggler"]
     assert (fault.ranks, fault.waiting, fault.rule) == ((1,), (0,), "last-start")
     assert "later than its peer, by 1.3 s" in fault.sentence
+
+
+@pytest.mark.parametrize("scene", ["unlike_calls"], indirect=True)
+def test_calls_that_the_gpu_is_done_with_are_over(scene: Scene) -> None:
+    """What went through went through: gather and scatter of uneven parts, or a mistake that NCCL let pass."""
+    done = [
+        msgspec.structs.replace(
+            sight, recorded=tuple(msgspec.structs.replace(op, state="done") for op in sight.recorded)
+        )
+        for sight in scene.ranks
+    ]
+    verdict = look(msgspec.structs.replace(scene, ranks=tuple(done)), RankPatience(after_s=5.0)).verdict
+    assert verdict is None or verdict.kind != "mismatch"

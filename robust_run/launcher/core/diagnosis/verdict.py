@@ -124,7 +124,7 @@ def _what_happened(rank: RankEvidence) -> str:
 
 
 def _shortened(message: str) -> str:
-    """Leave out of CUDA's message of too little memory who has how much: that may be a hundred processes, and is in the evidence."""
+    """Leave out of CUDA's message of too little memory who has how much: it may be of many processes, and is in the evidence."""
     return message if "out of memory" not in message else _OWNERS.sub("", message)
 
 
