@@ -67,6 +67,16 @@ def slow_both_ways(pairs: Mapping[int, PairChanges]) -> dict[int, dict[Wire, Sig
     return found
 
 
+def is_slow_among(pairs: Mapping[int, PairChanges], comm: int, wire: Wire) -> bool:
+    """Tell whether one way of a group is slow against the other groups of the same nodes, too: the way back alone is little to
+    compare with."""
+    mine = pairs[comm]
+    others = [
+        way.times for other, of in pairs.items() if other != comm and of.nodes == mine.nodes for way in of.ways.values()
+    ]
+    return not others or mine.ways[wire].times >= WIRE_FACTOR * max(1.0, median(others))
+
+
 def _sign(wire: Wire, way: Change, drift: float) -> Sign:
     usual_s = way.usual_s * drift
     return Sign((way.took_s - usual_s) * way.steps, way.took_s / usual_s, way_words(wire, way.took_s, usual_s))

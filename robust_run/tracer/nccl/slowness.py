@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from robust_run.tracer.nccl.slow_fault import Lasting, told
-from robust_run.tracer.nccl.slow_pairs import PairChanges, changes, slow_both_ways
+from robust_run.tracer.nccl.slow_pairs import PairChanges, changes, is_slow_among, slow_both_ways
 from robust_run.tracer.nccl.slow_signs import (
     LATE_SHARE,
     WIRE_FACTOR,
@@ -214,13 +214,14 @@ def _heard(
 
 
 def _with_pairs(comms: Mapping[int, _Known], now: int) -> dict[int, _Known]:
-    """Return the groups of two nodes that are slow among those of the same nodes, with that added to what was found."""
+    """Return the groups of two nodes with those of their ways that are slow among the groups of the same nodes, too."""
     pairs = {comm: known.pair for comm, known in comms.items() if known.judged == now and known.pair is not None}
-    found = {}
-    for comm, wires in slow_both_ways(pairs).items():
+    both, found = slow_both_ways(pairs), {}
+    for comm in pairs:
         newest = comms[comm].found[-1]
-        added = newest._replace(wires={**wires, **newest.wires})
-        found[comm] = msgspec.structs.replace(comms[comm], found=(*comms[comm].found[:-1], added))
+        one_way = {wire: sign for wire, sign in newest.wires.items() if is_slow_among(pairs, comm, wire)}
+        judged = newest._replace(wires={**both.get(comm, {}), **one_way})
+        found[comm] = msgspec.structs.replace(comms[comm], found=(*comms[comm].found[:-1], judged))
     return found
 
 

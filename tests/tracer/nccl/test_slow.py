@@ -15,7 +15,7 @@ from tracer.nccl.slow_run import faulty, harmless
 from tracer.nccl.slow_world import FAULTS, HARMLESS, FaultName, HarmlessName
 
 from robust_run.tracer.nccl.slow_fault import Lasting, told
-from robust_run.tracer.nccl.slow_pairs import Change, PairChanges, slow_both_ways
+from robust_run.tracer.nccl.slow_pairs import Change, PairChanges, is_slow_among, slow_both_ways
 from robust_run.tracer.nccl.slow_signs import Sign, Wire, _of_others, by_comm, signs
 from robust_run.tracer.nccl.slowness import CLOSED, EVERYBODY, FEWEST, FORGOTTEN, NEEDED, WARM_UP, Slowness
 from robust_run.tracer.nccl.work import CommWork, FlowWork, RankWork
@@ -63,6 +63,9 @@ def test_both_ways_of_a_group_of_two_are_compared_with_other_groups_of_the_same_
     assert slow_both_ways({3: pair(3, 2.0, 1.9)}) == {}, "alone it may be the fabric"
     assert slow_both_ways({1: pair(1, 2.0, 1.9), 3: pair(3, 2.0, 1.9)}) == {}, "all are alike"
     assert slow_both_ways({**well, 3: pair(3, 2.0, 1.0)}) == {}, "one way is the matter of the group alone"
+    one_way = {**well, 3: pair(3, 1.4, 1.0)}
+    assert is_slow_among(one_way, 3, Wire(3, 11))
+    assert not is_slow_among({**one_way, 1: pair(1, 1.2, 1.2), 2: pair(2, 1.1, 1.1)}, 3, Wire(3, 11)), "a busy fabric"
     elsewhere = pair(1, 1.0, nodes=("n0", "n2"))
     assert slow_both_ways({1: elsewhere, 3: pair(3, 2.0, 1.9)}) == {}, "those lead elsewhere"
 
