@@ -1,6 +1,6 @@
 """How well what is slow inside NCCL is found: Mycroft's seven faults, and hours in which nothing is wrong, in virtual time.
 
-    python bench/nccl_slow.py [--seeds 20] [--hours 24] [--set held-out]
+    python bench/nccl_slow.py [--seeds 20] [--hours 24] [--set held-out] [--nodes 2]
 
 Faults and harmless things come from a model (tests/tracer/nccl/slow_world.py) that knows nothing of the rules. Seeds from 2000
 on are held out: thresholds were chosen with those below. Time to a verdict counts from the moment the fault strikes. The last
@@ -33,14 +33,14 @@ def share_of(values: list[float], share: float) -> float:
     return sorted(values)[min(len(values) - 1, int(len(values) * share))] if values else float("nan")
 
 
-def judge_faults(seeds: range, verbose: bool) -> tuple[list[dict[str, Any]], list[float]]:
+def judge_faults(seeds: range, verbose: bool, nodes: int) -> tuple[list[dict[str, Any]], list[float]]:
     """Each fault with each seed; and how long after it struck each was told."""
     cases: list[dict[str, Any]] = []
     all_after: list[float] = []
     for name in FAULTS:
         heards: list[Heard] = []
         for seed in seeds:
-            heard = play(faulty(name, seed))
+            heard = play(faulty(name, seed, nodes=nodes))
             heards.append(heard)
             if verbose and not heard.is_right:
                 print(f"    {name} {seed}: {heard.fault and heard.fault.sentence}; {heard.case.fault}")
@@ -67,7 +67,9 @@ def judge_faults(seeds: range, verbose: bool) -> tuple[list[dict[str, Any]], lis
     return cases, all_after
 
 
-def judge_harmless(first_seed: int, hours: float, names: Sequence[HarmlessName], verbose: bool) -> list[dict[str, Any]]:
+def judge_harmless(
+    first_seed: int, hours: float, names: Sequence[HarmlessName], verbose: bool, nodes: int
+) -> list[dict[str, Any]]:
     """Hours of harmless things, as many of each, half an hour a seed."""
     cases = []
     each = hours / len(names)
@@ -75,7 +77,7 @@ def judge_harmless(first_seed: int, hours: float, names: Sequence[HarmlessName],
         left_s, false, windows, everybody = each * 3600, 0, 0, 0
         first = first_seed
         while left_s > 0:
-            heard = play(harmless(name, first, for_s=min(1800.0, left_s)))
+            heard = play(harmless(name, first, for_s=min(1800.0, left_s), nodes=nodes))
             first, left_s = first + 1, left_s - 1800.0
             false += heard.told
             windows += heard.windows
@@ -101,11 +103,12 @@ def main() -> None:
     parser.add_argument("--harmless", choices=HARMLESS, nargs="+", default=HARMLESS, help="these things (default: all)")
     parser.add_argument("--set", choices=("tuning", "held-out"), default="held-out")
     parser.add_argument("--wrong", action="store_true", help="say what was wrong")
+    parser.add_argument("--nodes", type=int, default=0, help="of each job (default: 3, 4 or 6, as the seed says)")
     args = parser.parse_args()
     first = FIRST_HELD_OUT if args.set == "held-out" else 0
     began_s = time.process_time()
-    faults, after = judge_faults(range(first, first + args.seeds), args.wrong)
-    quiet = judge_harmless(first, args.hours, args.harmless, args.wrong)
+    faults, after = judge_faults(range(first, first + args.seeds), args.wrong, args.nodes)
+    quiet = judge_harmless(first, args.hours, args.harmless, args.wrong, args.nodes)
     runs, right = sum(case["runs"] for case in faults), sum(case["right"] for case in faults)
     print(
         f"{right} of {runs} right; {sum(case['false'] for case in quiet)} false in {args.hours:g} h; "

@@ -53,7 +53,7 @@ class Node:
         self.done = 0
         for number, rank in enumerate(ranks):
             rank.play(f"comm 0 dp_{number} {70 + number} 20 4 0")
-        self.bursts = [nics_of(10**6), nics_of(0)]
+        self.bursts = [nics_of(10**6), *[nics_of(0)] * 20]
         self.windows = NcclWindows(
             attempt=3,
             world_size=40,
@@ -118,11 +118,18 @@ def test_the_past_is_told_once_when_all_are_looked_at(node: Node) -> None:
     node.window()
     assert ranks_of(node.told[-1].past) == [0, 1]
     assert [work.comms[0].ops for work in node.told[-1].past] == [3, 3]
-    assert node.told[-1].nics == ("NIC mlx5_1 moves nothing, its peers 100 MB/s",)
+    (line,) = node.told[-1].nics
+    assert line.startswith("NIC mlx5_1 moves nothing, its peers 100 MB/s (")
     assert [told.nics for told in node.told[:-1]] == [()] * (len(node.told) - 1)
     node.windows.everybody()  # it goes on
     node.window()
     assert node.told[-1].past == ()
+    assert len(node.told[-1].nics) == 1, "NICs are looked at for as long as it does"
+    left = len(node.bursts)
+    for _ in range(EVERYBODY + 2):
+        node.window()
+    assert left - EVERYBODY <= len(node.bursts), "and no longer"
+    assert node.told[-1].nics == ()
 
 
 def test_a_window_that_was_missed_is_not_made_up_for(node: Node) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from robust_run.health.signs.nic_bursts import NicBurst, judge
+from robust_run.health.signs.nic_bursts import NicBurst, joined, judge
 from robust_run.launcher.agent.nccl import nic_bursts
 
 STEADY = (1_000_000,) * 50
@@ -29,14 +29,16 @@ def test_nics_that_are_alike_say_nothing() -> None:
 
 def test_a_nic_that_moves_nothing_among_peers_that_do() -> None:
     (line,) = judge(burst(STEADY, (0,) * 50, STEADY), WELL)
-    assert line == "NIC mlx5_1/1 moves nothing, its peers 100 MB/s"
+    assert line == f"NIC mlx5_1/1 moves nothing, its peers 100 MB/s ({'·' * 24}, its peers {'█' * 24})"
     unused = burst(STEADY, (0,) * 50, STEADY)
     assert judge(unused, unused) == ()
 
 
 def test_a_nic_that_moves_less_than_it_did_with_its_marks() -> None:
     (line,) = judge(burst(STEADY, (400_000,) * 50, STEADY, marks=70), WELL)
-    assert line == "NIC mlx5_1/1 moves 40% of what its peers do, 100% before; 70 marks of congestion, 0 before"
+    said, _, drawn = line.partition(" (")
+    assert said == "NIC mlx5_1/1 moves 40% of what its peers do, 100% before; 70 marks of congestion, 0 before"
+    assert drawn == f"{'▄' * 24}, its peers {'█' * 24})"
     less = burst(STEADY, (400_000,) * 50, STEADY)
     assert judge(less, less) == ()  # it always did
     assert judge(WELL, None) == ()
@@ -44,8 +46,23 @@ def test_a_nic_that_moves_less_than_it_did_with_its_marks() -> None:
 
 def test_a_nic_that_fluctuates_where_its_peers_do_not() -> None:
     (line,) = judge(burst(STEADY, TWICE, STEADY), WELL)
-    assert line == "NIC mlx5_1/1 fluctuates: by 200% from slice to slice, its peers by 0%"
+    assert line.startswith("NIC mlx5_1/1 fluctuates: by 200% from slice to slice, its peers by 0% (")
+    assert "·" in line.partition("(")[2], "pauses are seen in what is drawn"
     assert judge(burst(STEADY, TWICE, STEADY), burst(STEADY, TWICE, STEADY)) == ()
+
+
+def test_one_that_moves_less_and_fluctuates_is_said_to_do_both() -> None:
+    (line,) = judge(burst(STEADY, (2_000_000, *[0] * 9) * 5, STEADY), WELL)
+    assert "moves 20% of what its peers do, 100% before, and fluctuates: by 300%" in line
+    assert len(line) < 300, "so long may it be to travel"
+
+
+def test_bursts_of_one_suspicion_are_judged_together() -> None:
+    both = joined([burst(STEADY, STEADY, STEADY, marks=1), burst(STEADY, (0,) * 50, STEADY, marks=2)])
+    assert (both.length_s, len(both.moved["mlx5_1/1"]), both.marks["mlx5_1/1"]) == (1.0, 100, 3)
+    (line,) = judge(both, WELL)
+    assert "moves 50% of what its peers do" in line
+    assert f"({'█' * 12}{'·' * 12}, its peers {'█' * 24})" in line
 
 
 class Passing:

@@ -11,7 +11,8 @@ import sys
 from typing import NamedTuple
 
 from robust_run.tracer.arm.place import FLAGS, MODULE, SOURCE, cache_folder, suffix, target_path
-from robust_run.tracer.plugin.build import Which, compile_object, make_private, obstacle
+from robust_run.tracer.plugin.build import Which, compile_object, make_private, mark, obstacle
+from robust_run.tracer.plugin.pruning import prune
 
 TRIAL = os.path.join(os.path.dirname(SOURCE), "trial.py")
 WHAT, PURPOSE = "the recorder in C", "to have calls recorded in less time"
@@ -37,7 +38,8 @@ def is_ready(folder: str | None = None) -> bool:
     """Whether there is nothing to build: it lies there, or has been found bad. Makes nothing, never raises."""
     try:
         target = target_path(folder or cache_folder())
-        return not obstacle(os.path.dirname(target), WHAT) and any(map(os.path.isfile, (target, target + BAD_SUFFIX)))
+        kept = [path for path in (target, target + BAD_SUFFIX) if os.path.isfile(path)]
+        return not obstacle(os.path.dirname(target), WHAT) and any(map(mark, kept))
     except OSError:
         return False
 
@@ -58,6 +60,8 @@ def ensure(folder: str | None = None, which: Which | None = None, shipped: str |
         target = "" if reason else target_path(place)
         if not reason and not os.path.isfile(target):
             reason = _known_bad(target) or _make(target, which, shipped)
+            if not reason:
+                prune(target)
     except OSError as error:
         return Recorder("", f"{place} cannot keep {WHAT}: {error}")
     return Recorder("", reason) if reason else Recorder(target, "")

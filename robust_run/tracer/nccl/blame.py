@@ -90,7 +90,13 @@ def _of_ranks(
         of_node = tuple(cause for world in worlds for cause in single.pop(world))
         found.append(
             Blame(
-                kind=kind, scope="node", worlds=worlds, nodes=(node,), causes=of_node, certain=True, rule=f"{kind}-node"
+                kind=kind,
+                scope="node",
+                worlds=worlds,
+                nodes=(node,),
+                causes=of_node,
+                certain=not all(cause.unsure for cause in of_node),
+                rule=f"{kind}-node",
             )
         )
     for world, of in single.items():
@@ -135,7 +141,7 @@ def _of_one(kind: FaultKind, worlds: tuple[int, ...], of: Sequence[Cause], sight
         worlds=worlds,
         nodes=_nodes(worlds, sights),
         causes=tuple(of),
-        certain=len(worlds) == 1,
+        certain=len(worlds) == 1 and not all(cause.unsure for cause in of),
         rule=f"{kind}-rank",
     )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from robust_run.tracer.nccl.states import GpuVertex, is_v3_full
+from robust_run.tracer.nccl.states import GpuVertex, is_under_way, is_v3_full
 from robust_run.tracer.nccl.teams import Team, TeamFlow
 from robust_run.tracer.nccl.types import Flow
 
@@ -96,7 +96,7 @@ class Gpus:
     def overlooked(self, team: Team, seen: TeamFlow) -> bool:
         """Tell whether a proxy thread does not see what its network was given, so that nothing that it says of its GPU counts."""
         other = team.other_end(seen) if seen.flow.direction == "recv" else None
-        return other is not None and other.flow.done > seen.flow.gpu_ready
+        return other is not None and is_under_way(other, seen)
 
     def starved(self, team: Team, seen: TeamFlow) -> bool:
         """Tell whether a sender has room that its GPU does not fill."""

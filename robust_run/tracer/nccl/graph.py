@@ -20,10 +20,12 @@ from robust_run.tracer.nccl.states import (
     Reason,
     Vertex,
     has_room,
+    is_under_way,
     is_v3_full,
+    keeps_data,
     state_of,
 )
-from robust_run.tracer.nccl.teams import Team, TeamFlow, has_nameless
+from robust_run.tracer.nccl.teams import CommunicatorRank, Team, TeamFlow, has_nameless
 from robust_run.tracer.nccl.types import FaultKind, NcclSight
 
 
@@ -74,6 +76,8 @@ class WaitGraph:
         if seen.moved:
             self.moving.add(vertex)
             return []
+        if seen.proxy == "still":  # what it says of GPUs and of the network is old
+            return [self._cause("proxy", seen)]
         return self._of_sender(team, seen) if seen.flow.direction == "send" else self._of_receiver(team, seen)
 
     # ---- flows ----
@@ -89,7 +93,8 @@ class WaitGraph:
         assert other is not None
         if has_room(other) and state != "not_delivered" and self._stands_still(seen.world):
             return [self._cause("proxy", seen)]
-        if state == "not_delivered" or has_room(other) or not other.pending:
+        kept = keeps_data(seen, other) and not has_room(other)
+        if (state == "not_delivered" and not kept) or has_room(other) or not other.pending:
             return [self._link(seen, other)]
         return [FlowVertex(team.hash, other.key)]
 
@@ -105,10 +110,11 @@ class WaitGraph:
         if absent:
             return absent
         assert other is not None
-        if (
-            other.flow.done > seen.flow.gpu_ready
-        ):  # the sender's network says it is here, and this proxy does not see it
-            return [self._cause("proxy", seen)]
+        if is_under_way(other, seen):
+            if keeps_data(other, seen) or seen.proxy == "runs":  # it may be anywhere between the two
+                return [self._link(other, seen)]
+            unsure = not other.network and not seen.network
+            return [self._cause("proxy", seen)._replace(unsure=unsure)]  # it is here, and this proxy does not see it
         return [FlowVertex(team.hash, other.key)] if other.pending else [self._link(other, seen)]
 
     def _absent(self, team: Team, seen: TeamFlow, other: TeamFlow | None, delivered: bool = False) -> list[Reason]:
@@ -123,12 +129,21 @@ class WaitGraph:
             return [self._cause("dead", seen, (world,), peer)]
         if delivered or (other is not None and other.pending):
             return []
+        if self._has_not_begun(member, seen, other):
+            assert other is not None
+            return [self._cause("proxy", other)]
         if other is None and member.sight.trace is not None and member.sight.trace.left_out:
             return [self._cause("unseen", seen, (world,), peer)]  # its end may be there
         if other is None or other.p2p or seen.p2p or not seen.func:
             return [HostVertex(world, team.hash)]
         behind = member.latest.get(seen.func, -1) < seen.flow.op_seq
         return [HostVertex(world, team.hash)] if behind or other.func != seen.func else []
+
+    def _has_not_begun(self, member: CommunicatorRank, seen: TeamFlow, other: TeamFlow | None) -> bool:
+        """Tell whether a member has made the call and its proxy thread has not taken it up: that takes microseconds."""
+        if other is None or other.p2p or seen.p2p or not seen.func or other.func != seen.func:
+            return False
+        return other.flow.op_seq < seen.flow.op_seq <= member.latest.get(seen.func, -1)
 
     def _nameless(self, team: Team) -> list[int]:
         """Return the ranks that may be a missing member: with v3 a communicator has no name until its first call."""
@@ -206,9 +221,11 @@ class WaitGraph:
         earlier = [] if waits else self._earlier(lead)
         if waits or earlier:
             return waits or [FlowVertex(seen.team, seen.key) for seen in earlier]
-        blind = [seen for seen in mine if self._gpus.overlooked(team, seen)]
+        still = [seen for seen in mine if seen.proxy == "still"]
+        blind = still or [seen for seen in mine if self._gpus.overlooked(team, seen) and seen.proxy != "runs"]
         if blind:
-            return [self._cause("proxy", blind[0])]
+            unsure = blind[0].proxy != "still" and not blind[0].network
+            return [self._cause("proxy", blind[0])._replace(unsure=unsure)]
         worlds = [team.members[member].sight.rank for member in block]
         others = [world for world in worlds if world != lead.world]
         untold = lead.api == 3 and lead.flow.direction == "send"
@@ -217,7 +234,10 @@ class WaitGraph:
     def _stands_still(self, world: int) -> bool:
         """Tell whether a rank's proxy thread sees nothing of what has come, in any of its flows."""
         pending = self._pending.get(world, ())
-        return any(self._gpus.overlooked(self._teams[seen.team], seen) for seen in pending)
+        return any(
+            seen.proxy == "still" or (seen.proxy != "runs" and self._gpus.overlooked(self._teams[seen.team], seen))
+            for seen in pending
+        )
 
     def _earlier(self, lead: TeamFlow) -> list[TeamFlow]:
         """Return what is left of earlier collectives of the same rank, if the GPU has not begun this one: it may be in those."""

@@ -89,6 +89,10 @@ def _of_wires(lasting: Sequence[Lasting], nodes: Mapping[int, str]) -> SlowFault
     if len(tops) == 1:
         who = f"all that rank {tops[0]} ({nodes[tops[0]]}) sends and receives is slow: its NIC, or the way to it within the node"
         return _fault("nic", (tops[0],), nodes, of, signs, who, lines)
+    if worst.back in found and len(found) == 2 and len(of.wires) == 2:  # in a group of two nodes
+        both = " and ".join(f"rank {rank} ({nodes[rank]})" for rank in sorted(worst))
+        who = f"the way between {both} is slow in both directions: the NIC of one of the two, or what is between them"
+        return _fault("link", tuple(sorted(worst)), nodes, of, signs, who, lines)
     who = f"the way from rank {worst.sender} ({nodes[worst.sender]}) to rank {worst.receiver} ({nodes[worst.receiver]}) is slow"
     return _fault("link", (worst.sender, worst.receiver), nodes, of, signs, who, lines)
 

@@ -96,6 +96,11 @@ class Wire(NamedTuple):
     sender: int
     receiver: int
 
+    @property
+    def back(self) -> Wire:
+        """The way back."""
+        return Wire(self.receiver, self.sender)
+
 
 class Sign(NamedTuple):
     """Something that is slow in this window."""
@@ -172,18 +177,20 @@ def signs(now: Sequence[MemberWork], past: Mapping[int, MemberWork], usual_late_
 
 # ---- wires
 def _wires(now: Sequence[MemberWork], past: Mapping[int, MemberWork]) -> dict[Wire, Sign]:
-    taken, then = _steps_of(now), _steps_of(list(past.values()))
+    taken, then = steps_of(now), steps_of(list(past.values()))
     known = {wire: took.step_s / then[wire].step_s for wire, took in taken.items() if wire in then}
     found = {}
     for wire, drift in _of_others(known).items():
         usual_s, took_s = then[wire].step_s * max(1.0, drift), taken[wire].step_s
         if took_s >= WIRE_FACTOR * usual_s:
-            words = (
-                f"a step is under way for {_ms(took_s)} from rank {wire.sender} to rank {wire.receiver}, "
-                f"{_ms(usual_s)} are usual"
-            )
-            found[wire] = Sign((took_s - usual_s) * taken[wire].steps, took_s / usual_s, words)
+            cost_s = (took_s - usual_s) * taken[wire].steps
+            found[wire] = Sign(cost_s, took_s / usual_s, way_words(wire, took_s, usual_s))
     return found
+
+
+def way_words(wire: Wire, took_s: float, usual_s: float) -> str:
+    """Return how long steps are under way, and how long they were."""
+    return f"a step is under way for {_ms(took_s)} from rank {wire.sender} to rank {wire.receiver}, {_ms(usual_s)} are usual"
 
 
 class _Step(NamedTuple):
@@ -193,7 +200,8 @@ class _Step(NamedTuple):
     """On each channel, an operation."""
 
 
-def _steps_of(members: Sequence[MemberWork]) -> dict[Wire, _Step]:
+def steps_of(members: Sequence[MemberWork]) -> dict[Wire, _Step]:
+    """Return how long steps take from each member to the next."""
     world = {member.member: member.rank for member in members}
     return {
         Wire(member.rank, world[flow.peer]): _Step(

@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 import msgspec
 
 from robust_run.tracer.nccl.slow_fault import Lasting, told
+from robust_run.tracer.nccl.slow_pairs import PairChanges, changes, is_slow_among, slow_both_ways
 from robust_run.tracer.nccl.slow_signs import (
     LATE_SHARE,
     WIRE_FACTOR,
@@ -74,6 +75,8 @@ class _Known(msgspec.Struct, frozen=True):
     """By how much those who were watched came later than the others, window after window (see `latenesses`)."""
     found: tuple[Signs, ...] = ()
     """In the newest windows, all of which all members were seen in."""
+    pair: PairChanges | None = None
+    """Of a group of two nodes how both ways changed, in the newest of them."""
     period_s: float = 0.0
     name: str = ""
     judged: int = 0
@@ -123,6 +126,7 @@ class Slowness(msgspec.Struct, frozen=True, kw_only=True):
             of = {member.rank: member for member in before.get(comm, ())}
             comms[comm], is_slower = _heard(comms.get(comm, _Known()), members, of, recent, now)
             suspicious = suspicious or is_slower
+        comms |= _with_pairs(comms, now)
         heard = msgspec.structs.replace(
             self,
             windows=now,
@@ -200,12 +204,25 @@ def _heard(
         seen={**known.seen, **kept},
         late_s=late,
         found=found,
+        pair=changes(members, past) if found else None,
         period_s=period_s,
         name=members[0].name,
         judged=now,
         heard=now,
     )
     return judged, suspicious
+
+
+def _with_pairs(comms: Mapping[int, _Known], now: int) -> dict[int, _Known]:
+    """Return the groups of two nodes with those of their ways that are slow among the groups of the same nodes, too."""
+    pairs = {comm: known.pair for comm, known in comms.items() if known.judged == now and known.pair is not None}
+    both, found = slow_both_ways(pairs), {}
+    for comm in pairs:
+        newest = comms[comm].found[-1]
+        one_way = {wire: sign for wire, sign in newest.wires.items() if is_slow_among(pairs, comm, wire)}
+        judged = newest._replace(wires={**both.get(comm, {}), **one_way})
+        found[comm] = msgspec.structs.replace(comms[comm], found=(*comms[comm].found[:-1], judged))
+    return found
 
 
 def _with(held: Sequence[MemberWork], members: Sequence[MemberWork]) -> list[MemberWork]:

@@ -59,6 +59,8 @@ class Cause(NamedTuple):
     """Sender and receiver (of the world) between which it is."""
     untold: bool = False
     """Of a GPU with interface v3: it may be the network that does not take what the GPU has filled."""
+    unsure: bool = False
+    """Of a proxy thread of which is not known whether it runs, nor what the network is: that may not have brought the data."""
 
 
 Vertex = FlowVertex | GpuVertex | HostVertex
@@ -102,6 +104,19 @@ def cause_of(seen: TeamFlow, other: TeamFlow | None) -> FlowCause:
 def has_room(receiver: TeamFlow) -> bool:
     """Tell whether a receiver has offered the network a buffer that nothing has come into."""
     return receiver.flow.posted > receiver.flow.gpu_ready
+
+
+def keeps_data(sender: TeamFlow, receiver: TeamFlow | None) -> bool:
+    """Tell whether the network between two ranks keeps what no receiver has asked for: it is known to be of sockets, or has taken
+    more than was asked for."""
+    if sender.network == "sockets" or (receiver is not None and receiver.network == "sockets"):
+        return True
+    return receiver is not None and sender.flow.transmitted > receiver.flow.posted
+
+
+def is_under_way(sender: TeamFlow, receiver: TeamFlow) -> bool:
+    """Tell whether data that a sender's network calls delivered has not come to a receiver that has room for it."""
+    return has_room(receiver) and sender.flow.done > receiver.flow.gpu_ready
 
 
 def is_v3_full(sender: TeamFlow, receiver: TeamFlow | None) -> bool:

@@ -11,7 +11,17 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from robust_run.tracer.nccl.types import Algorithm, Communicator, Direction, Flow, NcclOp, NcclSight, NcclTrace
+from robust_run.tracer.nccl.types import (
+    Algorithm,
+    Communicator,
+    Direction,
+    Flow,
+    NcclOp,
+    NcclSight,
+    NcclTrace,
+    Network,
+    Thread,
+)
 
 #: Of a flow within a team: member, channel, peer, direction.
 FlowKey = tuple[int, int, int, Direction]
@@ -48,6 +58,10 @@ class TeamFlow(msgspec.Struct, frozen=True, kw_only=True):
     moved: bool
     """It did something since the moment before."""
     api: int
+    network: Network = ""
+    """Of the rank whose flow it is."""
+    proxy: Thread = ""
+    """What the thread that works for it does."""
 
     @property
     def key(self) -> FlowKey:
@@ -155,6 +169,8 @@ def _add(
             begun=begun,
             moved=sight.before is not None and _progress(earlier.get(_place(flow))) != _progress(flow),
             api=trace.glance.api,
+            network=trace.network,
+            proxy=communicator.proxy,
         )
         of_team[found.key] = found
 

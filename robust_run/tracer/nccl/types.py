@@ -13,6 +13,9 @@ import msgspec
 Direction = Literal["send", "recv"]
 OpKind = Literal["collective", "p2p"]
 Algorithm = Literal["", "ring", "tree", "other"]
+Network = Literal["", "rdma", "sockets"]
+"""What moves a rank's bytes. sockets take and keep data that no receiver has asked for, and call it delivered when the kernel has
+it; with rdma a sender knows what has come to its peer's memory. Empty: unknown; taken for rdma until counters say otherwise."""
 
 FlowState = Literal[
     "idle",
@@ -38,6 +41,10 @@ FaultScope = Literal["flow", "rank", "node"]
 Confidence = Literal["high", "medium", "low"]
 
 
+Thread = Literal["", "runs", "still"]
+"""What a proxy thread does between two looks. NCCL's never sleeps as long as it has work. still: it got no CPU at all."""
+
+
 class Communicator(msgspec.Struct, frozen=True, kw_only=True):
     """One communicator that the rank made."""
 
@@ -55,6 +62,10 @@ class Communicator(msgspec.Struct, frozen=True, kw_only=True):
     """None: in use."""
     channels: int = 0
     """That it uses, where flows were left out; 0: as many as the flows show."""
+    thread: int = 0
+    """Number of the proxy thread that works for it, as the process sees it; 0: unknown."""
+    proxy: Thread = ""
+    """What that thread does; empty: unknown."""
 
 
 class Flow(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -181,6 +192,7 @@ class NcclTrace(msgspec.Struct, frozen=True, kw_only=True):
     """Oldest first."""
     left_out: int = 0
     """Flows in flight that were left out to save room."""
+    network: Network = ""
 
 
 class NcclNote(msgspec.Struct, frozen=True, kw_only=True, array_like=True):

@@ -83,6 +83,10 @@ def _what(team: Team, blame: Blame, flows: Sequence[TeamFlow], func: str) -> str
         return f"{who} wait for each other in a circle"
     if blame.kind == "gpu":
         return f"{who} {_of_gpu(flows)}"
+    if blame.kind == "proxy" and all(cause.unsure for cause in blame.causes):
+        return (
+            f"{who} has not got what was sent to it: its proxy thread stands still, or the network (sockets?) keeps it"
+        )
     return f"{who} {_of_proxy(flows)}" if blame.kind == "proxy" else _of_network(blame, who)
 
 
@@ -139,10 +143,11 @@ def _chunks(count: int) -> str:
 
 def straggler_sentence(team: Team, straggler: NcclStraggler) -> str:
     """Return who is late, in what, how often and by how much."""
+    others = "its peer" if team.size == 2 else f"all {team.size - 1} peers"
     call = op_of(team, straggler.func, None)
     verb = "came to" if straggler.at == "start" else "ended"
     return (
-        f"rank {straggler.world} {verb} {straggler.late} of the last {straggler.of} {call} later than all {team.size - 1} peers, "
+        f"rank {straggler.world} {verb} {straggler.late} of the last {straggler.of} {call} later than {others}, "
         f"by {straggler.late_s:.1f} s (newest: #{straggler.seq})"
     )
 

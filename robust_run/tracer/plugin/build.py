@@ -21,6 +21,8 @@ FLAGS = ("-std=gnu11", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-pthre
 COMPILE_LIMIT_S = 60.0
 WHAT, PURPOSE = "the plugin for NCCL", "to trace NCCL"
 WORK_PREFIX = ".nccl-"
+#: How often a use is noted.
+MARKED_S = 24 * 3600.0
 
 Which = Callable[[str], str | None]
 
@@ -110,7 +112,19 @@ def at_hand(folder: str | None = None, shipped: str | None = None) -> str:
         target = _target(place)
     except OSError:
         return ""
-    return target if os.path.isfile(target) else ""
+    return target if os.path.isfile(target) and mark(target) else ""
+
+
+def mark(path: str) -> bool:
+    """Note on a kept object, once a day, that a job uses it: what nobody uses for long is removed (`pruning`). Never raises."""
+    import time
+
+    try:
+        if time.time() - os.lstat(path).st_mtime > MARKED_S:
+            os.utime(path)
+    except OSError:
+        pass  # it may belong to a file system that only reads
+    return True
 
 
 def ensure(folder: str | None = None, which: Which | None = None, shipped: str | None = None) -> Plugin:
@@ -130,6 +144,10 @@ def ensure(folder: str | None = None, which: Which | None = None, shipped: str |
         return Plugin("", f"{place} cannot keep the plugin for NCCL: {error}")
     if not reason and not os.path.isfile(target):
         reason = compile_plugin(target, which)
+        if not reason:
+            from robust_run.tracer.plugin.pruning import prune
+
+            prune(target)
     return Plugin("", reason) if reason else Plugin(target, "")
 
 

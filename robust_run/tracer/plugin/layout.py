@@ -3,7 +3,7 @@
 All of it is numbers of eight bytes (cells) in the machine's byte order, each written whole; times are nanoseconds of the
 monotonic clock of the node, 0 is never. The truth is the structures at the top of `plugin.c`; a test compares the two. Regions:
 
-    header   `HEADER_CELLS` and space up to 4096 bytes
+    header   `HEADER_CELLS`, of each row of comms the number of a thread, and space up to 4096 bytes
     comms    256 communicators: number n is in row n mod 256
     flows    rows in the order of their first use, `FLOWS_CELL` of them; a row stays where it is
     ops      a ring: operation n is in row n mod 8192, and its first cell is n + 1 while the row is whole
@@ -58,6 +58,9 @@ FILE_BYTES = OPS_AT + OPS * OP_BYTES
     RAN_CELL,  # for how long of that they ran on a CPU
 ) = range(16)
 HEADER_CELLS = 16
+#: Of each communicator the proxy thread that works for it, as the process sees it; 0: none yet.
+THREADS_AT = HEADER_CELLS * 8
+THREADS_FORMAT = f"={COMMS}Q"
 
 COMM_FORMAT = "=8Q64s"
 (SERIAL, HASH, RANKS, RANK, NODES, COMM_OPENED, COMM_CLOSED, P2PS, NAME) = range(9)

@@ -22,6 +22,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -44,7 +45,8 @@ typedef struct {
     Cell magic, version, pid, api, mask, started, comms, flows, ops, event, /* event: time of the newest one */
         dropped, foreign, unknown, stale, /* no room; of another process; of no known type; handle that fits nothing */
         busy, ran; /* for how long proxy threads had work, and for how long of that they ran on a CPU */
-    char pad[HEADER_BYTES - 16 * 8];
+    Cell thread[COMMS]; /* of each communicator (row) the proxy thread that works for it, as the process sees it; 0: none yet */
+    char pad[HEADER_BYTES - (16 + COMMS) * 8];
 } Header;
 typedef struct {
     Cell serial, hash, ranks, rank, nodes, opened, closed, p2ps; /* serial: 0 while empty; rank, ranks: + 1, 0: unknown */
@@ -71,7 +73,7 @@ _Static_assert(sizeof(Header) == HEADER_BYTES && sizeof(Comm) == 128 && sizeof(F
 
 EXPORT const uint64_t robust_nccl_layout[] = {
     VERSION, sizeof(Trace), COMMS, FLOWS, OPS, sizeof(Comm), sizeof(Flow), sizeof(Op),
-    offsetof(Trace, comms), offsetof(Trace, flows), offsetof(Trace, ops), offsetof(Header, event) / 8, offsetof(Header, ran) / 8,
+    offsetof(Trace, comms), offsetof(Trace, flows), offsetof(Trace, ops), offsetof(Header, event) / 8, offsetof(Header, ran) / 8, offsetof(Header, thread) / 8,
     offsetof(Comm, name) / 8, offsetof(Flow, level) / 8, offsetof(Flow, weighed) / 8, offsetof(Op, kernel_last) / 8, 0};
 
 /* ---- what NCCL says: values of its interface ---- */
@@ -267,6 +269,7 @@ static int init_any(void **context, int *mask, Api api, uint64_t hash, const cha
     STORE(comm->nodes, nodes < 0 ? 0 : (int64_t)nodes + 1);
     store_text(comm->name, NAME_BYTES, name);
     STORE(comm->p2ps, 0);
+    STORE(t->header.thread[comm - t->comms], 0);
     STORE(comm->opened, now_ns());
     STORE(comm->closed, 0);
     PUBLISH(comm->serial, serial);
@@ -445,9 +448,9 @@ static void stop_step(Trace *t, const void *handle) {
 
 /* ---- proxy operations: the part of one operation in one flow ---- */
 /* NCCL starts and ends them in a proxy thread, which polls without a pause as long as it has one. What it has not run meanwhile,
- * it was kept from: stopped, asleep, or without a CPU. `change`: of those that this thread has. (libc may allocate these 24 bytes,
+ * it was kept from: stopped, asleep, or without a CPU. `change`: of those that this thread has. (libc may allocate these 32 bytes,
  * once for each thread: the only exception. A static place for them might not be free, and the plugin could not be loaded then.) */
-static __thread uint64_t thread_has, thread_wall, thread_cpu;
+static __thread uint64_t thread_has, thread_wall, thread_cpu, thread_id;
 static void account(Trace *t, uint64_t now, int change) {
     uint64_t cpu = clock_ns(CLOCK_THREAD_CPUTIME_ID);
     if (thread_has) {
@@ -536,6 +539,8 @@ static void *start_proxy(Trace *t, const Comm *comm, const void *parent, const c
         ADD(op->opened, 1);
     }
     if (ADD(flow->opened, 1) == LOAD(flow->closed)) begin(t, proxy, now);
+    if (!thread_id) thread_id = (uint64_t)syscall(SYS_gettid);
+    if (!foreign) STORE(t->header.thread[comm - t->comms], thread_id);
     account(t, now, 1);
     touch(t, now);
     return to_handle(PROXY_KIND, (generation & 0xffffffff) * PROXIES + index);

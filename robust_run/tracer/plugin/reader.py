@@ -25,6 +25,7 @@ NEWEST = 512
 
 _HEADER = struct.Struct(f"={layout.HEADER_CELLS}Q")
 _COMM = struct.Struct(layout.COMM_FORMAT)
+_THREADS = struct.Struct(layout.THREADS_FORMAT)
 _FLOW = struct.Struct(layout.FLOW_FORMAT)
 _OP = struct.Struct(layout.OP_FORMAT)
 _MAGIC_NUMBER = struct.unpack("=Q", layout.MAGIC)[0]
@@ -152,9 +153,12 @@ def _cells(descriptor: int) -> Row | None:
 
 def _communicators(descriptor: int) -> list[Communicator]:
     """Return the communicators, oldest first."""
+    threads = next(iter(_rows(descriptor, _THREADS, layout.THREADS_AT, 1)), (0,) * layout.COMMS)
     rows = enumerate(_rows(descriptor, _COMM, layout.COMMS_AT, layout.COMMS))
     found = [
-        communicator_of(row) for index, row in rows if row[layout.SERIAL] and row[layout.SERIAL] % layout.COMMS == index
+        communicator_of(row, threads[index])
+        for index, row in rows
+        if row[layout.SERIAL] and row[layout.SERIAL] % layout.COMMS == index
     ]
     return sorted(found, key=lambda communicator: communicator.serial)
 

@@ -27,8 +27,8 @@ def glance_of(cells: Row) -> NcclGlance:
     )
 
 
-def communicator_of(row: Row) -> Communicator:
-    """Return what a row of a communicator says."""
+def communicator_of(row: Row, thread: int = 0) -> Communicator:
+    """Return what a row of a communicator says, and which thread works for it."""
     return Communicator(
         serial=row[layout.SERIAL],
         hash=row[layout.HASH],
@@ -38,6 +38,7 @@ def communicator_of(row: Row) -> Communicator:
         nodes=_known(row[layout.NODES]),
         opened_s=row[layout.COMM_OPENED] / 1e9,
         closed_s=_seconds(row[layout.COMM_CLOSED]),
+        thread=thread,
     )
 
 

@@ -49,7 +49,7 @@ async def collect(
     world = world or SightWorld(spy=find_spy(), by_signal=os.environ.get(BY_SIGNAL) == "1")
     spy = Spy(world.spy)
     views = [TargetView(target, ops, world, spy) for target in targets]
-    links, inside = StuckConnections(world.root), TracesOfRanks(targets)
+    links, inside = StuckConnections(world.root), TracesOfRanks(targets, world.root)
     began_s = world.monotonic_s()
     last = max(1, samples) - 1
     for number in range(last + 1):

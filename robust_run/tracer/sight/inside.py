@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from robust_run.tracer.nccl import cut
 from robust_run.tracer.nccl.types import NcclTrace
 from robust_run.tracer.plugin import layout, reader
+from robust_run.tracer.sight import proxy_threads
 from robust_run.tracer.sight.targets import Target
 
 #: Operations that are read: a host may be so many ahead of its GPU.
@@ -22,13 +25,21 @@ Readings = tuple[NcclTrace | None, NcclTrace | None]
 class TracesOfRanks:
     """The traces of some ranks while they are looked at."""
 
-    def __init__(self, targets: Sequence[Target]) -> None:
+    def __init__(self, targets: Sequence[Target], root: str = "/proc") -> None:
         self._targets = targets
+        self._root = root
         self._readings: list[list[NcclTrace | None]] = []
+        self._ran: list[list[proxy_threads.Ran]] = []
 
     def sample(self) -> None:
-        """Read all traces. A moment of some milliseconds, for which the caller waits."""
+        """Read all traces, and how long NCCL's threads have run. A moment of some milliseconds, for which the caller waits."""
         self._readings.append([read_trace(target) for target in self._targets])
+        self._ran.append(
+            [
+                {} if trace is None or not target.is_there else proxy_threads.ran_ns(trace, target.pid, self._root)
+                for target, trace in zip(self._targets, self._readings[-1], strict=True)
+            ]
+        )
 
     def found(self, flows: int, ops: int) -> list[Readings]:
         """Return of each target the last reading and the first, cut; None where there is none."""
@@ -36,6 +47,15 @@ class TracesOfRanks:
             return [(None, None)] * len(self._targets)
         last = self._readings[-1]
         first = self._readings[0] if len(self._readings) > 1 else [None] * len(last)
+        first_ran, last_ran = self._ran[0], self._ran[-1]
+        last = [
+            None
+            if now is None
+            else msgspec.structs.replace(
+                proxy_threads.judged(now, *ran), network=proxy_threads.network_of(now, target.pid, self._root)
+            )
+            for target, now, ran in zip(self._targets, last, zip(first_ran, last_ran, strict=True), strict=True)
+        ]
         wanted = cut.counterparts(last)
         return [
             (None, None)

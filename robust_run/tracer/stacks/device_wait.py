@@ -1,4 +1,5 @@
-"""Whether a thread waits for its GPU: `.item()`, `.cpu()`, `synchronize()`. Pure, but for the question what a line says.
+"""Whether a thread waits for its GPU: `.item()`, `.cpu()`, `synchronize()`, `if loss > x`. Pure, but for the question what a line
+says.
 
 Such a call is C below a line of Python, so a stack only shows the line; CUDA spins in it, so it looks like a computation. A line
 that names the call is taken at its word only of a thread that stands in it, sample after sample, in a process that uses a GPU.
@@ -9,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
+from robust_run.tracer.stacks.asked_values import asked_in
 from robust_run.tracer.stacks.normal import is_plumbing, short_path
 from robust_run.tracer.types import Frame, ThreadStack
 
@@ -17,9 +19,16 @@ _FUNCTIONS = {
     ("torch/cuda/__init__.py", "synchronize"): "torch.cuda.synchronize()",
     ("torch/cuda/streams.py", "synchronize"): "synchronize()",
     ("torch/accelerator/__init__.py", "synchronize"): "torch.accelerator.synchronize()",
+    (
+        "torch/cuda/memory.py",
+        "empty_cache",
+    ): "torch.cuda.empty_cache()",  # memory is given back when the GPU is done with all
 }
 #: Calls by which a program asks for what only the GPU knows.
 _CALLS = re.compile(r"\.(item|cpu|tolist|numpy|synchronize|nonzero)\(|\.to\(\s*['\"]cpu|\b(torch\.cuda\.synchronize)\(")
+#: A copy to the GPU out of memory that is not page-locked waits for what the GPU does before it.
+_TO_GPU = re.compile(r"\.(?:cuda\(|to\(\s*(?:self\.)?(?:device|rank|local_rank)\b|to\(\s*f?['\"]cuda)")
+_NON_BLOCKING = "non_blocking"
 #: Text that may only look like such a call.
 _NO_CALL = re.compile(r"^\s*(?:#|def |class |async def |@|import |from )")
 
@@ -42,7 +51,11 @@ def named_in(line: str) -> str:
     """Return the call in a line of Python that waits for the GPU; "" where there is none, or more than that may take long."""
     if _NO_CALL.match(line):
         return ""
-    found = _CALLS.search(line.partition("#")[0])
-    if found is None:
-        return ""
-    return f"{found[2]}()" if found[2] else f".{found[1]}()" if found[1] else '.to("cpu")'
+    code = line.partition("#")[0]
+    found = _CALLS.search(code)
+    if found is not None:
+        return f"{found[2]}()" if found[2] else f".{found[1]}()" if found[1] else '.to("cpu")'
+    found = _TO_GPU.search(code)
+    if found is not None and _NON_BLOCKING not in code:
+        return ".cuda()" if found[0].startswith(".cuda") else ".to(device)"
+    return asked_in(code)

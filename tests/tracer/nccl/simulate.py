@@ -13,11 +13,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from robust_run.tracer.nccl.types import Communicator, Flow, NcclGlance, NcclOp, NcclSight, NcclTrace
+from tracer.nccl import sockets
+
+from robust_run.tracer.nccl.types import (
+    Algorithm,
+    Communicator,
+    Flow,
+    NcclGlance,
+    NcclOp,
+    NcclSight,
+    NcclTrace,
+    Network,
+)
 
 WINDOW = 8
 Shape = Literal["ring", "tree", "p2p"]
-Kind = Literal["gpu", "receiver_gpu", "proxy", "network", "refused", "late", "dead", "node", "stopped"]
+Kind = Literal["gpu", "receiver_gpu", "proxy", "network", "refused", "late", "dead", "node", "stopped", "thread"]
 
 
 @dataclass(frozen=True)
@@ -61,6 +72,15 @@ class World:
     depth: int = 1
     """Calls that a host makes ahead of its GPU."""
     network_within_nodes: bool = True
+    network: Network = "rdma"
+    kept: int = 0
+    """Whole chunks that sockets keep between two ranks for a receiver that has offered no buffer."""
+    slices: int = 1
+    """Chunks that each member of a ring gives before it needs any."""
+    kernel_tells: bool = False
+    """Whether the kernel was asked what proxy threads do, and what the network is."""
+    told: Algorithm = ""
+    """What calls say of their algorithm, for those that are rings or trees; empty: nothing."""
 
     def node(self, world: int) -> str:
         return f"node{world // self.per_node}"
@@ -83,12 +103,18 @@ class Wire:
     arrived: int = 0
     flushed: int = 0
     consumed: int = 0
+    filled: int = 0
+    """As far as the sender's proxy thread has noticed what is ready, ..."""
+    freed: int = 0
+    """... and the receiver's what is consumed."""
+    carried: int = 0
+    """Of a network of sockets: has come to the machine of the receiver."""
 
     def of_sender(self) -> tuple[int, int, int, int]:
-        return self.posted, self.ready, self.sent, self.delivered
+        return self.posted, self.filled, self.sent, self.delivered
 
     def of_receiver(self) -> tuple[int, int, int, int]:
-        return self.offered, self.arrived, self.flushed, self.consumed
+        return self.offered, self.arrived, self.flushed, self.freed
 
 
 @dataclass
@@ -151,6 +177,8 @@ class Model:
         self.world, self.broken = world, broken
         self.random = random.Random(seed)
         self.called = [0] * world.ranks
+        self.begun = [0] * world.ranks
+        """Of those calls, those that the rank's proxy thread has taken up."""
         self.kernels: dict[tuple[int, int], Kernel] = {}
         self.wires: dict[tuple[int, int, int, int], Wire] = {}
         for index in range(len(world.program)):
@@ -188,7 +216,7 @@ class Model:
                 for place, world in enumerate(members):
                     into = self._wire(index, channel, members[place - 1], world)
                     out = self._wire(index, channel, world, members[(place + 1) % len(members)])
-                    self.kernels[world, index].stages.append(Stage([into], [out], 1))
+                    self.kernels[world, index].stages.append(Stage([into], [out], min(call.steps, self.world.slices)))
             else:
                 second = group.channels > 1 and channel >= group.channels // 2
                 self._lay_tree(index, channel, members, tree_children(len(members), second))
@@ -213,7 +241,7 @@ class Model:
         of = self.broken
         return of is not None and of.kind == kind and of.rank == rank and (index, done) >= (of.call, of.after)
 
-    def _cut(self, wire: Wire, kind: str) -> bool:
+    def cut(self, wire: Wire, kind: str) -> bool:
         """Whether the network between two ranks is broken by now."""
         of = self.broken
         if of is None or of.kind != kind or (wire.call, wire.sent) < (of.call, of.after):
@@ -248,6 +276,9 @@ class Model:
 
     def _host(self, rank: int) -> bool:
         mine = self.at[rank]
+        if self.begun[rank] < self.called[rank] and not self.is_idle(rank):
+            self.begun[rank] = self.called[rank]
+            return True
         if self.called[rank] >= len(mine) or self._frozen(rank):
             return False
         index = mine[self.called[rank]]
@@ -263,7 +294,7 @@ class Model:
         """The oldest kernel that is not over goes on."""
         running = [self.kernels[rank, index] for index in self.at[rank][: self.called[rank]]]
         kernel = next((of for of in running if not of.over()), None)
-        if kernel is None or (self._frozen(rank) and self._is("dead", rank, *self._reach(rank))):
+        if kernel is None or self.is_dead(rank):
             return False
         return sum(self._iterate(rank, kernel.call, stage) for stage in kernel.stages) > 0
 
@@ -284,11 +315,15 @@ class Model:
 
     def _in_call(self, rank: int, index: int) -> bool:
         """Whether the proxy thread of a rank works on a call."""
-        return index in self.at[rank][: self.called[rank]] and not self._frozen(rank)
+        return index in self.at[rank][: self.begun[rank]] and not self.is_idle(rank)
+
+    def is_idle(self, rank: int) -> bool:
+        """Whether the proxy thread of a rank does nothing any more."""
+        return self._frozen(rank) or self._is("thread", rank, *self._reach(rank))
 
     def _turn(self, wire: Wire, sends: bool) -> bool:
         """Whether the calls before it are over at this end of the connection."""
-        return all((of.delivered if sends else of.consumed) == of.steps for of in self.earlier[id(wire)])
+        return all((of.delivered if sends else of.freed) == of.steps for of in self.earlier[id(wire)])
 
     def _same(self, one: Wire, other: Wire) -> bool:
         return self.world.program[one.call].team == self.world.program[other.call].team
@@ -301,25 +336,43 @@ class Model:
             ):
                 wire.posted += 1
                 moved = True
-            if wire.sent < wire.ready and wire.offered > wire.sent and not self._cut(wire, "refused"):
-                wire.sent += 1
-                moved = True
-            if wire.delivered < wire.sent and not self._cut(wire, "network") and not self._cut(wire, "node"):
-                gone = self._frozen(wire.target) and self._is("dead", wire.target, *self._reach(wire.target))
-                moved, wire.delivered = moved or not gone, wire.delivered + (not gone)
+            moved |= wire.filled < wire.ready
+            wire.filled = wire.ready
+            if self.world.network == "sockets":
+                moved |= sockets.give(self, wire, self.earlier[id(wire)])
+            else:
+                moved |= self._send(wire)
+        moved |= self.world.network == "sockets" and sockets.carry(self, wire)
         if self._in_call(wire.target, wire.call) and self._turn(wire, False):
-            if wire.offered < min(wire.steps, wire.consumed + WINDOW) and not self._stuck(
-                wire.target, wire, wire.offered
-            ):
+            if wire.offered < min(wire.steps, wire.freed + WINDOW) and not self._stuck(wire.target, wire, wire.offered):
                 wire.offered += 1
                 moved = True
-            if wire.arrived < wire.delivered:
+            if self.world.network == "sockets":
+                moved |= sockets.take(wire)
+            elif wire.arrived < wire.delivered:
                 wire.arrived += 1
                 moved = True
             if wire.flushed < wire.arrived:
                 wire.flushed += 1
                 moved = True
+            moved |= wire.freed < wire.consumed
+            wire.freed = wire.consumed
         return moved
+
+    def _send(self, wire: Wire) -> bool:
+        """Have a network that needs a buffer at the other end take a chunk, and bring one there."""
+        moved = False
+        if wire.sent < wire.filled and wire.offered > wire.sent and not self.cut(wire, "refused"):
+            wire.sent += 1
+            moved = True
+        if wire.delivered < wire.sent and not self.cut(wire, "network") and not self.cut(wire, "node"):
+            gone = self.is_dead(wire.target)
+            moved, wire.delivered = moved or not gone, wire.delivered + (not gone)
+        return moved
+
+    def is_dead(self, rank: int) -> bool:
+        """Whether a rank's process has ended by now."""
+        return self._frozen(rank) and self._is("dead", rank, *self._reach(rank))
 
     def _stuck(self, rank: int, wire: Wire, count: int) -> bool:
         """Whether the proxy of a receiver posts no more for what a peer sends."""
@@ -329,8 +382,9 @@ class Model:
 
 # ---- what can be seen of it ----
 def ends(model: Model, rank: int) -> Iterator[tuple[Wire, bool]]:
-    """The wires of the calls that a rank made, with whether it sends on them; those between ranks of a node as NCCL does it."""
-    for index in model.at[rank][: model.called[rank]]:
+    """The wires of the calls that a rank's proxy thread works on, with whether it sends on them; those between ranks of a node as
+    NCCL does it."""
+    for index in model.at[rank][: model.begun[rank]]:
         for wire in model.wires.values():
             if wire.call != index or rank not in (wire.source, wire.target):
                 continue
@@ -341,9 +395,7 @@ def ends(model: Model, rank: int) -> Iterator[tuple[Wire, bool]]:
 
 def is_over(model: Model, rank: int, index: int) -> bool:
     """Whether all that a rank's proxy has to do for a call is done."""
-    return all(
-        (of.delivered if sends else of.consumed) == of.steps for of, sends in ends(model, rank) if of.call == index
-    )
+    return all((of.delivered if sends else of.freed) == of.steps for of, sends in ends(model, rank) if of.call == index)
 
 
 def seq_of(model: Model, rank: int, index: int, first: int = 1200) -> int:
@@ -375,11 +427,13 @@ def trace_of(model: Model, rank: int, api: int = 6, now_s: float = 1000.0) -> Nc
                 nodes=None if api == 3 else 1,
                 opened_s=1.0,
                 closed_s=None,
+                proxy=("still" if model.is_idle(rank) else "runs") if model.world.kernel_tells else "",
             )
             for team in teams
         ),
         flows=tuple(_flows_of(model, rank, serial, api, now_s)),
         ops=ops,
+        network=model.world.network if model.world.kernel_tells else "",
     )  # fmt: skip
 
 
@@ -395,6 +449,7 @@ def _op_of(model: Model, rank: int, number: int, serial: dict[int, int], now_s: 
         count=4096, dtype="bfloat16", peer=0, started_s=now_s - 20 + number / 100, stopped_s=now_s - 20 + number / 100,
         proxy_first_s=now_s - 19 if mine else None, proxy_last_s=now_s - 15 if closed else None, opened=len(mine),
         closed=closed, sent_bytes=0, received_bytes=0, kernel_first_s=None, kernel_last_s=None,
+        algorithm="" if call.shape == "p2p" else model.world.told,
     )  # fmt: skip
 
 

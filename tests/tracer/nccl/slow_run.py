@@ -174,10 +174,11 @@ def _by_wire(job: Job, rng: random.Random, most: float) -> tuple[float, ...]:
     return tuple(rng.uniform(1.0, 1.0 + most) for _ in range(job.ranks))
 
 
-def faulty(name: FaultName, seed: int, *, well_s: float = 150.0, for_s: float = 60.0) -> Case:
-    """Return a job that is well for a while and then has a fault."""
+def faulty(name: FaultName, seed: int, *, well_s: float = 150.0, for_s: float = 60.0, nodes: int = 0) -> Case:
+    """Return a job that is well for a while and then has a fault; of so many nodes, if that is given."""
     rng = random.Random(f"{name} {seed}")
     job = draw_job(rng)
+    job = replace(job, nodes=nodes) if nodes else job
     fault = draw_fault(name, job, rng)
     life = Life(job, rng)
     strikes_s = well_s + rng.uniform(0.0, 10.0)
@@ -194,10 +195,11 @@ def faulty(name: FaultName, seed: int, *, well_s: float = 150.0, for_s: float = 
     return Case(name, job, life, steps(), strikes_s + for_s, strikes_s, at_fault(fault, job), fault)
 
 
-def harmless(name: HarmlessName, seed: int, *, for_s: float = 3600.0) -> Case:
-    """Return a job in which nothing is wrong, but something is unusual."""
+def harmless(name: HarmlessName, seed: int, *, for_s: float = 3600.0, nodes: int = 0) -> Case:
+    """Return a job in which nothing is wrong, but something is unusual; of so many nodes, if that is given."""
     rng = random.Random(f"{name} {seed}")
     job = draw_job(rng)
+    job = replace(job, nodes=nodes) if nodes else job
     if name == "far":
         job = far_job(job, rng)
     if name == "logging":

@@ -135,6 +135,9 @@ def at_fault(fault: Fault, job: Job) -> AtFault:
     if fault.name in ("wire", "traffic"):
         peer = (fault.rank + job.per_node) % job.ranks
         return AtFault(frozenset({"link"}), own | {peer}, node | {job.node(peer)})
+    if fault.name in ("nic", "pcie") and job.nodes == 2:  # each has one way to the other: it is one end or the other
+        peer = (fault.rank + job.per_node) % job.ranks
+        return AtFault(frozenset({"link"}), own | {peer}, node | {job.node(peer)})
     if fault.name in ("nic", "pcie"):
         return AtFault(frozenset({"nic"}), own, node)
     if fault.name == "proxy":

@@ -5,11 +5,11 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tracer.nccl.simulate import Broken, Call, Group, Kind, Model, Shape, World
 
-from robust_run.tracer.nccl.types import NcclFault
+from robust_run.tracer.nccl.types import Algorithm, NcclFault
 
 #: What the rules call each kind.
 KINDS: dict[Kind, str] = {
@@ -22,6 +22,7 @@ KINDS: dict[Kind, str] = {
     "dead": "dead",
     "node": "network",
     "stopped": "proxy",
+    "thread": "proxy",
 }
 
 
@@ -45,13 +46,15 @@ class Stall:
     def is_right(self, faults: Sequence[NcclFault], api: int = 6) -> bool:
         """Whether exactly what is broken is blamed: of a link one end or both, of a node's network that node.
 
-        A stopped process is late, or its proxy thread stands still, or its sends are not taken, whichever it came to last. With
-        v3 buffers that the network takes from nobody look like those that a GPU does not fill, but for the sender it is the
-        same.
+        A stopped process is late, or its proxy thread stands still, or its sends are not taken, whichever it came to last. One
+        that stands still counts no more what its GPU does, so it may look like that. With v3 buffers that the network takes from
+        nobody look like those that a GPU does not fill, but for the sender it is the same.
         """
         kinds = {fault.kind for fault in faults}
         blamed = {rank for fault in faults for rank in fault.ranks}
-        unsure = {"gpu"} if api == 3 and self.broken.kind in ("refused", "stopped") else set()
+        unsure = {"gpu"} if api == 3 and self.broken.kind == "refused" else set()
+        if self.broken.kind in ("stopped", "thread") and not self.world.kernel_tells:
+            unsure = {"gpu"}
         allowed = {"late", "proxy", "network"} if self.broken.kind == "stopped" else {KINDS[self.broken.kind]}
         if not kinds or not kinds <= allowed | unsure:
             return False
@@ -142,7 +145,8 @@ def stalls(worlds: dict[str, World], kinds: Sequence[Kind], seed: int) -> list[S
     return found
 
 
-ALL_KINDS: tuple[Kind, ...] = tuple(KINDS)
+#: Of a thread that stands still by itself the counters alone do not tell; see `over_sockets`.
+ALL_KINDS: tuple[Kind, ...] = tuple(kind for kind in KINDS if kind != "thread")
 
 TUNING = stalls(
     {
@@ -172,3 +176,26 @@ HELD_OUT = stalls(
     ALL_KINDS,
     seed=7001,
 )
+
+
+def over_sockets(seed: int, *, kernel_tells: bool = True) -> list[Stall]:
+    """Stalls of rings of two to eight ranks, trees, a pipeline and a grid over sockets (see `sockets`), drawn at random."""
+    picks = random.Random(f"sockets {seed}")
+
+    def on(world: World, told: Algorithm = "", slices: int = 1) -> World:
+        kept = picks.choice((0, 1, 4, 12))
+        return replace(world, network="sockets", kept=kept, slices=slices, told=told, kernel_tells=kernel_tells)
+
+    worlds = {}
+    for ranks in range(2, 9):
+        func = picks.choice(("AllReduce", "AllGather", "ReduceScatter"))
+        ring = one_group(ranks, "ring", picks.choice((4, 12, 24)), picks.choice((1, 2)), func, picks.choice((1, 1, 3)))
+        worlds[f"a ring of {ranks}"] = on(ring, picks.choice(("ring", "")), 2 if func == "AllReduce" else 1)
+    worlds["a tree of 2"] = on(one_group(2, "tree", picks.choice((8, 20)), 2), "tree")
+    for ranks in (4, 7):
+        worlds[f"a tree of {ranks}"] = on(
+            one_group(ranks, "tree", picks.choice((8, 20)), 2), picks.choice(("tree", ""))
+        )
+    worlds["a pipeline"] = on(pipeline(picks.choice((3, 4, 5)), 12, 1))
+    worlds["a grid of 3 by 2"] = on(grid(3, 2, "ring", 12, 2), picks.choice(("ring", "")))
+    return stalls(worlds, [kind for kind in KINDS if kind != "refused"], seed)

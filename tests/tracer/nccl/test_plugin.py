@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import pytest
 from tracer.nccl.playing import (
     ALL_GATHER,
@@ -21,6 +24,8 @@ from tracer.nccl.playing import (
 )
 
 from robust_run.tracer.plugin import layout
+from robust_run.tracer.sight.inside import TracesOfRanks
+from robust_run.tracer.sight.targets import Target
 
 COLL_TYPES = 2 | 4 | 8 | 16
 
@@ -40,6 +45,7 @@ def test_layout_is_that_of_the_c_structures(start_rank: StartRank) -> None:
         layout.OPS_AT,
         layout.EVENT_CELL,
         layout.RAN_CELL,
+        layout.THREADS_AT // 8,
         layout.NAME,
         layout.LEVELS.start,
         layout.FLOW_WEIGHED,
@@ -75,6 +81,30 @@ def test_how_a_collective_is_carried_out_is_told(rank: Rank, told: str, algorith
     rank.play(MAKE_COMM, f"{ALL_GATHER} {told}", proxy_op(), steps(0, 8), f"stop {OP}")
     (op,) = rank.trace().ops
     assert (op.kind, op.func, op.algorithm, op.closed) == ("collective", "AllGather", algorithm, 1)
+
+
+def test_a_thread_that_is_kept_from_running_is_seen_from_outside(rank: Rank) -> None:
+    """The kernel counts for how long the thread that the plugin names has run."""
+    rank.play(MAKE_COMM, ALL_GATHER, proxy_op(), steps(0, 3))
+    assert rank.trace().communicators[0].thread == rank.process.pid, "the driver has one thread"
+    target = Target(rank=0, node="gpu-0", pid=rank.process.pid, steps_file=rank.path.removesuffix(layout.SUFFIX))
+    rank.process.send_signal(signal.SIGSTOP)
+    os.waitid(os.P_PID, rank.process.pid, os.WSTOPPED | os.WNOWAIT)
+    looks = TracesOfRanks([target])
+    looks.sample()
+    looks.sample()
+    assert seen(looks) == "still"
+    rank.process.send_signal(signal.SIGCONT)
+    rank.play(steps(3, 8))
+    looks.sample()
+    assert seen(looks) == "runs"
+
+
+def seen(looks: TracesOfRanks) -> str:
+    """What the thread of the only communicator did between the first look and the last."""
+    ((now, _),) = looks.found(256, 64)
+    assert now is not None
+    return now.communicators[0].proxy
 
 
 def test_a_point_to_point_call(rank: Rank) -> None:

@@ -15,6 +15,7 @@ from tracer.nccl.slow_run import faulty, harmless
 from tracer.nccl.slow_world import FAULTS, HARMLESS, FaultName, HarmlessName
 
 from robust_run.tracer.nccl.slow_fault import Lasting, told
+from robust_run.tracer.nccl.slow_pairs import Change, PairChanges, is_slow_among, slow_both_ways
 from robust_run.tracer.nccl.slow_signs import Sign, Wire, _of_others, by_comm, signs
 from robust_run.tracer.nccl.slowness import CLOSED, EVERYBODY, FEWEST, FORGOTTEN, NEEDED, WARM_UP, Slowness
 from robust_run.tracer.nccl.work import CommWork, FlowWork, RankWork
@@ -38,6 +39,35 @@ def test_nothing_is_told_where_nothing_is_wrong(name: HarmlessName) -> None:
     heard = play(harmless(name, SEED, for_s=600.0))
     assert heard.fault is None, heard.fault
     assert heard.windows > WARM_UP
+
+
+def test_of_two_nodes_a_slow_nic_is_told_by_the_other_groups_of_the_same_nodes() -> None:
+    case = faulty("nic", SEED, nodes=2)
+    assert case.job.per_node > 1
+    heard = play(case)
+    assert heard.is_right, (heard.fault, case.fault)
+    assert heard.fault is not None
+    assert "in both directions: the NIC of one of the two" in heard.fault.sentence
+    assert play(harmless("congestion", SEED, for_s=400.0, nodes=2)).fault is None
+
+
+def pair(first: int, now: float, other: float = 1.0, nodes: tuple[str, str] = ("n0", "n1")) -> PairChanges:
+    """Two ranks whose ways to each other take so many times as long as they did."""
+    there, back = Wire(first, first + 8), Wire(first + 8, first)
+    return PairChanges(frozenset(nodes), {there: Change(0.01, 0.01 * now, 20), back: Change(0.01, 0.01 * other, 20)})
+
+
+def test_both_ways_of_a_group_of_two_are_compared_with_other_groups_of_the_same_nodes() -> None:
+    well = {1: pair(1, 1.0), 2: pair(2, 1.1, 0.9)}
+    assert list(slow_both_ways({**well, 3: pair(3, 2.0, 1.9)})) == [3]
+    assert slow_both_ways({3: pair(3, 2.0, 1.9)}) == {}, "alone it may be the fabric"
+    assert slow_both_ways({1: pair(1, 2.0, 1.9), 3: pair(3, 2.0, 1.9)}) == {}, "all are alike"
+    assert slow_both_ways({**well, 3: pair(3, 2.0, 1.0)}) == {}, "one way is the matter of the group alone"
+    one_way = {**well, 3: pair(3, 1.4, 1.0)}
+    assert is_slow_among(one_way, 3, Wire(3, 11))
+    assert not is_slow_among({**one_way, 1: pair(1, 1.2, 1.2), 2: pair(2, 1.1, 1.1)}, 3, Wire(3, 11)), "a busy fabric"
+    elsewhere = pair(1, 1.0, nodes=("n0", "n2"))
+    assert slow_both_ways({1: elsewhere, 3: pair(3, 2.0, 1.9)}) == {}, "those lead elsewhere"
 
 
 def test_the_model_slows_down_what_it_says() -> None:

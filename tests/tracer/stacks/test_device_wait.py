@@ -16,6 +16,8 @@ from robust_run.tracer.types import Frame
 
 STEP = stack("/app/train.py:52 step", "/app/train.py:90 <module>")
 ELSEWHERE = stack("/app/train.py:53 step", "/app/train.py:90 <module>")
+STREAM = stack(f"{TORCH}/cuda/streams.py:108 synchronize", "/app/train.py:60 step")
+EMPTIES = stack(f"{TORCH}/cuda/memory.py:220 empty_cache", "/app/train.py:60 step")
 SYNCHRONIZES = stack(f"{TORCH}/cuda/__init__.py:1083 synchronize", "/app/train.py:60 step")
 
 
@@ -27,11 +29,43 @@ SYNCHRONIZES = stack(f"{TORCH}/cuda/__init__.py:1083 synchronize", "/app/train.p
         ("    torch.cuda.synchronize()", "torch.cuda.synchronize()"),
         ("    event.synchronize()  # wait", ".synchronize()"),
         ("grid = out.to('cpu')", '.to("cpu")'),
+        ("    counts = hits.tolist()", ".tolist()"),
+        ("    stream.synchronize()", ".synchronize()"),
+        ("    torch.cuda.synchronize(device)", "torch.cuda.synchronize()"),
+        ("x, y = x.cuda(), y.cuda()", ".cuda()"),
+        ("x = x.to(self.device)", ".to(device)"),
+        ('x = x.to(f"cuda:{rank}")', ".to(device)"),
+        ("x = x.to(device, non_blocking=True)", ""),
+        ("x = x.to(torch.bfloat16)", ""),
+        ("    if loss > limit:", "bool()"),
+        ("elif not scaler.found_inf and step >= 3:  # overflow", "bool()"),
+        ("    if torch.isnan(loss).any():", "bool()"),
+        ("    assert torch.isfinite(total - 2 * norm[0])", "bool()"),
+        ("if loss == 0: continue", "bool()"),
+        ("    value = float(loss)", "float()"),
+        ("    total += float(self.losses[-1])", "float()"),
+        ('if metrics["loss"] > 3:', "bool()"),
+        ("return int(steps.sum())", ""),
         ("for name, value in config.items():", ""),
         ("# loss.item() would wait", ""),
         ("x = fast(y)  # not y.item()", ""),
         ("def item(self):", ""),
         ("model.train()", ""),
+        ("if key in table:", ""),
+        ("if state == before:", ""),
+        ("if loss is None:", ""),
+        ("if ready is not None and other is None:", ""),
+        ("if check(loss) > 3:", ""),
+        ("if any(x > 3 for x in losses):", ""),
+        ("if 10**n > x:", ""),
+        ("if loss > x: save(model)", ""),
+        ("while not done:", ""),
+        ("while loss > x:", ""),
+        ("if True:", ""),
+        ("if (loss > x and", ""),
+        ("print(float(loss))", ""),
+        ("n = int('9' * size)", ""),
+        ("total = loss + other", ""),
         ("", ""),
     ],
 )
@@ -48,6 +82,8 @@ def test_who_stands_in_such_a_line_waits_for_the_gpu_and_who_passes_it_does_not(
     assert device_wait([STEP], says) == "", "one sample proves nothing"
     assert device_wait([], says) == ""
     assert device_wait([SYNCHRONIZES] * 2, lambda _: "") == "torch.cuda.synchronize()"
+    assert device_wait([STREAM] * 2, lambda _: "") == "synchronize()", "of a stream, or of an event"
+    assert device_wait([EMPTIES] * 2, lambda _: "") == "torch.cuda.empty_cache()"
     assert device_wait([STEP, STEP], lambda _: "") == ""
 
 

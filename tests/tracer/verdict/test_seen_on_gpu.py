@@ -13,6 +13,9 @@ import msgspec
 import pytest
 
 from robust_run.report.files.incident import read_scene
+from robust_run.tracer.nccl.rules import diagnose
+from robust_run.tracer.nccl.types import NcclSight
+from robust_run.tracer.plugin.reader import read
 from robust_run.tracer.types import Scene, TraceVerdict
 from robust_run.tracer.verdict.decide import look
 from robust_run.tracer.verdict.inside import NcclScene
@@ -49,6 +52,22 @@ def test_calls_that_have_returned_are_compared_while_the_gpu_is_in_them(scene: S
     assert verdict.kind == "mismatch", verdict.sentence
     assert "broadcast" in verdict.sentence and "all_reduce" in verdict.sentence
     assert not verdict.proven, "their threads run: they ask the GPU again and again"
+
+
+def test_a_rank_that_is_slow_in_every_step_is_the_straggler(tmp_path: Path) -> None:
+    """What the plugin wrote of rank 1 sleeping 1.3 s in each step: NCCL knows it by when calls are made."""
+    sights = []
+    for rank in (0, 1):
+        path = tmp_path / f"rank{rank}.nccl"
+        path.write_bytes(lzma.decompress((SEEN / f"slow.rank{rank}.nccl.xz").read_bytes()))
+        trace = read(str(path))
+        assert trace is not None
+        assert (trace.glance.api, trace.glance.dropped, trace.glance.stale) == (5, 0, 0)
+        assert {op.algorithm for op in trace.ops} == {"ring"}
+        sights.append(NcclSight(rank=rank, node=f"gpu-{rank}", trace=trace))
+    (fault,) = [fault for fault in diagnose(sights).faults if fault.kind == "straggler"]
+    assert (fault.ranks, fault.waiting, fault.rule) == ((1,), (0,), "last-start")
+    assert "later than its peer, by 1.3 s" in fault.sentence
 
 
 @pytest.mark.parametrize("scene", ["unlike_calls"], indirect=True)

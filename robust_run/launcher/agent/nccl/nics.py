@@ -1,4 +1,6 @@
-"""Half a second of this node's NICs in slices of 10 ms, taken in a thread: now and then, and when something is suspicious."""
+"""Half a second of this node's NICs in slices of 10 ms, taken in a thread: now and then, and in each window of two seconds for as
+long as something is suspicious. Those are judged together: of the newest `MOST` of them, a few kilobytes.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from robust_run.health.signs.nic_bursts import NicBurst
+
+
+#: Bursts of one suspicion that are kept.
+MOST = 8
 
 
 class NicLook:
@@ -21,6 +27,7 @@ class NicLook:
         self._beside = beside or _beside
         self._is_busy = False
         self._past: NicBurst | None = None
+        self._newest: list[NicBurst] = []
         self._news: tuple[str, ...] = ()
 
     def begin(self, *, suspicious: bool) -> None:
@@ -29,20 +36,25 @@ class NicLook:
             self._is_busy = True
             self._beside(lambda: self._look(suspicious))
 
+    def end(self) -> None:
+        """Nothing is suspicious any more: what comes next is another matter."""
+        self._newest = []
+
     def news(self) -> tuple[str, ...]:
         """Return what is unlike peers and before, once."""
         found, self._news = self._news, ()
         return found
 
     def _look(self, suspicious: bool) -> None:
-        from robust_run.health.signs.nic_bursts import judge
+        from robust_run.health.signs.nic_bursts import joined, judge
 
         try:
             found = self._take()
             if found is not None and suspicious:
-                self._news = judge(found, self._past)
+                self._newest = [*self._newest, found][-MOST:]
+                self._news = judge(joined(self._newest), self._past)
             elif found is not None:
-                self._past = found
+                self._past, self._newest = found, []
         finally:
             self._is_busy = False
 

@@ -75,10 +75,13 @@ class NcclWindows:
 
         now = self._now()
         if now > self._everybody_until:
-            if any(self._marks):
-                self._nics.begin(suspicious=True)
+            self._look_at_nics()
             self._before |= self._read(set(self._paths) - self._before.keys(), self._clock.monotonic_s())
         self._everybody_until = now + EVERYBODY
+
+    def _look_at_nics(self) -> None:
+        if any(self._marks):  # something is known of before
+            self._nics.begin(suspicious=True)
 
     def _now(self) -> int:
         from robust_run.tracer.nccl.slowness import WINDOW_S
@@ -105,6 +108,10 @@ class NcclWindows:
         is_next, self._number = number == self._number + 1, number
         is_everybody, was_everybody = number <= self._everybody_until, self._is_everybody
         self._is_everybody = is_everybody
+        if is_everybody:
+            self._look_at_nics()
+        elif was_everybody:
+            self._nics.end()
         chosen = set(self._paths)
         if not is_everybody:
             chosen &= set(sampled_ranks(self._world_size, len(self._paths), number // TURN_WINDOWS))
