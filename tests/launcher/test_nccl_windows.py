@@ -16,7 +16,7 @@ from robust_run.health.signs.nic_bursts import NicBurst
 from robust_run.launcher.agent.nccl.nics import NicLook
 from robust_run.launcher.agent.nccl.windows import FIRST_MARK_S, NcclWindows
 from robust_run.launcher.control.frames import HEADER_BYTES, decode_from_agent, encode
-from robust_run.launcher.controller.nccl_slowness import NcclSlowness
+from robust_run.launcher.controller.comparing.nccl_slowness import NcclSlowness
 from robust_run.launcher.model.events import Event, Inquired
 from robust_run.launcher.model.nccl_windows import NcclWindow
 from robust_run.tracer.nccl.sampling import sampled_ranks

@@ -151,7 +151,7 @@ def serve(source: BinaryIO, output: int) -> None:
         except OSError:  # the agent does not read any more
             runner.stop()
 
-    from robust_run.health.sensors.telling import telling
+    from robust_run.health.sensors.numbers.telling import telling
 
     def tell(measured: Measured) -> None:
         write(msgspec.json.encode(measured))

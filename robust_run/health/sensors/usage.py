@@ -1,7 +1,7 @@
 """What a node does, as a few numbers a second, to be compared with its peers: CPU, memory, disks, network.
 
 Reads /proc and sysfs, which answer at once, also while something else hangs; 0.1 ms on a small machine, 1 ms on one of 200 cores.
-What is not read here comes from the sensors (`health.sensors.measures`): they have read it already.
+What is not read here comes from the sensors (`health.sensors.numbers.measures`): they have read it already.
 """
 
 from __future__ import annotations

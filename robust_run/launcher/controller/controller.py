@@ -60,7 +60,7 @@ from robust_run.launcher.records.journal import Journal
 from robust_run.tracer.nccl.types import CommRate
 
 if TYPE_CHECKING:
-    from robust_run.launcher.controller.fleet_comparison import FleetComparison
+    from robust_run.launcher.controller.comparing.fleet_comparison import FleetComparison
     from robust_run.launcher.controller.news import News
     from robust_run.launcher.controller.parts import ControllerParts
     from robust_run.launcher.controller.steps import StepBook

@@ -15,12 +15,12 @@ from robust_run.launcher.records.incidents import IncidentBook
 if TYPE_CHECKING:
     from robust_run.launcher.controller.checks.checking import Checking
     from robust_run.launcher.controller.code.staging import Staging
+    from robust_run.launcher.controller.comparing.nccl_slowness import NcclSlowness
+    from robust_run.launcher.controller.comparing.node_roles import NodeRolesLook
+    from robust_run.launcher.controller.comparing.pacing import Pacing
+    from robust_run.launcher.controller.comparing.reduced_values import ReducedComparison
     from robust_run.launcher.controller.memory_groups import MemoryGroupsLook
-    from robust_run.launcher.controller.nccl_slowness import NcclSlowness
     from robust_run.launcher.controller.news import News
-    from robust_run.launcher.controller.node_roles import NodeRolesLook
-    from robust_run.launcher.controller.pacing import Pacing
-    from robust_run.launcher.controller.reduced_values import ReducedComparison
     from robust_run.launcher.controller.starts import StartBook
     from robust_run.launcher.model.links import Outbox, Timer
 
@@ -60,14 +60,14 @@ class ControllerParts:
     @cached_property
     def paces(self) -> Pacing:
         """What compares how fast ranks are."""
-        from robust_run.launcher.controller.pacing import Pacing
+        from robust_run.launcher.controller.comparing.pacing import Pacing
 
         return Pacing(state=self._state, clock=self._clock, ask=self.collector.ask, tell=self._tell, say=self._book.say)
 
     @cached_property
     def nccl_slowness(self) -> NcclSlowness:
         """What finds what is slow inside NCCL."""
-        from robust_run.launcher.controller.nccl_slowness import NcclSlowness
+        from robust_run.launcher.controller.comparing.nccl_slowness import NcclSlowness
 
         return NcclSlowness(
             state=self._state,
@@ -80,7 +80,7 @@ class ControllerParts:
     @cached_property
     def reduced_values(self) -> ReducedComparison:
         """What compares reduced values of ranks."""
-        from robust_run.launcher.controller.reduced_values import ReducedComparison
+        from robust_run.launcher.controller.comparing.reduced_values import ReducedComparison
 
         return ReducedComparison(self._state, self._clock, self._tell, self._book.say)
 
@@ -124,7 +124,7 @@ class ControllerParts:
     @cached_property
     def node_roles(self) -> NodeRolesLook:
         """What finds out which nodes do the same work, where nodes are compared."""
-        from robust_run.launcher.controller.node_roles import NodeRolesLook
+        from robust_run.launcher.controller.comparing.node_roles import NodeRolesLook
 
         return NodeRolesLook(self._state, self.collector.ask, self._later)
 

@@ -11,10 +11,10 @@ from robust_run.clock import Clock
 from robust_run.launcher.control.server import ControlServer
 from robust_run.launcher.control.sockets import raise_file_limit
 from robust_run.launcher.controller.code.staging import store_folder
+from robust_run.launcher.controller.comparing.fleet_comparison import FleetComparison
 from robust_run.launcher.controller.config import ControllerConfig
 from robust_run.launcher.controller.controller import Controller
 from robust_run.launcher.controller.eviction_list import EvictionList
-from robust_run.launcher.controller.fleet_comparison import FleetComparison
 from robust_run.launcher.controller.leadership.alone import AloneWatch
 from robust_run.launcher.controller.leadership.hold import LeadershipHold, take_hold
 from robust_run.launcher.controller.refusals import Refusals

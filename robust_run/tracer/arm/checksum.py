@@ -1,4 +1,5 @@
-"""Adds up a part of a tensor so that one flipped bit shows, and nothing else does. `sitecustomize` loads this file by its path.
+"""Adds up a part of a tensor so that one flipped bit shows, and nothing else does, and keeps that in a file. `sitecustomize`
+loads this file by its path.
 
 The bits of so many elements are added up, each with an odd weight of its own, as whole numbers modulo 2**64. Two numbers that are
 equal have the same bits here: -0.0 counts as 0.0, and every NaN as the same one, since which of two is handed on depends on the
@@ -6,6 +7,9 @@ order. Nothing here makes the program or its GPU wait: what a GPU adds up is fet
 """
 
 from __future__ import annotations
+
+import os
+import struct
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,6 +22,16 @@ DTYPES = ("", "float32", "float64", "float16", "bfloat16", "int64", "int32", "in
 _BITS = {"float32": "int32", "float64": "int64", "float16": "int16", "bfloat16": "int16"}
 #: Of a GPU, so many may be on their way.
 SLOTS = 16
+
+#: The file's layout is that of `robust_run.tracer.files.reduced`: a test keeps the two equal.
+MAGIC = b"RBREDUC\n"
+VERSION = 1
+RECORDS, RECORD_CELLS, RECORDS_AT_CELL = 64, 12, 8
+FILE_BYTES = 8 * (RECORDS_AT_CELL + RECORDS * RECORD_CELLS)
+MAGIC_CELL, VERSION_CELL, PID_CELL, STATE_CELL, COUNT_CELL, EVERY_CELL = range(6)
+UNARMED, ARMED, GIVEN_UP = range(3)
+
+pack = struct.Struct("=11Q").pack_into
 
 
 class Sums:
@@ -98,3 +112,44 @@ class Fetched:
             self.number = int(self.sums.pinned[self.slot]) & 0xFFFFFFFFFFFFFFFF
             self.sums.free.append(self.slot)
         return self.number
+
+
+class ReducedFile:
+    """The file of reduced values of this worker, mapped."""
+
+    def __init__(self, path: str) -> None:
+        """Raises OSError, or ValueError if the file is not as it should be."""
+        import mmap
+
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            if os.fstat(descriptor).st_size < FILE_BYTES:
+                raise ValueError(f"{path} is shorter than {FILE_BYTES} bytes")
+            self.octets = memoryview(mmap.mmap(descriptor, FILE_BYTES))
+        finally:
+            os.close(descriptor)
+        self.cells = self.octets.cast("Q")
+        if bytes(self.octets[: len(MAGIC)]) != MAGIC or self.cells[VERSION_CELL] != VERSION:
+            raise ValueError(f"{path} is not a file of reduced values of version {VERSION}")
+        self.every = self.cells[EVERY_CELL]
+
+    def claim(self) -> bool:
+        """Begin to write, unless another process of this worker has."""
+        if self.cells[PID_CELL] in (0, os.getpid()):
+            self.cells[PID_CELL] = os.getpid()
+            self.cells[STATE_CELL] = ARMED
+            return True
+        return False
+
+    def write(self, *values: int) -> None:
+        """Add a record of ten values."""
+        cells = self.cells
+        count = cells[COUNT_CELL]
+        place = RECORDS_AT_CELL + RECORD_CELLS * (count % RECORDS)
+        cells[place + RECORD_CELLS - 1] = 0
+        pack(self.octets, 8 * place, *values, 0)
+        cells[place + RECORD_CELLS - 1] = cells[COUNT_CELL] = count + 1
+
+    def give_up(self) -> None:
+        """Note that nothing more comes."""
+        self.cells[STATE_CELL] = GIVEN_UP

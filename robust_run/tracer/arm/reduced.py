@@ -41,7 +41,7 @@ MOST_GROUPS = 4
 
 def install(path: str, hooks: Any, torch: Any) -> Callable[[], None] | None:
     """Wrap what reduces and what waits for it; return what is to be called after each step, None if nothing is checked."""
-    file = load("reduced_file").ReducedFile(path)
+    file = checksum.ReducedFile(path)
     if file.every < 1:
         return None
     checker = Checker(file, hooks, torch)

@@ -13,7 +13,8 @@ from robust_run.health.metrics.watching import Said
 from robust_run.health.outliers.metrics import metric_named
 from robust_run.health.sensors import infiniband
 from robust_run.health.sensors.disk import DiskSample, parse_disks
-from robust_run.health.sensors.measures import (
+from robust_run.health.sensors.network import InterfaceLink, NetworkSample
+from robust_run.health.sensors.numbers.measures import (
     of_disks,
     of_gpu_counters,
     of_gpus,
@@ -22,10 +23,9 @@ from robust_run.health.sensors.measures import (
     of_pressure,
     of_training,
 )
-from robust_run.health.sensors.network import InterfaceLink, NetworkSample
+from robust_run.health.sensors.numbers.telling import telling
 from robust_run.health.sensors.nvml import Driver, GpuMoment, GpuSample
 from robust_run.health.sensors.pressure import PressureSample
-from robust_run.health.sensors.telling import telling
 from robust_run.health.sensors.types import Sensor, SensorWorld
 from robust_run.health.sensors.usage import METRICS, SAID, UNKNOWN, Measured, by_name, following
 

@@ -10,7 +10,7 @@ from stories import Story, several_nodes
 from robust_run.clock import SystemClock
 from robust_run.health.types import Event as HealthEvent
 from robust_run.launcher.control.frames import HEADER_BYTES, decode_from_agent, encode
-from robust_run.launcher.controller.pacing import Pacing
+from robust_run.launcher.controller.comparing.pacing import Pacing
 from robust_run.launcher.core.diagnosis.hang_response import NO_MACHINE
 from robust_run.launcher.model.actions import EndAttempt, RecordIncident
 from robust_run.launcher.model.events import Event, Inquired

@@ -10,8 +10,8 @@ import msgspec
 from stories import Story, several_nodes
 
 from robust_run.clock import SystemClock
+from robust_run.launcher.controller.comparing.pacing import Pacing
 from robust_run.launcher.controller.evidence_collector import ANSWER_S, FLOWS_AT_ONCE, EvidenceCollector
-from robust_run.launcher.controller.pacing import Pacing
 from robust_run.launcher.model.actions import Collect, Inquire, RecordIncident
 from robust_run.launcher.model.events import Event, Inquired
 from robust_run.launcher.model.job import Paces, Sights, VerdictDraft

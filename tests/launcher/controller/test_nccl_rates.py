@@ -8,7 +8,7 @@ from stories import several_nodes
 from robust_run.clock import SystemClock
 from robust_run.launcher.control.errors import ProtocolError
 from robust_run.launcher.control.frames import HEADER_BYTES, decode_from_agent, encode
-from robust_run.launcher.controller.pacing import Pacing
+from robust_run.launcher.controller.comparing.pacing import Pacing
 from robust_run.launcher.core.rebase import rebased_sights
 from robust_run.launcher.model.job import Paces
 from robust_run.tracer.nccl.rates import NAMES, CommRate

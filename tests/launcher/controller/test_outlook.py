@@ -14,9 +14,9 @@ from stories import Story, several_nodes
 
 from robust_run.clock import Clock
 from robust_run.health.rules.types import Comparing
+from robust_run.launcher.controller.comparing.fleet_comparison import STEPLESS_S, USUAL, FleetComparison
+from robust_run.launcher.controller.comparing.node_roles import NodeRolesLook
 from robust_run.launcher.controller.controller import Controller
-from robust_run.launcher.controller.fleet_comparison import STEPLESS_S, USUAL, FleetComparison
-from robust_run.launcher.controller.node_roles import NodeRolesLook
 from robust_run.launcher.model.health_events import HealthSeen
 from robust_run.launcher.model.job import Paces
 from robust_run.tracer.pace.types import NodePace

@@ -8,7 +8,7 @@ import pytest
 from stories import Story, several_nodes
 
 from robust_run.clock import SystemClock
-from robust_run.launcher.controller.reduced_values import MOST_TOLD, ReducedComparison
+from robust_run.launcher.controller.comparing.reduced_values import MOST_TOLD, ReducedComparison
 from robust_run.launcher.model.health_events import HealthSeen
 from robust_run.launcher.model.reduced_values import ReducedValues
 from robust_run.tracer.reduced.types import ReducedValue

@@ -43,7 +43,7 @@ from robust_run.version import __version__
 OF_AGENTS = (
     "asyncio",
     "robust_run.health.output",
-    "robust_run.launcher.controller.pacing",
+    "robust_run.launcher.controller.comparing.pacing",
     "robust_run.launcher.controller.parts",
     "robust_run.launcher.agent.ending",
     "robust_run.launcher.agent.parts",

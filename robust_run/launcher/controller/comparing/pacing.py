@@ -20,7 +20,7 @@ from robust_run.tracer.nccl.types import CommRate
 from robust_run.tracer.types import Group, Scene, TraceVerdict
 
 if TYPE_CHECKING:
-    from robust_run.launcher.controller.degrading import Degrading
+    from robust_run.launcher.controller.comparing.degrading import Degrading
     from robust_run.launcher.controller.steps import StepBook
     from robust_run.tracer.flight.lag import Lags
     from robust_run.tracer.nccl.rates import Totals
@@ -98,7 +98,7 @@ class Pacing:
     def degrading(self) -> Degrading:
         """What compares the job with its own past."""
         if self._degrading is None:
-            from robust_run.launcher.controller.degrading import Degrading
+            from robust_run.launcher.controller.comparing.degrading import Degrading
 
             self._degrading = Degrading(self._state)
         return self._degrading

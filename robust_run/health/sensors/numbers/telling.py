@@ -1,4 +1,4 @@
-"""A sensor that also tells what its readings measure (`health.sensors.measures`), for nodes to be compared by it."""
+"""A sensor that also tells what its readings measure (`health.sensors.numbers.measures`), for nodes to be compared by it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from robust_run.health.sensors.measures import MEASURES
+from robust_run.health.sensors.numbers.measures import MEASURES
 from robust_run.health.sensors.types import Event, Sensor
 from robust_run.health.sensors.usage import Measured
 

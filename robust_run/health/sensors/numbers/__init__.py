@@ -1,0 +1,1 @@
+"""What sensors have read, as numbers by which nodes are compared."""
