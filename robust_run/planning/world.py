@@ -239,7 +239,7 @@ class World:
 
     def _choose(self, number: int) -> None:
         """Say where an attempt begins."""
-        if self.state.attempt != number or self.state.phase != "opening":
+        if self.state.attempt != number or not self.state.is_going or self.state.is_started:
             return
         attempt = self.attempt
         since_s = self.strikes.take_spoiled()

@@ -208,6 +208,8 @@ class JobState(msgspec.Struct, kw_only=True, rename={"ladder_state": "climb"}): 
     """Such a wait was only reported, and no rank has gone on since."""
     unproven_ends: dict[str, int] = {}
     """How many attempts were ended for a wait that was not proven, by where it was; over all attempts."""
+    cured: dict[tuple[str, tuple[int, ...]], tuple[str, float]] = {}
+    """Of kinds and ranks of verdicts the node that was evicted for it last, and when (wall clock); over all attempts."""
     act_at_s: float | None = None
     """When a wait that was only reported is looked at again and acted on, if it still goes on."""
     last_left_at_s: float | None = None

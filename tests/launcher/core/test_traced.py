@@ -152,6 +152,53 @@ def test_a_slow_rank_is_reported_unless_eviction_was_asked_for_and_somebody_can_
     assert told.world == ["a", "b"]
 
 
+def test_what_goes_with_a_rank_to_the_next_node_is_no_fault_of_a_node() -> None:
+    for kind, options, action in (("slow", {"on_slow": "evict"}, "report"), ("hang", {}, "relaunch")):
+        story = several_nodes("a", "b", **options)
+        story.joins("spare")
+        story.joins("second")
+        suspected(story)
+        judged(story, stuck(rank=2, node="b", kind=kind))
+        story.all_end()
+        assert story.world == ["a", "spare"]
+        story.starts()
+        suspected(story)
+        told = judged(story, stuck(rank=2, node="spare", kind=kind))
+        if kind == "slow":
+            assert told[0].action == action
+            assert told[0].reason == "b was evicted for the same rank before: it is the program or its data, not a node"
+        else:
+            assert action in ("relaunch",) and not [each for each in story.all_end() if "second takes over" in str(each)]
+        assert list(story.state.evicted) == ["b"], "the second standby is kept"
+
+
+def test_another_rank_or_much_later_is_another_case() -> None:
+    for rank, later_s in ((3, 0.0), (2, 13 * 3600.0)):
+        story = several_nodes("a", "b", on_slow="evict")
+        story.joins("spare")
+        story.joins("second")
+        judged(story, stuck(rank=2, node="b", kind="slow"))
+        story.all_end()
+        story.starts()
+        again = Inquired(
+            attempt=story.state.attempt, verdict=stuck(rank=rank, node="spare", kind="slow"), at_unix_s=77.0 + later_s
+        )
+        story.happens(again)
+        assert list(story.state.evicted) == ["b", "spare"]
+
+
+def test_rules_that_may_evict_no_node_evict_none() -> None:
+    slow = several_nodes("a", "b", on_slow="evict", max_evict_share=0.0)
+    slow.joins("spare")
+    assert judged(slow, stuck(rank=2, node="b", kind="slow"))[0].reason == "--max-evict-share 0: rules evict no node"
+    hung = several_nodes("a", "b", max_evict_share=0.0)
+    hung.joins("spare")
+    suspected(hung)
+    assert judged(hung, stuck(rank=2, node="b")) == [ending()]
+    assert hung.all_end()[0].action == "relaunch"
+    assert not hung.state.evicted
+
+
 def test_what_the_records_of_a_dead_attempt_say_goes_before_how_its_ranks_ended() -> None:
     story = one_node()
     assert story.exits(0, -6) == [BY_SIGTERM]

@@ -43,6 +43,8 @@ SHORT_S, AFTER_S = 300.0, 10.0
 MOST_UNPROVEN = 3
 #: After each of them it is given so many times as long, where `--hang-patience` says how long.
 BACK_OFF = 2.0
+#: Where ranks do on another node what one was evicted for so long before, it goes with them: it is no node's fault.
+FOLLOWS_S = 12 * 3600.0
 #: By whom a node is evicted that keeps its peers waiting.
 BY_HANG = "robust-run"
 #: A rule of the tracer: a peer that has ended while others wait for it.
@@ -81,7 +83,7 @@ def inquired(policy: CorePolicy, state: JobState, event: Inquired, now_s: float)
         return []
     if state.phase != "running":
         return []
-    wanted, reason = _wanted(policy, state, verdict, now_s)
+    wanted, reason = _wanted(policy, state, verdict, event.at_unix_s, now_s)
     if wanted == "report":
         told = []
         if not _is_known(state, verdict):
@@ -115,6 +117,8 @@ def _act(
         state.evicted_for, weighed = _whom(policy, state, verdict, asked, now_s)
         if weighed:
             state.traced = msgspec.structs.replace(verdict, evidence=(*verdict.evidence, weighed))
+        if state.evicted_for:
+            state.cured[verdict.kind, verdict.ranks] = (", ".join(state.evicted_for), at_unix_s)
         for name in state.evicted_for:
             actions += evict(state, name, Eviction(reason=verdict.sentence, by=BY_HANG, at_unix_s=at_unix_s))
             actions += [
@@ -148,7 +152,7 @@ def _on(state: JobState, name: str) -> list[str]:
 
 
 def _wanted(
-    policy: CorePolicy, state: JobState, verdict: TraceVerdict, now_s: float
+    policy: CorePolicy, state: JobState, verdict: TraceVerdict, at_unix_s: float, now_s: float
 ) -> tuple[Literal["report", "relaunch", "evict", "suspend"], str]:
     """Return what to do, and why it is only reported where it is. Notes when something is done about a wait that goes on."""
     asked = policy.on_slow if verdict.kind == "slow" else policy.on_hang
@@ -177,11 +181,29 @@ def _wanted(
             return "report", "it is at work and may yet come; --on-hang relaunch would not wait"
     if _is_suspect(state):
         return "relaunch", ""  # from the version before: what changed last is the first suspect, not a machine
-    if verdict.kind in OF_MACHINES and asked != "relaunch" and _whom(policy, state, verdict, asked, now_s)[0]:
-        return "evict", ""
-    if verdict.kind == "slow":
-        return "report", "no node can take over"
-    return "relaunch", ""
+    why_not = _why_no_node(policy, state, verdict, at_unix_s)
+    if verdict.kind in OF_MACHINES and asked != "relaunch" and not why_not:
+        if _whom(policy, state, verdict, asked, now_s)[0]:
+            return "evict", ""
+        why_not = "no node can take over"
+    return ("report", why_not) if verdict.kind == "slow" else ("relaunch", "")
+
+
+def _why_no_node(policy: CorePolicy, state: JobState, verdict: TraceVerdict, at_unix_s: float) -> str:
+    """Return why no node is evicted, whoever could take over; empty: one may be.
+
+    A program that stops or computes longer in one rank does so wherever that rank is, and would use up one standby after the
+    other.
+    """
+    from robust_run.launcher.core.ladder.rungs import evict_share
+
+    if evict_share(policy) <= 0:
+        return "--max-evict-share 0: rules evict no node"
+    node, then_unix_s = state.cured.get((verdict.kind, verdict.ranks), ("", 0.0))
+    if node and at_unix_s - then_unix_s < FOLLOWS_S:
+        who = "the same rank" if len(verdict.ranks) == 1 else "the same ranks"
+        return f"{node} was evicted for {who} before: it is the program or its data, not a node"
+    return ""
 
 
 def _why_only_told(verdict: TraceVerdict, asked: str) -> str:
