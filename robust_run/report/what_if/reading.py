@@ -31,6 +31,7 @@ _NAMES = {
     "duration": ("duration", "duration_s", "dur"),
 }
 _MICROBATCH = ("microbatch", "mb", "microbatch_id")
+_NEEDED = "needed are dp_rank, stage, step, optype, start, duration"
 
 
 def read(path: str, scale_s: float = 1.0) -> list[TracedOp]:
@@ -100,6 +101,5 @@ def _first(row: Mapping[str, Any], names: tuple[str, ...], where: str) -> Any:
     for name in names:
         if row.get(name) not in (None, ""):
             return row[name]
-    raise UserError(
-        f"{where}: there is no column {names[0]}: needed are {', '.join(each[0] for each in _NAMES.values())}"
-    )
+    empty = next((name for name in names if name in row), "")
+    raise UserError(f"{where}: {f'{empty} is empty' if empty else f'there is no column {names[0]}'}: {_NEEDED}")

@@ -2,7 +2,8 @@
 
 Rules, as in the paper: work on a rank goes one after the other; a transfer ends when both ends have come to it and the bytes have
 moved; a collective when all ranks of the stage have, and the bytes have moved. What a rank waited is no part of a duration: of
-transfers and collectives only what they took after the last had come counts.
+transfers and collectives only what they took after the last had come counts. In a trace without transfers a microbatch is worked
+on by one stage after the other, as far as the times of the trace bear that out.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from robust_run.errors import UserError
 from robust_run.report.what_if.types import COMPUTE, PAIRS, SYNC, Kind, TracedOp
 
 _RECV_OF = PAIRS
+#: Clocks of nodes are this far apart, or less.
+_CLOCKS_S = 1e-4
 _SEND_OF: dict[Kind, Kind] = {recv: send for send, recv in PAIRS.items()}
 
 
@@ -108,8 +111,10 @@ def _before(ops: Sequence[TracedOp], units: Sequence[Sequence[int]], unit_of: Se
     found: list[list[int]] = [[] for _ in units]
     last: dict[tuple[object, ...], int] = {}
     by_key: dict[tuple[object, ...], int] = {}
+    has_transfers = False
     for index, op in enumerate(ops):
         by_key[op.dp, op.stage, op.step, op.kind, op.microbatch] = index
+        has_transfers = has_transfers or op.kind in PAIRS or op.kind in _SEND_OF
     for index, op in enumerate(ops):
         worker = (op.dp, op.stage)
         stream = (*worker, "compute" if op.kind in COMPUTE else op.kind)
@@ -123,6 +128,10 @@ def _before(ops: Sequence[TracedOp], units: Sequence[Sequence[int]], unit_of: Se
         waits += [by_key.get((*worker, op.step, kind, op.microbatch)) for kind in needs.get(op.kind, ())]
         if op.kind in COMPUTE:
             waits.append(last.get((*worker, "params_sync", op.step)))
+            if not has_transfers and op.microbatch >= 0:
+                there = op.stage - 1 if op.kind == "forward" else op.stage + 1
+                came = by_key.get((op.dp, there, op.step, op.kind, op.microbatch))
+                waits.append(came if came is not None and ops[came].end_s <= op.start_s + _CLOCKS_S else None)
         if op.kind == "grads_sync":
             waits.append(last.get((*worker, "compute")))
         if op.kind == "params_sync" or (op.kind in COMPUTE and (*worker, "compute", op.step) not in last):

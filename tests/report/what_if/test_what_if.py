@@ -36,6 +36,27 @@ def test_any_pipeline_replays_to_what_was_measured(dp: int, pp: int, microbatche
     assert replay.mean_s([0.0] * len(replay.ops)) == pytest.approx(0.0, abs=1e-9)
 
 
+@given(dp=st.integers(1, 2), pp=st.integers(2, 4), microbatches=st.integers(1, 5), slow=st.floats(1.0, 3.0))
+def test_without_transfers_stages_still_work_one_after_the_other(
+    dp: int, pp: int, microbatches: int, slow: float
+) -> None:
+    """Bubbles of a pipeline are no time that a trace leaves out: a slow stage costs what it does with transfers in the trace."""
+
+    def factor(dp: int, stage: int, step: int, kind: str) -> float:
+        return slow if stage == pp - 1 else 1.0
+
+    played = Pipelines(dp, pp, microbatches, transfer_s=0.0, factor=factor).play()
+    with_transfers = Replay(played)
+    replay = Replay([op for op in played if not op.kind.endswith(("_send", "_recv"))])
+    assert replay.mean_s() == pytest.approx(with_transfers.mean_s(), rel=1e-6)
+    none_s = [0.0 if op.stage == pp - 1 else each for op, each in zip(replay.ops, replay.durations_s, strict=True)]
+    same_s = [
+        0.0 if op.stage == pp - 1 else each
+        for op, each in zip(with_transfers.ops, with_transfers.durations_s, strict=True)
+    ]
+    assert replay.mean_s(none_s) == pytest.approx(with_transfers.mean_s(same_s), rel=1e-6)
+
+
 def test_a_slow_rank_is_what_a_step_would_be_shorter_without() -> None:
     def slow(dp: int, stage: int, step: int, kind: str) -> float:
         return 2.0 if (dp, stage) == (1, 2) else 1.0
