@@ -15,6 +15,8 @@ from robust_run.report.what_if.types import OneFixed, WhatIf
 
 #: Fewer say nothing.
 LEAST_STEPS = 5
+#: Steps that are so many times as long as the median do something else as well (a save, an evaluation), where they are so few.
+OTHER_WORK, SELDOM = 3.0, 0.1
 MOST_RANKS = 64
 
 Own = Mapping[int, Mapping[int, float]]
@@ -32,6 +34,7 @@ def what_if(own_ms: Own, step_ms: Mapping[int, float], stages: Sequence[Sequence
         raise UserError(
             f"{len(steps)} steps are on record of all {len(ranks)} ranks: at least {LEAST_STEPS} are needed"
         )
+    steps, left_out = _usual(steps, step_ms)
     stage_of = {rank: number for number, members in enumerate(stages) for rank in members}
     table = _Table(own_ms, step_ms, steps, ranks, stage_of)
     ratios = {rank: table.ratio(rank) for rank in ranks}
@@ -50,6 +53,7 @@ def what_if(own_ms: Own, step_ms: Mapping[int, float], stages: Sequence[Sequence
     return WhatIf(
         source="steps",
         steps=len(steps),
+        left_out=left_out,
         workers=len(ranks),
         stages=max(1, len(numbers)),
         step_s=step_s,
@@ -60,6 +64,14 @@ def what_if(own_ms: Own, step_ms: Mapping[int, float], stages: Sequence[Sequence
         slowest_share=share(step_s, ideal_s, table.with_ranks(few)),
         last_stage_share=share(step_s, ideal_s, rows[-1].step_s) if rows else 0.0,
     )
+
+
+def _usual(steps: list[int], step_ms: Mapping[int, float]) -> tuple[list[int], int]:
+    """Return the steps that are like most, and how many are not: one save of a rank would outweigh fifty steps of all."""
+    most_ms = OTHER_WORK * statistics.median(step_ms[step] for step in steps)
+    usual = [step for step in steps if step_ms[step] <= most_ms]
+    others = len(steps) - len(usual)
+    return (usual, others) if others <= SELDOM * len(steps) else (steps, 0)
 
 
 class _Table:

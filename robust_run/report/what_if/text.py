@@ -21,6 +21,9 @@ def lines_of(found: WhatIf) -> list[str]:
     lines = [
         f"a step takes {_ms(found.step_s)}; were all ranks and stages alike, {_ms(found.ideal_s)} ({saved:.0%} less) [{over}]"
     ]
+    if found.left_out:
+        others = count_words(found.left_out, "step")
+        lines.append(f"{others} of 3 times the usual length or more (a save, an evaluation) do not count")
     if found.source == "operations" and abs(found.measured_s - found.step_s) > 0.05 * found.measured_s:
         lines.append(
             f"the replay differs from what was measured ({_ms(found.measured_s)}): the trace leaves out "
@@ -37,7 +40,7 @@ def lines_of(found: WhatIf) -> list[str]:
     lines += _told(found, found.kinds, "never longer than usual")
     if found.workers >= FEW and saved >= LEAST and found.slowest_share >= 0.05:
         lines.append(f"the slowest 3 % of the ranks make {found.slowest_share:.0%} of what is lost")
-    if len(lines) == 1:
+    if len(lines) == 1 + bool(found.left_out):
         lines.append("no rank, stage or kind of work stands out")
     return lines
 

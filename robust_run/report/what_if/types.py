@@ -63,6 +63,8 @@ class WhatIf(msgspec.Struct, frozen=True, kw_only=True):
     """If all ranks, stages and transfers were as their peers."""
     measured_s: float
     """As it was measured; differs from `step_s` by what the replay does not know."""
+    left_out: int = 0
+    """Steps that were left out: seldom and much longer than the others."""
     ranks: tuple[OneFixed, ...] = ()
     """Each at the median of the ranks of its stage, those that matter most first."""
     stage_rows: tuple[OneFixed, ...] = ()

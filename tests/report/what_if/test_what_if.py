@@ -143,6 +143,25 @@ def test_steps_alone_tell_an_imbalanced_stage_and_blame_none_of_its_ranks() -> N
     assert not any(line.startswith("rank ") for line in lines_of(found))
 
 
+def test_saves_and_evaluations_of_one_rank_are_no_slow_rank() -> None:
+    times, lengths = own(4, 100, {}), dict.fromkeys(range(1, 101), 110.0)
+    for step in (50, 100):
+        times[0][step], lengths[step] = 6000.0, 6010.0
+    found = from_steps.what_if(times, lengths, [range(4)])
+    assert (found.steps, found.left_out, found.step_s, found.ideal_s) == (
+        98,
+        2,
+        pytest.approx(0.110),
+        pytest.approx(0.110),
+    )
+    assert lines_of(found)[1:] == [
+        "2 steps of 3 times the usual length or more (a save, an evaluation) do not count",
+        "no rank, stage or kind of work stands out",
+    ]
+    often = {step: 110.0 if step % 5 else 600.0 for step in range(1, 101)}
+    assert from_steps.what_if(own(4, 100, {}), often, [range(4)]).left_out == 0, "that is what its steps are like"
+
+
 def test_a_part_of_the_ranks_is_only_told_where_there_are_many() -> None:
     for count, is_told in ((8, False), (100, True)):
         lines = lines_of(
