@@ -211,6 +211,12 @@ def test_impossible_numbers_are_refused(machine: Machine, option: str) -> None:
     assert refusal(machine, option).startswith(f"{name} ")
 
 
+def test_acting_on_slow_ranks_without_comparing_them_is_refused(machine: Machine) -> None:
+    message = refusal(machine, "--on-slow", "evict", "--slow-round", "0")
+    assert message.startswith("--on-slow evict: --slow-round 0 compares no ranks")
+    assert job(machine, "--slow-round", "0").slow_round_s == 0.0
+
+
 def test_the_shutdown_timeout_comes_from_the_option_then_the_variable(machine: Machine) -> None:
     env = {"TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "7"}
     assert job(machine, "--shutdown-timeout", "5", env=env).shutdown_timeout_s == 5

@@ -168,7 +168,9 @@ def test_what_goes_with_a_rank_to_the_next_node_is_no_fault_of_a_node() -> None:
             assert told[0].action == action
             assert told[0].reason == "b was evicted for the same rank before: it is the program or its data, not a node"
         else:
-            assert action in ("relaunch",) and not [each for each in story.all_end() if "second takes over" in str(each)]
+            assert action in ("relaunch",) and not [
+                each for each in story.all_end() if "second takes over" in str(each)
+            ]
         assert list(story.state.evicted) == ["b"], "the second standby is kept"
 
 

@@ -330,6 +330,10 @@ def _check_numbers(options: Options) -> None:
         ("--warn-before", options.warn_before),
     ):
         _check_seconds(name, seconds)
+    if options.on_slow != "report" and not options.slow_round:
+        raise UserError(
+            f"--on-slow {options.on_slow}: --slow-round 0 compares no ranks, so nothing would be slow; leave one out"
+        )
     if not (options.hang_after >= SHORTEST_HANG_S and math.isfinite(options.hang_after)):
         raise UserError(
             f"--hang-after {options.hang_after:g}: must be {SHORTEST_HANG_S:g} seconds or more, and not infinite"
