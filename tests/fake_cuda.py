@@ -119,7 +119,7 @@ class FakeCuda:
 
         self.Work, self.group = Work, ProcessGroup()
         self.hooks = SimpleNamespace(
-            library=SimpleNamespace(ProcessGroup=ProcessGroup, Work=Work), replace=lambda _: None, timed=[]
+            library=SimpleNamespace(ProcessGroup=ProcessGroup, Work=Work), replace=lambda _: None, timed=[], reduced=[]
         )
         engine = SimpleNamespace(queue_callback=self.callbacks.append)
         stream = lambda _=None: gpu.stream  # noqa: E731

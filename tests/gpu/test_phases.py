@@ -73,7 +73,7 @@ def test_steps_are_timed_around_a_captured_graph_and_what_that_costs_is_said(tmp
     phases.create(path)
     x = torch.randn(256, 256, device="cuda", requires_grad=True)
     library = SimpleNamespace(ProcessGroup=type("G", (), {}), Work=type("W", (), {"wait": lambda _: True}))
-    hooks = SimpleNamespace(library=library, replace=lambda _: None, timed=[])
+    hooks = SimpleNamespace(library=library, replace=lambda _: None, timed=[], reduced=[])
     worker = load_worker_side()
     end_step = worker.load("phases").begin(path, hooks, torch)
     backward = worker.load("backward").Passes(hooks, lambda: False).backward(torch.autograd.backward)

@@ -42,7 +42,9 @@ def spec(round_s: float) -> JobSpec:
 
 def watch_over(folder: Path, deliver: Callable[[Any], None], *, round_s: float = 0.0, ras: str = "") -> RankWatch:
     """A watch over two ranks, both of which are this process."""
-    places: Any = SimpleNamespace(steps_file=lambda attempt, rank: str(folder / f"{attempt}-{rank}"))
+    places: Any = SimpleNamespace(
+        steps_file=lambda attempt, rank: str(folder / f"{attempt}-{rank}"), reports=lambda attempt: str(folder / "none")
+    )
     for number in range(2):
         ring.create(str(folder / f"0-{number}.ring"), number, 2)
 
