@@ -128,7 +128,9 @@ def test_of_a_pipeline_that_stands_still_as_many_machines_go_as_standbys_cover_a
     assert host.read_text() == bad, "the fault fired"
 
     verdict, action = incident["verdict"], incident["action"]
-    assert (verdict["kind"], verdict["rule"], verdict["group"]) == ("comm_stall", "all_arrived", "the world")
+    assert (verdict["kind"], verdict["rule"]) == ("comm_stall", "all_arrived")
+    # The sum over all ranks stands still for the pipeline's call or with it: whichever is seen first.
+    assert verdict["group"] in ("the world", f"group PP (ranks {STUCK},{STUCK + TENSOR})")
     assert verdict["ranks"] == verdict["over_evicted"] == [STUCK, STUCK + TENSOR], "the pipeline, and no less"
     assert verdict["nodes"] == [bad, other]
     assert action["name"] == "evict"
