@@ -8,6 +8,7 @@ Most of what sets a node apart is no fault of it. Knowledge before action:
 - A crowded network makes the queues of some nodes longer: notes of congestion and waits accuse nobody.
 - Another batch of hardware runs hotter or slower from the first minute on: that is its habit, and never named.
 - Slow clocks come from a heavier load as well (a cap on power): a few per cent are no fault.
+- RDMA packets are sent again by whoever talks to a bad receiver, and to a receiver that is not ready: its peers, who are well.
 
 What is left are signs that work alone does not make. Those which only a part of the node makes are certain.
 """
@@ -26,7 +27,7 @@ _SIGNS: Mapping[str, tuple[Literal["above", "below"], Weight]] = {
     "gpu_pcie_lanes": ("below", "certain"),
     "gpu_sm_clock_mhz": ("below", "certain"),
     "nvlink_errors_per_s": ("above", "certain"),
-    "rdma_retries_per_s": ("above", "certain"),
+    "rdma_retries_per_s": ("above", "doubtful"),
     "tcp_resent_per_s": ("above", "doubtful"),
     "network_drops_per_s": ("above", "doubtful"),
     "disk_wait_ms": ("above", "doubtful"),

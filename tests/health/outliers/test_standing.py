@@ -113,6 +113,7 @@ def test_without_figures_nothing_is_done() -> None:
 def test_a_sign_of_a_part_of_the_node_is_certain_and_others_have_it_checked() -> None:
     assert weight_of("gpu_pcie_lanes", 8.0, 16.0) == weight_of("gpu_sm_clock_mhz", 1200.0, 1980.0) == "certain"
     assert weight_of("cpu_throttled_percent", 60.0, 0.0) == "doubtful"
+    assert weight_of("rdma_retries_per_s", 1000.0, 0.0) == "doubtful", "so do the healthy peers of a bad receiver"
     for asked, certain, doubtful in (
         ("report", "report", "report"),
         ("diagnose", "diagnose", "diagnose"),
