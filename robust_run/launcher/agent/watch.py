@@ -116,12 +116,7 @@ class RankWatch:
                 deliver=deliver,
                 harmless=harmless,
             )
-        self._reduced: ReducedWatch | None = None
-        if spec.check_reduced_steps:
-            from robust_run.launcher.agent.reduced_watch import ReducedWatch
-
-            files = {worker.rank: self._file(worker.rank, REDUCED_SUFFIX) for worker in workers}
-            self._reduced = ReducedWatch(attempt, files, deliver, harmless)
+        self._reduced = self._watch_of_reduced() if spec.check_reduced_steps else None
         self._hang_after_s = spec.hang_after_s
         self._flight: FlightWatch | None = None
         self._readers: dict[int, ring.RingReader] = {}
@@ -130,6 +125,12 @@ class RankWatch:
         self._pacer: asyncio.TimerHandle | None = None
         self._preparing: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
+
+    def _watch_of_reduced(self) -> ReducedWatch:
+        from robust_run.launcher.agent.reduced_watch import ReducedWatch
+
+        files = {worker.rank: self._file(worker.rank, REDUCED_SUFFIX) for worker in self._workers}
+        return ReducedWatch(self._attempt, files, self._deliver, self._harmless)
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         """Look from now on."""
