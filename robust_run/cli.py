@@ -63,6 +63,10 @@ def run(argv: Sequence[str], env: Mapping[str, str]) -> int:
             from robust_run.slurm.scheduler import watch
 
             return resume(options, system_world(env), env, watch)
+        if options.roles is not None:
+            from robust_run.orchestrator.main import launch_roles
+
+            return launch_roles(options, system_world(env), env)
         if "SLURM_JOB_ID" in env:
             from robust_run.slurm.start import start
 

@@ -56,6 +56,8 @@ def parse(argv: Sequence[str], env: Mapping[str, str]) -> Options:
     if values["resume"] is not None:
         typed = frozenset(name for name in given if _source(context, _BY_NAME[name]) is _Source.COMMANDLINE)
         return _resuming(values, given, typed, script)
+    if script is None and values["roles"] is not None:
+        script = ""
     if script is None:
         raise UserError(f"no script given: {_USAGE}")
     return Options(training_script=script, training_script_args=tuple(script_args), given=given, **values)

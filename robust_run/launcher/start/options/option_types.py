@@ -109,6 +109,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     prometheus_dir: str | None = None
     notify: tuple[str, ...] = ()
     resume: str | None = None
+    roles: str | None = None
     on_hang: str = _JOB.on_hang
     hang_after: float = _JOB.hang_after_s
     hang_patience: str = "auto"

@@ -20,6 +20,13 @@ _WHOLE = OptionLook(kind="whole")
 _DECIMAL = OptionLook(kind="decimal")
 
 OWN_OPTIONS: tuple[OptionDescription, ...] = (
+    describe(
+        OWN,
+        "roles",
+        "FILE",
+        "Run the roles of a TOML file (trainer, rollout, ...), each healed by its own rule, instead of SCRIPT.",
+        OptionLook(env=False),  # the launchers of its members would take it for theirs
+    ),
     describe(OWN, "run-id", "TEXT", "Name of the run directory (default: date, time and four letters)."),
     describe(FAILURES, "restart-grace", "SECONDS", "From SIGTERM to SIGKILL for survivors of a failure.", _DECIMAL),
     describe(FAILURES, "progress-after", "SECONDS", "An attempt that lived this long counts as progress.", _DECIMAL),

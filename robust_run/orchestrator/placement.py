@@ -1,0 +1,55 @@
+"""Where a member runs. Pure.
+
+Where it ran before, if there is room: its warm processes and its files are there. Else the node with the most room, so that
+members of a role are spread and the loss of a node takes few of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from robust_run.orchestrator.state import Member, Node
+from robust_run.orchestrator.words import RoleSpec
+
+Place = tuple[tuple[str, ...], tuple[int, ...]]
+"""Nodes, and GPUs on each of them."""
+
+
+def place(role: RoleSpec, member: Member, nodes: Mapping[str, Node]) -> Place | None:
+    """Return where a member is started; None: there is no room now."""
+    fits = [name for name in nodes if _fits(role, nodes[name])]
+    if len(fits) < role.nodes:
+        return None
+    fits.sort(key=lambda name: (name not in member.nodes, -nodes[name].free, name))
+    chosen = tuple(fits[: role.nodes])
+    return chosen, _free_devices(nodes[chosen[0]])[: role.devices * role.nproc]
+
+
+def occupy(role: RoleSpec, member: Member, nodes: Mapping[str, Node], where: Place) -> None:
+    """Note that it runs there."""
+    member.nodes, devices = where
+    for name in member.nodes:
+        nodes[name].used[member.name] = role.nproc
+        nodes[name].devices_used[member.name] = devices
+
+
+def vacate(member: Member, nodes: Mapping[str, Node]) -> None:
+    """Note that nothing of it runs any more."""
+    for node in nodes.values():
+        node.used.pop(member.name, None)
+        node.devices_used.pop(member.name, None)
+
+
+def can_ever_fit(role: RoleSpec, nodes: Mapping[str, Node]) -> bool:
+    """Whether empty nodes would have room for one member."""
+    wanted = role.devices * role.nproc
+    return sum(node.slots >= role.nproc and node.devices >= wanted for node in nodes.values()) >= role.nodes
+
+
+def _fits(role: RoleSpec, node: Node) -> bool:
+    return node.free >= role.nproc and len(_free_devices(node)) >= role.devices * role.nproc
+
+
+def _free_devices(node: Node) -> tuple[int, ...]:
+    used = {device for devices in node.devices_used.values() for device in devices}
+    return tuple(device for device in range(node.devices) if device not in used)

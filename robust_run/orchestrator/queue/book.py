@@ -1,0 +1,202 @@
+"""All queues of a job, with what is kept of them on disk: an orchestrator that is started again has every item.
+
+A line is an event with its time, or a snapshot, as msgpack behind four bytes of length and four of CRC32. A torn or damaged end
+is cut off. A file that has grown far beyond its items is written anew. What was leased stays so for `RECONNECT_S`, until its
+consumer has come back.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import zlib
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgspec
+
+from robust_run.atomic_file import write_file
+from robust_run.errors import PlatformError, UserError
+from robust_run.orchestrator.queue.core import Answer, QueueState, step
+from robust_run.roles.queue_words import MOST_NAMES, ConsumerGone, Put, QueueEvent, QueueLimits, Renew, Took
+
+NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]{0,63}")
+#: A file smaller than this is never written anew.
+LEAST_BYTES = 4 << 20
+#: So long consumers may take to come back to an orchestrator that was started again.
+RECONNECT_S = 30.0
+_MAGIC = b"robust-run queue 1\n"
+_HEADER_BYTES = 8
+
+
+class Entry(msgspec.Struct, frozen=True, tag="event"):
+    """What happened, and when."""
+
+    at_s: float
+    event: QueueEvent
+
+
+class Snapshot(msgspec.Struct, frozen=True, tag="snapshot"):
+    """All that came of what happened before."""
+
+    state: QueueState
+
+
+_encoder = msgspec.msgpack.Encoder()
+_lines: msgspec.msgpack.Decoder[Entry | Snapshot] = msgspec.msgpack.Decoder(Entry | Snapshot)
+
+
+class Queue:
+    """One queue and its file. `say` is called with a line when the file cannot be written."""
+
+    def __init__(self, path: str, limits: QueueLimits, now_s: float, say: Callable[[str], None]) -> None:
+        """Raises PlatformError where the file is of another version."""
+        self._path = path
+        self._say = say
+        self.state = QueueState(limits=limits)
+        self._descriptor = -1
+        self._bytes = 0
+        self._read(limits, now_s)
+
+    def tell(self, event: QueueEvent, now_s: float) -> Answer:
+        """Take in an event; it is on record before it is answered."""
+        answer = step(self.state, event, now_s)
+        if matters(event, answer):
+            self._append(Entry(now_s, event))
+        return answer
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _read(self, limits: QueueLimits, now_s: float) -> None:
+        data = b""
+        with suppress(FileNotFoundError), open(self._path, "rb") as file:
+            data = file.read()
+        if data and not data.startswith(_MAGIC[: len(data)]):
+            raise PlatformError(f"the queue {self._path} is of another version of robust-run; use that one")
+        self.state, good = recovered(data, limits)
+        for held in self.state.held.values():
+            held.until_s = now_s + RECONNECT_S
+        try:
+            self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            os.ftruncate(self._descriptor, good)
+            os.lseek(self._descriptor, good, os.SEEK_SET)
+            if not good:
+                good = os.write(self._descriptor, _MAGIC)
+        except OSError as error:
+            self._complain(error)
+        self._bytes = good
+
+    def _append(self, entry: Entry) -> None:
+        if self._descriptor < 0:
+            return
+        line = _framed(entry)
+        try:
+            if os.write(self._descriptor, line) != len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self._bytes += len(line)
+        except OSError as error:
+            with suppress(OSError):
+                os.ftruncate(self._descriptor, self._bytes)
+                os.lseek(self._descriptor, self._bytes, os.SEEK_SET)
+            self._complain(error)
+            return
+        if self._bytes > max(LEAST_BYTES, 3 * (self.state.bytes + 256 * len(self.state.held))):
+            self._write_anew()
+
+    def _write_anew(self) -> None:
+        try:
+            write_file(self._path, _MAGIC + _framed(Snapshot(self.state)), mode=0o600, durable=True)
+            self.close()
+            self._descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            self._bytes = os.fstat(self._descriptor).st_size
+        except OSError as error:
+            self._complain(error)
+
+    def _complain(self, error: OSError) -> None:
+        self._say(
+            f"the queue {self._path} cannot be written ({error.strerror}): a restart of the orchestrator would lose items"
+        )
+
+
+class QueueBook:
+    """The queues of a job: each is made when it is first named."""
+
+    def __init__(self, folder: str, limits: QueueLimits, say: Callable[[str], None]) -> None:
+        self._folder = folder
+        self._limits = limits
+        self._say = say
+        self.queues: dict[str, Queue] = {}
+
+    def open(self, name: str, now_s: float) -> Queue:
+        """Return a queue. Raises UserError for a name that cannot be, PlatformError for a file of another version."""
+        found = self.queues.get(name)
+        if found is not None:
+            return found
+        if not NAME.fullmatch(name):
+            raise UserError(
+                f"{name[:80]!r} is no name of a queue: letters, digits, - and _, at most 64, a letter first"
+            )
+        if len(self.queues) >= MOST_NAMES:
+            raise UserError(f"there are {MOST_NAMES} queues already; {name} is one too many")
+        os.makedirs(self._folder, mode=0o700, exist_ok=True)
+        queue = Queue(os.path.join(self._folder, f"{name}.queue"), self._limits, now_s, self._say)
+        self.queues[name] = queue
+        return queue
+
+    def reopen(self, now_s: float) -> None:
+        """Open those that have a file: an orchestrator that is started again goes on with them. Raises as `open`."""
+        with suppress(FileNotFoundError):
+            for entry in sorted(os.listdir(self._folder)):
+                if entry.endswith(".queue"):
+                    self.open(entry.removesuffix(".queue"), now_s)
+
+    def consumer_gone(self, consumer: str, now_s: float) -> None:
+        """A consumer ended: what is leased to it waits again."""
+        for queue in self.queues.values():
+            queue.tell(ConsumerGone(consumer=consumer), now_s)
+
+    def close(self) -> None:
+        """Let go of all files."""
+        for queue in self.queues.values():
+            queue.close()
+
+
+def recovered(data: bytes, limits: QueueLimits) -> tuple[QueueState, int]:
+    """Return the state that a file leads to, and how many of its bytes are whole: a torn or damaged end is left out."""
+    state, at = QueueState(limits=limits), len(_MAGIC)
+    if len(data) < at:
+        return state, 0
+    while True:
+        size, check = (int.from_bytes(data[at + i : at + i + 4], "big") for i in (0, 4))
+        payload = data[at + _HEADER_BYTES : at + _HEADER_BYTES + size]
+        if len(data) < at + _HEADER_BYTES or len(payload) < size or zlib.crc32(payload) != check:
+            return state, at
+        try:
+            line = _lines.decode(payload)
+        except msgspec.MsgspecError:
+            return state, at
+        if isinstance(line, Snapshot):
+            state = line.state
+            state.limits = limits
+        else:
+            step(state, line.event, line.at_s)
+        at += _HEADER_BYTES + size
+
+
+def matters(event: QueueEvent, answer: Answer) -> bool:
+    """Whether an event changed what has to be known after a restart."""
+    if isinstance(event, Renew):
+        return False
+    if isinstance(event, Put):
+        return answer.accepted and not answer.is_again
+    return not isinstance(event, Took) or bool(answer.items or answer.stale)
+
+
+def _framed(line: Entry | Snapshot) -> bytes:
+    payload = _encoder.encode(line)
+    return len(payload).to_bytes(4, "big") + zlib.crc32(payload).to_bytes(4, "big") + payload

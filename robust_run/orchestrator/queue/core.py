@@ -1,0 +1,240 @@
+"""Decisions of a work queue: (state, event, now) to the next state and an answer. Pure, deterministic, replayed from a journal.
+
+At least once: an item is gone only when a consumer said so. A consumer that says so late, after its lease was over and the item
+went to another, is told; whoever is first counts.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import Literal
+
+import msgspec
+
+from robust_run.roles.queue_words import (
+    MOST_ITEM_BYTES,
+    ConsumerGone,
+    Counts,
+    Done,
+    GiveBack,
+    Item,
+    Keep,
+    Position,
+    Put,
+    QueueEvent,
+    QueueLimits,
+    Release,
+    Renew,
+    Restore,
+    Took,
+)
+
+#: Keys of items that are gone are remembered for so many puts, so that one that is put again late is known.
+KEYS_REMEMBERED = 1 << 16
+
+Standing = Literal["waiting", "leased", "kept"]
+
+
+class Held(msgspec.Struct):
+    """One item, and where it stands."""
+
+    item: Item
+    standing: Standing = "waiting"
+    consumer: str = ""
+    until_s: float = 0.0
+    """When its lease is over."""
+    tries: int = 0
+
+
+class QueueState(msgspec.Struct, kw_only=True):
+    """All of a queue. Changed in place by `step`."""
+
+    limits: QueueLimits = QueueLimits()
+    held: dict[int, Held] = {}
+    waiting: list[int] = []
+    """A heap of numbers; may name some that do not wait any more."""
+    next_number: int = 0
+    keys: dict[str, int] = {}
+    """Of items that are held, and of those that are gone, the newest."""
+    gone_keys: dict[str, None] = {}
+    """In the order in which their items went."""
+    bytes: int = 0
+    kept: int = 0
+    """How many of `held` are kept."""
+    counts: dict[str, int] = {}
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of an event."""
+
+    items: tuple[Item, ...] = ()
+    accepted: bool = True
+    """False: the queue is full, and who puts tries again later."""
+    is_again: bool = False
+    """The key was there already; nothing was added."""
+    lost: tuple[int, ...] = ()
+    """Of the numbers that were named, those that this consumer does not hold."""
+    flaw: str = ""
+    """Why it can never be taken in; empty: it was, or may be later."""
+    stale: tuple[int, ...] = ()
+    """Numbers that were dropped because they were too old."""
+
+
+def step(state: QueueState, event: QueueEvent, now_s: float) -> Answer:
+    """Change the state by one event. Never raises."""
+    match event:
+        case Put():
+            return _put(state, event)
+        case Took():
+            expire(state, now_s)
+            return _take(state, event, now_s)
+        case Done() | Keep() | GiveBack():
+            return _settle(state, event)
+        case Restore():
+            return _restore(state, event)
+        case Release(position=position):
+            for number in [n for n, held in state.held.items() if held.standing == "kept" and position.has(n)]:
+                _drop(state, number, "done")
+        case ConsumerGone(consumer=consumer):
+            _return(state, [n for n, held in state.held.items() if _is_leased(held, consumer)])
+        case Renew(consumer=consumer):
+            for held in state.held.values():
+                if _is_leased(held, consumer):
+                    held.until_s = now_s + state.limits.lease_s
+    return Answer()
+
+
+def expire(state: QueueState, now_s: float) -> tuple[int, ...]:
+    """Take back what was leased for too long; return its numbers."""
+    over = tuple(n for n, held in state.held.items() if held.standing == "leased" and held.until_s <= now_s)
+    _return(state, over)
+    return over
+
+
+def next_expiry_s(state: QueueState) -> float | None:
+    """Return when a lease is over next, if none is renewed."""
+    return min((held.until_s for held in state.held.values() if held.standing == "leased"), default=None)
+
+
+def position(state: QueueState, consumer: str) -> Position:
+    """Return what a consumer has kept, in the form that goes into its checkpoint.
+
+    Numbers that are gone or were never its own are in it too where that makes it shorter: they are never asked about.
+    """
+    open_numbers = [n for n, held in state.held.items() if held.standing != "kept" or held.consumer != consumer]
+    through = min(open_numbers, default=state.next_number) - 1
+    kept = sorted(n for n, h in state.held.items() if h.standing == "kept" and h.consumer == consumer and n > through)
+    return Position(through=through, beyond=tuple(kept))
+
+
+def counts(state: QueueState) -> Counts:
+    """Return how full it is."""
+    standings = [held.standing for held in state.held.values()]
+    return Counts(
+        waiting=standings.count("waiting"),
+        leased=standings.count("leased"),
+        kept=standings.count("kept"),
+        bytes=state.bytes,
+        put=state.next_number,
+        **state.counts,
+    )
+
+
+def _put(state: QueueState, event: Put) -> Answer:
+    size = len(event.payload)
+    most = min(MOST_ITEM_BYTES, state.limits.bytes)
+    if size > most:
+        return Answer(accepted=False, flaw=f"an item of {size} bytes is larger than {most}; put a path to it instead")
+    if event.key and event.key in state.keys:
+        _count(state, "again")
+        return Answer(is_again=True)
+    if len(state.held) - state.kept >= state.limits.items or state.bytes + size > state.limits.bytes:
+        return Answer(accepted=False)
+    number = state.next_number
+    state.next_number += 1
+    item = Item(number, event.generation, event.key, event.payload)
+    state.held[number] = Held(item)
+    heapq.heappush(state.waiting, number)
+    state.bytes += size
+    if event.key:
+        state.keys[event.key] = number
+    return Answer()
+
+
+def _take(state: QueueState, event: Took, now_s: float) -> Answer:
+    taken: list[Item] = []
+    stale: list[int] = []
+    while state.waiting and len(taken) < event.count:
+        number = heapq.heappop(state.waiting)
+        held = state.held.get(number)
+        if held is None or held.standing != "waiting":
+            continue
+        if held.item.generation < event.least:
+            _drop(state, number, "stale")
+            stale.append(number)
+            continue
+        held.standing, held.consumer, held.until_s = "leased", event.consumer, now_s + state.limits.lease_s
+        held.tries += 1
+        taken.append(msgspec.structs.replace(held.item, tries=held.tries))
+    return Answer(items=tuple(taken), stale=tuple(stale))
+
+
+def _settle(state: QueueState, event: Done | Keep | GiveBack) -> Answer:
+    lost = []
+    for number in event.numbers:
+        held = state.held.get(number)
+        if held is None or not _is_leased(held, event.consumer):
+            lost.append(number)
+        elif isinstance(event, Done):
+            _drop(state, number, "done")
+        elif isinstance(event, Keep):
+            held.standing = "kept"
+            state.kept += 1
+        else:
+            _return(state, (number,))
+    return Answer(lost=tuple(lost))
+
+
+def _restore(state: QueueState, event: Restore) -> Answer:
+    """Give back what the checkpoint does not have. What it has and another was given since is the consumer's again: it was
+    trained on before that checkpoint."""
+    back = []
+    for number, held in state.held.items():
+        if event.position.has(number):
+            state.kept += held.standing != "kept"
+            held.standing, held.consumer = "kept", event.consumer
+        elif held.consumer == event.consumer and held.standing != "waiting":
+            back.append(number)
+    _return(state, back)
+    missing = tuple(n for n in event.position.beyond if n not in state.held and n >= state.next_number)
+    return Answer(lost=missing)
+
+
+def _return(state: QueueState, numbers: list[int] | tuple[int, ...]) -> None:
+    for number in numbers:
+        held = state.held[number]
+        state.kept -= held.standing == "kept"
+        held.standing, held.consumer, held.until_s = "waiting", "", 0.0
+        heapq.heappush(state.waiting, number)
+        _count(state, "returned")
+
+
+def _drop(state: QueueState, number: int, why: str) -> None:
+    held = state.held.pop(number)
+    state.bytes -= len(held.item.payload)
+    state.kept -= held.standing == "kept"
+    _count(state, why)
+    if held.item.key:
+        state.gone_keys[held.item.key] = None
+        if len(state.gone_keys) > KEYS_REMEMBERED:
+            oldest = next(iter(state.gone_keys))
+            del state.gone_keys[oldest]
+            state.keys.pop(oldest, None)
+
+
+def _is_leased(held: Held, consumer: str) -> bool:
+    return held.standing == "leased" and held.consumer == consumer
+
+
+def _count(state: QueueState, name: str) -> None:
+    state.counts[name] = state.counts.get(name, 0) + 1

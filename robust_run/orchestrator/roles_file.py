@@ -1,0 +1,211 @@
+"""Reading of a file of roles (`--roles FILE`, TOML).
+
+name = "dapo"
+
+[roles.trainer]
+command = "train.py --lr 1e-3"        # as after robust-run; or a list
+nproc = 2
+ends = "job"                          # the job is done when it is
+depends_on = ["reward"]
+options = ["--ckpt-dir", "ckpt"]      # further options of robust-run
+
+[roles.rollout]
+command = ["rollout.py"]
+members = 4                           # or "2..8", and members = 4 to begin with
+restart = "alone"
+
+[roles.reward]
+command = "reward.py"
+ready = "called"                      # when each rank has called robust_run.roles.ready()
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import re
+import shlex
+import sys
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from robust_run.errors import UserError
+from robust_run.orchestrator.words import Ends, Ready, Restart, RoleSpec, RolesSpec
+from robust_run.roles.queue_words import MOST_BYTES, MOST_ITEMS
+
+MOST_FILE_BYTES = 1 << 20
+MOST_ROLES = 64
+MOST_MEMBERS = 4096
+
+_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+_RANGE = re.compile(r"([0-9]{1,4})\.\.([0-9]{1,4})")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+#: Of `robust-run`, what a role says in its own words, or what the job says for all.
+_OWN = {
+    "--roles": "of the job",
+    "--nproc-per-node": "nproc",
+    "--nproc_per_node": "nproc",
+    "--nnodes": "nodes",
+    "--max-restarts": "max_restarts",
+    "--max_restarts": "max_restarts",
+    "--run-id": "of the job",
+    "--log-dir": "of the job",
+    "--log_dir": "of the job",
+    "--resume": "of the job",
+    "--role": "the table's name",
+}
+Count = Annotated[int, Meta(ge=1, le=MOST_MEMBERS)]
+
+
+class _Role(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table of the file."""
+
+    command: str | list[str]
+    members: Count | str = 1
+    fewest: Count | None = None
+    most: Count | None = None
+    nproc: Annotated[int, Meta(ge=1, le=1024)] = 1
+    nodes: Annotated[int, Meta(ge=1, le=MOST_MEMBERS)] = 1
+    restart: Restart = "together"
+    depends_on: list[str] = []
+    ready: Ready = "started"
+    ends: Ends = "role"
+    options: list[str] = []
+    env: dict[str, str] = {}
+    devices: Annotated[int, Meta(ge=0, le=64)] = 0
+    max_restarts: Annotated[int, Meta(ge=0, le=1_000_000)] = 3
+
+
+class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All of it."""
+
+    roles: dict[str, _Role]
+    name: str = ""
+    queue_items: Annotated[int, Meta(ge=1, le=MOST_ITEMS)] = 1024
+    queue_bytes: Annotated[int, Meta(ge=1, le=MOST_BYTES)] = 256 << 20
+    lease_s: Annotated[float, Meta(gt=0, le=86400)] = 600.0
+
+
+def load(path: str) -> RolesSpec:
+    """Return what a file says. Raises UserError: it cannot be read, or what it says cannot be."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(MOST_FILE_BYTES + 1)
+    except OSError as error:
+        raise UserError(f"--roles {path} cannot be read: {error.strerror}") from error
+    if len(data) > MOST_FILE_BYTES:
+        raise UserError(f"--roles {path} is larger than {MOST_FILE_BYTES >> 20} MiB; it is hardly the right file")
+    return parse(data.decode("utf-8", "replace"), path)
+
+
+def parse(text: str, path: str = "roles.toml") -> RolesSpec:
+    """Return what a text says; `path` is for messages. Raises UserError."""
+    toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    try:
+        content: dict[str, Any] = toml.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"--roles {path} is no TOML: {str(error)[:200]}") from error
+    try:
+        found = msgspec.convert(content, _File)
+    except msgspec.ValidationError as error:
+        raise UserError(f"--roles {path}: {error}") from error
+    if not 1 <= len(found.roles) <= MOST_ROLES:
+        raise UserError(f"--roles {path} has {len(found.roles)} roles; 1 to {MOST_ROLES} are possible: [roles.NAME]")
+    roles = tuple(_role(name, table, found.roles, path) for name, table in found.roles.items())
+    _check_order(roles, path)
+    name = found.name or path.rsplit("/", 1)[-1].removesuffix(".toml")
+    return RolesSpec(
+        name=name,
+        roles=roles,
+        queue_items=found.queue_items,
+        queue_bytes=found.queue_bytes,
+        lease_s=found.lease_s,
+    )
+
+
+def _role(name: str, table: _Role, roles: Mapping[str, _Role], path: str) -> RoleSpec:
+    where = f"--roles {path}: [roles.{name}]"
+    if not _NAME.fullmatch(name):
+        raise UserError(f"{where} is no name: small letters, digits, - and _, at most 32, a letter first")
+    command = tuple(table.command) if isinstance(table.command, list) else _split(table.command, where)
+    if not command or not all(command):
+        raise UserError(f"{where} command is empty; write what you would type after robust-run")
+    fewest, members, most = _members(table, where)
+    if table.restart != "alone" and (members, most) != (1, 1):
+        raise UserError(
+            f"{where} has {most} members, and restart = {table.restart!r} means one world: write nproc = {most} for so many"
+            ' ranks in it, or restart = "alone" for so many worlds'
+        )
+    for other in table.depends_on:
+        if other not in roles or other == name:
+            near = difflib.get_close_matches(other, [each for each in roles if each != name], 1)
+            raise UserError(
+                f"{where} depends_on {other!r}, which is no other role" + (f"; did you mean {near[0]}?" if near else "")
+            )
+    for option in table.options:
+        own = _OWN.get(option.partition("=")[0])
+        if own is not None:
+            raise UserError(f"{where} options has {option}: that is said elsewhere ({own})")
+    for variable in table.env:
+        if not _VARIABLE.fullmatch(variable):
+            raise UserError(f"{where} env has {variable[:80]!r}, which is no name of a variable")
+    return RoleSpec(
+        name=name,
+        command=command,
+        members=members,
+        fewest=fewest,
+        most=most,
+        nproc=table.nproc,
+        nodes=table.nodes,
+        restart=table.restart,
+        depends_on=tuple(table.depends_on),
+        ready=table.ready,
+        ends=table.ends,
+        options=tuple(table.options),
+        env=tuple(table.env.items()),
+        devices=table.devices,
+        max_restarts=table.max_restarts,
+    )
+
+
+def _split(command: str, where: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(command))
+    except ValueError as error:
+        raise UserError(f"{where} command {command[:80]!r}: {error}; a list of words needs no quotes") from error
+
+
+def _members(table: _Role, where: str) -> tuple[int, int, int]:
+    """Return the fewest members, those to begin with, and the most."""
+    members, fewest, most = table.members, table.fewest, table.most
+    if isinstance(members, str):
+        found = _RANGE.fullmatch(members)
+        if found is None or fewest is not None or most is not None:
+            raise UserError(f'{where} members = {members!r}: write a number, or "2..8" without fewest and most')
+        fewest, most = int(found[1]), int(found[2])
+        members = most
+    fewest = members if fewest is None else fewest
+    most = members if most is None else most
+    if not 1 <= fewest <= members <= most <= MOST_MEMBERS:
+        raise UserError(
+            f"{where} has fewest {fewest}, members {members}, most {most}: each may be at most the next,"
+            f" and {MOST_MEMBERS} is the most"
+        )
+    return fewest, members, most
+
+
+def _check_order(roles: tuple[RoleSpec, ...], path: str) -> None:
+    """Raise UserError where roles wait for each other in a circle: none of them would ever start."""
+    waits = {role.name: set(role.depends_on) for role in roles}
+    while waits:
+        free = [name for name, on in waits.items() if not on]
+        if not free:
+            circle = ", ".join(sorted(waits))
+            raise UserError(f"--roles {path}: {circle} wait for each other (depends_on): none of them would ever start")
+        for name in free:
+            del waits[name]
+        for on in waits.values():
+            on.difference_update(free)

@@ -1,0 +1,71 @@
+"""State of a job of several roles. No behaviour but small questions."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from robust_run.orchestrator.words import MemberName
+
+Phase = Literal["new", "going", "restarting", "ending", "over"]
+"""restarting: all members are being ended, to begin again. ending: the same, for good."""
+
+Standing = Literal["held", "waits", "starting", "running", "stopping", "pausing", "done", "given_up"]
+"""held: it is not wanted now (roles of `min..max`). waits: for what it depends on, or for room. running: its launcher heals it
+where needed. stopping: it was told to end. pausing: its launcher failed, and is started anew in a moment. given_up: too often."""
+
+
+class Node(msgspec.Struct):
+    """A node, and what of it is used."""
+
+    slots: int
+    devices: int = 0
+    used: dict[MemberName, int] = {}
+    """Workers, by member."""
+    devices_used: dict[MemberName, tuple[int, ...]] = {}
+
+    @property
+    def free(self) -> int:
+        """Workers that fit."""
+        return self.slots - sum(self.used.values())
+
+
+class Member(msgspec.Struct, kw_only=True):
+    """One member."""
+
+    name: MemberName
+    standing: Standing = "waits"
+    serial: int = 0
+    attempt: int = 0
+    generation: int = 0
+    """Grows with each attempt of each launcher; what others go by."""
+    ready: dict[int, str] = {}
+    """Ranks that have called `ready()` in this generation, and their addresses."""
+    is_ready: bool = False
+    nodes: tuple[str, ...] = ()
+    failed: int = 0
+    """Launchers of it that failed in a row, without `STEADY_S` of running between."""
+    runs_since_s: float | None = None
+    until_s: float = 0.0
+    """pausing: when it is started."""
+    code: int | None = None
+    sentence: str = ""
+
+
+class JobState(msgspec.Struct, kw_only=True):
+    """All of it. Changed in place by `core.step`."""
+
+    phase: Phase = "new"
+    members: dict[MemberName, Member] = {}
+    wanted: dict[str, int] = {}
+    """Members of each role that are to run."""
+    nodes: dict[str, Node] = {}
+    code: int = 0
+    sentence: str = ""
+    """Why the job ends, once it does."""
+    job_restarts: int = 0
+
+    def of(self, role: str) -> list[Member]:
+        """Return the members of a role, in order."""
+        return [each for name, each in self.members.items() if name.role == role]

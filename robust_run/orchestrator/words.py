@@ -1,0 +1,219 @@
+"""The words of a job of several roles: what is asked for, what happens, what is done. No behaviour.
+
+A **role** is what some workers of the job do: trainer, rollout. It has one or more **members**. A member is a world of its own,
+a job as the launcher knows it: ranks, a store, attempts, its own run directory. Members of a role run the same command; a member
+that comes back has the same name, `rollout/3`, and a higher **generation**. Times are seconds of the monotonic clock.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+Restart = Literal["together", "alone", "job"]
+"""together: the role is one world, which the launcher heals as one. alone: each member is a world, and heals without the others.
+job: one world, and when it fails all roles begin again."""
+
+Ready = Literal["started", "called"]
+"""started: a member is ready when its workers run. called: when each of its ranks has called `robust_run.roles.ready()`."""
+
+Ends = Literal["job", "role"]
+"""What it means when a role's workers have all ended well. job: the job is done, the other roles are told to end."""
+
+
+class RoleSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One role, as asked for."""
+
+    name: str
+    command: tuple[str, ...]
+    """What `robust-run` is given after its options: a script, `-m module` or a program, and its arguments."""
+    members: int = 1
+    fewest: int = 1
+    """Fewer members than that end the job."""
+    most: int = 1
+    """So many may run (`robust roles scale`)."""
+    nproc: int = 1
+    """Workers of each member and node."""
+    nodes: int = 1
+    """Nodes of each member."""
+    restart: Restart = "together"
+    depends_on: tuple[str, ...] = ()
+    """Roles that must be ready before this one is started."""
+    ready: Ready = "started"
+    ends: Ends = "role"
+    options: tuple[str, ...] = ()
+    """Further options of `robust-run` for each member."""
+    env: tuple[tuple[str, str], ...] = ()
+    devices: int = 0
+    """GPUs of each worker; 0: it sees all of its node's."""
+    max_restarts: int = 3
+    """Restarts of a member in a row without progress, as `--max-restarts`; and so often it is started anew after that."""
+
+
+class RolesSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """A job of several roles."""
+
+    name: str
+    roles: tuple[RoleSpec, ...]
+    queue_items: int = 1024
+    queue_bytes: int = 256 << 20
+    lease_s: float = 600.0
+
+    def role(self, name: str) -> RoleSpec:
+        """Return a role by name. Raises KeyError."""
+        return next(each for each in self.roles if each.name == name) if name in self.names else _none(name)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the roles, in the order of the file."""
+        return tuple(each.name for each in self.roles)
+
+
+def _none(name: str) -> RoleSpec:
+    raise KeyError(name)
+
+
+class MemberName(msgspec.Struct, frozen=True, order=True):
+    """`rollout/3`."""
+
+    role: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.role}/{self.index}"
+
+
+# What happens.
+
+
+class Begun(msgspec.Struct, frozen=True, kw_only=True, tag="begun"):
+    """The job begins."""
+
+
+class NodeOffered(msgspec.Struct, frozen=True, kw_only=True, tag="node_offered"):
+    """A node can run members."""
+
+    node: str
+    slots: int
+    """So many workers fit, of all roles together."""
+    devices: int = 0
+
+
+class NodeGone(msgspec.Struct, frozen=True, kw_only=True, tag="node_gone"):
+    """A node is lost or has left: nothing of its members can run any more."""
+
+    node: str
+    why: str = ""
+
+
+class WorldRuns(msgspec.Struct, frozen=True, kw_only=True, tag="world_runs"):
+    """All workers of a member run. `attempt` counts within one launcher; `serial` is that of `StartMember`."""
+
+    member: MemberName
+    serial: int
+    attempt: int = 0
+
+
+class WorldFailed(msgspec.Struct, frozen=True, kw_only=True, tag="world_failed"):
+    """An attempt of a member failed; its launcher is about to heal it."""
+
+    member: MemberName
+    serial: int
+    sentence: str = ""
+
+
+class WorldEnded(msgspec.Struct, frozen=True, kw_only=True, tag="world_ended"):
+    """A member's launcher has ended, and nothing of it runs."""
+
+    member: MemberName
+    serial: int
+    code: int
+    """As `subprocess` gives it."""
+    sentence: str = ""
+    """Its last word: why."""
+
+
+class RankReady(msgspec.Struct, frozen=True, kw_only=True, tag="rank_ready"):
+    """A rank has called `ready()`."""
+
+    member: MemberName
+    serial: int
+    rank: int
+    attempt: int
+    address: str = ""
+
+
+class RankGone(msgspec.Struct, frozen=True, kw_only=True, tag="rank_gone"):
+    """The process of a rank has hung up: it has ended."""
+
+    member: MemberName
+    serial: int
+    rank: int
+    attempt: int
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True, tag="asked"):
+    """Somebody asks for something. stop: the job is to end. scale: a role is to have so many members."""
+
+    what: Literal["stop", "scale"]
+    role: str = ""
+    members: int = 0
+    signal: int = 15
+    by: str = ""
+
+
+class Tick(msgspec.Struct, frozen=True, kw_only=True, tag="tick"):
+    """Time has passed."""
+
+
+Event = Begun | NodeOffered | NodeGone | WorldRuns | WorldFailed | WorldEnded | RankReady | RankGone | Asked | Tick
+
+# What is done.
+
+
+class StartMember(msgspec.Struct, frozen=True, kw_only=True, tag="start_member"):
+    """Start a member's launcher on nodes."""
+
+    member: MemberName
+    serial: int
+    """Counts the launchers of this member: what an earlier one still says is void."""
+    nodes: tuple[str, ...]
+    devices: tuple[int, ...] = ()
+    """GPUs of the node it may use; empty: all."""
+
+
+class StopMember(msgspec.Struct, frozen=True, kw_only=True, tag="stop_member"):
+    """End a member's launcher, in good order."""
+
+    member: MemberName
+    serial: int
+    signal: int = 15
+
+
+class Changed(msgspec.Struct, frozen=True, kw_only=True, tag="changed"):
+    """What others know of a member has changed: it is told to those who listen."""
+
+    member: MemberName
+
+
+class SayLine(msgspec.Struct, frozen=True, kw_only=True, tag="say_line"):
+    """Tell people."""
+
+    text: str
+
+
+class WakeAt(msgspec.Struct, frozen=True, kw_only=True, tag="wake_at"):
+    """Tell the time then."""
+
+    at_s: float
+
+
+class Finish(msgspec.Struct, frozen=True, kw_only=True, tag="finish"):
+    """The job is over."""
+
+    code: int
+    sentence: str = ""
+
+
+Action = StartMember | StopMember | Changed | SayLine | WakeAt | Finish

@@ -1,0 +1,248 @@
+"""A worker's connection to the orchestrator of its job. One thread reads; any thread may ask.
+
+An orchestrator that is started again is found again: requests wait meanwhile, and are sent once more. That is safe: items carry
+keys, readiness is said anew, and what this worker holds is told when it comes back.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgspec
+
+from robust_run.errors import PlatformError, RobustRunError, UserError
+from robust_run.launcher.control.errors import ProtocolError
+from robust_run.roles.wire import Frames, WorkerHalf
+from robust_run.roles.words import (
+    Answer,
+    Challenge,
+    Me,
+    Member,
+    PositionCall,
+    QueueCall,
+    ReadyCall,
+    Refused,
+    Told,
+    ToWorker,
+    Welcome,
+)
+from robust_run.version import __version__
+
+#: How long an orchestrator that is gone is looked for.
+GIVE_UP_S = 600.0
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 2.0
+CONNECT_S = 10.0
+
+Request = ReadyCall | QueueCall | PositionCall
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the orchestrator is, and the job's secret: a file that only its user can read."""
+
+    address: str
+    port: int
+    secret: bytes
+    roles: tuple[str, ...]
+
+
+class _Asked:
+    __slots__ = ("answer", "request")
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.answer: Answer | None = None
+
+
+class Client:
+    """The connection of one worker. Raises PlatformError from any call when the orchestrator is gone for good."""
+
+    def __init__(self, me: Me, where: Callable[[], Place], holds: Callable[[], dict[str, tuple[int, ...]]]) -> None:
+        self.me = me
+        self._where = where
+        self._holds = holds
+        self._changed = threading.Condition()
+        self._members: dict[str, Member] = {}
+        self._asked: dict[int, _Asked] = {}
+        self._numbers = itertools.count(1)
+        self._socket: socket.socket | None = None
+        self._frames: Frames | None = None
+        self._ready: ReadyCall | None = None
+        self._is_in = False
+        self._over = ""
+        self._version = 0
+        self._pid = os.getpid()
+        self._thread = threading.Thread(target=self._run, name="robust-run roles", daemon=True)
+        self._thread.start()
+
+    @property
+    def version(self) -> int:
+        """Grows with each change of a member."""
+        return self._version
+
+    def ask(self, request: Request) -> Answer:
+        """Ask, and wait for the answer."""
+        if os.getpid() != self._pid:
+            raise UserError(
+                "robust_run.roles cannot be used in a process that was forked: use it in the one that was started"
+            )
+        asked = _Asked(request)
+        with self._changed:
+            self._asked[request.number] = asked
+            if isinstance(request, ReadyCall):
+                self._ready = request
+            self._send(request)
+            self._changed.wait_for(lambda: asked.answer is not None or self._over)
+            self._asked.pop(request.number, None)
+            if asked.answer is None:
+                raise PlatformError(self._over)
+        if asked.answer.error:
+            raise UserError(asked.answer.error)
+        return asked.answer
+
+    def number(self) -> int:
+        """Return the number of a new request."""
+        return next(self._numbers)
+
+    def members(self, role: str) -> tuple[Member, ...]:
+        """Return what is known of a role's members now, in order."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_in or self._over)
+            self._check()
+            found = [each for each in self._members.values() if each.role == role]
+        return tuple(sorted(found, key=lambda each: each.index))
+
+    def wait(self, is_enough: Callable[[], bool], timeout_s: float | None) -> bool:
+        """Wait until something is true that members' changes may make true; False: it took too long."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._over or (self._is_in and is_enough()), timeout_s)
+            self._check()
+            return is_enough()
+
+    def known(self, role: str) -> tuple[Member, ...]:
+        """Return members without a lock: for `wait`."""
+        return tuple(each for each in self._members.values() if each.role == role)
+
+    def close(self) -> None:
+        """Hang up."""
+        with self._changed:
+            self._over = self._over or "the connection to the orchestrator was closed"
+            if self._socket is not None:
+                with suppress(OSError):
+                    self._socket.shutdown(socket.SHUT_RDWR)
+            self._changed.notify_all()
+
+    def _check(self) -> None:
+        if self._over:
+            raise PlatformError(self._over)
+
+    def _send(self, request: Request) -> None:
+        """Send, where there is a connection: else it is sent when there is one. With the lock held."""
+        if self._socket is not None and self._frames is not None and self._is_in:
+            with suppress(OSError):  # the reading thread finds out, and sends it again
+                self._socket.sendall(self._frames.frame(request))
+
+    def _run(self) -> None:
+        gone_at_s, pause_s = time.monotonic(), FIRST_PAUSE_S
+        while not self._over:
+            try:
+                self._connect()
+                gone_at_s = pause_s = 0.0
+                self._read()
+            except Refused_ as refused:
+                self._end(f"the orchestrator of this job refuses this worker: {refused}")
+            except RobustRunError as error:
+                self._end(f"the orchestrator of this job: {error}")
+            except OSError as error:
+                reason = error.strerror or str(error)
+                if gone_at_s and time.monotonic() - gone_at_s > GIVE_UP_S:
+                    self._end(f"the orchestrator of this job is gone for {GIVE_UP_S:.0f} s ({reason})")
+            self._hang_up()
+            gone_at_s = gone_at_s or time.monotonic()
+            pause_s = min(max(pause_s * 1.5, FIRST_PAUSE_S), LONGEST_PAUSE_S)
+            if not self._over:
+                time.sleep(pause_s)
+
+    def _connect(self) -> None:
+        place = self._where()
+        connection = socket.create_connection((place.address, place.port), CONNECT_S)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        half, frames = WorkerHalf(place.secret, self.me, __version__), Frames(ToWorker)
+        try:
+            connection.sendall(frames.frame(half.hello))
+            challenge = _next(connection, frames)
+            if not isinstance(challenge, Challenge):
+                raise _unexpected(challenge)
+            with self._changed:
+                proof, key_in, key_out = half.answer(challenge, self._holds())
+            connection.sendall(frames.frame(proof))
+            frames.trust(key_in, key_out)
+            welcome = _next(connection, frames)
+            if not isinstance(welcome, Welcome):
+                raise _unexpected(welcome)
+        except BaseException:
+            connection.close()
+            raise
+        connection.settimeout(None)
+        with self._changed:
+            self._socket, self._frames, self._is_in = connection, frames, True
+            self._members = {each.name: each for each in welcome.members}
+            self._version += 1
+            if self._ready is not None and self._ready.number not in self._asked:
+                self._send(self._ready)  # said before, to an orchestrator or a connection that is gone
+            for asked in list(self._asked.values()):
+                self._send(asked.request)
+            self._changed.notify_all()
+
+    def _read(self) -> None:
+        assert self._socket is not None
+        assert self._frames is not None
+        while True:
+            message = _next(self._socket, self._frames)
+            with self._changed:
+                if isinstance(message, Told):
+                    self._members[message.member.name] = message.member
+                    self._version += 1
+                elif isinstance(message, Answer):
+                    asked = self._asked.get(message.number)
+                    if asked is not None:
+                        asked.answer = message
+                elif isinstance(message, Refused):
+                    raise Refused_(message.why)
+                self._changed.notify_all()
+
+    def _hang_up(self) -> None:
+        with self._changed:
+            self._is_in = False
+            if self._socket is not None:
+                self._socket.close()
+            self._socket = self._frames = None
+
+    def _end(self, why: str) -> None:
+        with self._changed:
+            self._over = self._over or why
+            self._changed.notify_all()
+
+
+class Refused_(Exception):  # noqa: N801, N818 (an outcome; `Refused` is the word for it on the wire)
+    """The orchestrator does not let this worker in."""
+
+
+def _next(connection: socket.socket, frames: Frames) -> object:
+    while (message := frames.next()) is None:
+        data = connection.recv(1 << 18)
+        if not data:
+            raise ConnectionResetError("the orchestrator hung up")
+        frames.feed(data)
+    return message
+
+
+def _unexpected(message: object) -> Exception:
+    if isinstance(message, Refused):
+        return Refused_(message.why)
+    return ProtocolError(f"a {type(message).__name__} in the middle of the handshake")
