@@ -117,6 +117,7 @@ def test_our_own_options_read_variables_of_ours() -> None:
         "ckpt-copies": "ROBUST_CKPT_COPIES",
         "http-port": "ROBUST_HTTP_PORT",
         "http-host": "ROBUST_HTTP_HOST",
+        "roles": None,  # launchers of its members would take it for theirs
         "resume": None,  # a variable of an old job must not turn a new one into it
         "standby": "ROBUST_STANDBY",
         "wait-for-nodes": "ROBUST_WAIT_FOR_NODES",
