@@ -105,3 +105,22 @@ def test_network_interfaces_where_there_is_no_rdma(tmp_path: Path) -> None:
     assert found is not None
     assert found.moved == {"eth0": (250,) * 50}
     assert nic_bursts.take(str(tmp_path / "nothing"), clock.monotonic_s, lambda _: None) is None
+
+
+def test_frames_that_ask_for_a_pause_are_marks_of_congestion(tmp_path: Path) -> None:
+    """Of an Ethernet card; of a port of RDMA its interfaces' frames count with its own marks."""
+    port = tmp_path / "class/infiniband/mlx5_0/ports/1"
+    (port / "counters").mkdir(parents=True)
+    (port / "counters/port_xmit_data").write_text("0\n")
+    (tmp_path / "class/infiniband/mlx5_0/device/net/ens1").mkdir(parents=True)
+    clock = Passing(port / "counters/port_xmit_data")
+    asked: list[str] = []
+
+    def driver_statistics(name: str) -> dict[str, int]:
+        asked.append(name)
+        return {"rx_prio3_pause": 10 * len(asked), "tx_prio3_pause": 1}
+
+    found = nic_bursts.take(str(tmp_path), clock.monotonic_s, clock.sleep, driver_statistics)
+    assert found is not None
+    assert found.marks == {"mlx5_0/1": 10}
+    assert asked == ["ens1", "ens1"]

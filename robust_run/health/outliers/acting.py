@@ -5,7 +5,7 @@ Most of what sets a node apart is no fault of it. Knowledge before action:
 - rank 0's node does more: it logs, saves, evaluates. CPU, memory, disk and network traffic above the peers are never acted on.
 - Uneven data or experts, and a rank that is slow for any reason, make a node do less: power, load, traffic below the peers.
   Whose own time is longer is known better from the steps themselves (`--on-slow`), so nothing follows from that here.
-- A crowded network makes the queues of some nodes longer: notes of congestion and waits accuse nobody.
+- A crowded network makes the queues of some nodes longer: notes of congestion, requests for a pause and waits accuse nobody.
 - Another batch of hardware runs hotter or slower from the first minute on: that is its habit, and never named.
 - Slow clocks come from a heavier load as well (a cap on power): a few per cent are no fault.
 - RDMA packets are sent again by whoever talks to a bad receiver, and to a receiver that is not ready: its peers, who are well.

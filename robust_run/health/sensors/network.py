@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from robust_run.health.sensors.ethtool import Pauses, pauses
 from robust_run.health.sensors.files import names_in, number, text_or_none, word
 from robust_run.health.sensors.settings import NetworkSettings
 from robust_run.health.sensors.types import AbsentError, Condition, Event, Levels, Sensor, SensorWorld
@@ -33,6 +34,8 @@ class InterfaceLink(msgspec.Struct, frozen=True, kw_only=True):
     dropped: int = 0
     received_bytes: int = 0
     sent_bytes: int = 0
+    pauses: Pauses | None = None
+    """Frames of priority flow control; None: the driver does not count them."""
 
 
 class NetworkSample(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,6 +67,9 @@ def read(world: SensorWorld) -> NetworkSample:
         raise AbsentError(f"no network interfaces are shown in {root}")
     wanted = world.interfaces or tuple(name for name in names if not name.startswith(_PASSING))
     links = {name: link for name in wanted[:MOST_INTERFACES] if (link := read_link(f"{root}/{name}")) is not None}
+    for name, link in links.items():
+        if link.is_device and (found := pauses(world.driver_statistics(name))) is not None:
+            links[name] = msgspec.structs.replace(link, pauses=found)
     segments, resent = _tcp(text_or_none(f"{world.process}/net/snmp") or "")
     return NetworkSample(links=links, named=world.interfaces, segments=segments, resent=resent)
 

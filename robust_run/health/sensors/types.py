@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
+from robust_run.health.sensors.ethtool import DriverStatistics
 from robust_run.health.types import Event, EventKind
 
 __all__ = ["AbsentError", "Condition", "Event", "EventKind", "Levels", "Sensor", "SensorWorld", "Standing"]
@@ -71,6 +72,8 @@ class SensorWorld:
     """Where the workers' Python and its packages are."""
     interfaces: tuple[str, ...] = ()
     """Network interfaces to watch; empty: those that are hardware, else those that were up first."""
+    driver_statistics: Callable[[str], Mapping[str, int]] = field(default_factory=DriverStatistics)
+    """Of a network interface, by name (`ethtool -S`)."""
     stores: tuple[str, ...] = ()
     """URLs of stores whose operations are timed."""
     is_training: Callable[[], bool] = lambda: True

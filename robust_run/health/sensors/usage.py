@@ -35,6 +35,7 @@ SENSED = (
     "io_pressure_percent",
     "cpu_throttled_percent",
     "loader_wait_s",
+    "pfc_tx_packets_per_s",
 )
 """And after those: what else the sensors read. New ones are added at the end: nodes of other versions say fewer."""
 SAID = (*METRICS, *GPU_METRICS, *SENSED)

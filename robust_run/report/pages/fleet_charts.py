@@ -39,6 +39,7 @@ NUMBERS: dict[str, tuple[str, str]] = {
     "rdma_retries_per_s": ("RDMA packets sent again", "/s"),
     "rdma_congestion_per_s": ("RDMA notes of congestion", "/s"),
     "rdma_wait_per_s": ("RDMA ticks of waiting to send", "/s"),
+    "pfc_tx_packets_per_s": ("Requests for a pause (PFC)", "/s"),
     "tcp_resent_per_s": ("TCP segments sent again", "/s"),
     "network_drops_per_s": ("Packets dropped or broken", "/s"),
     "disk_bytes_per_s": ("Disk traffic", _BYTES),

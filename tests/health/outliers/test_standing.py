@@ -95,6 +95,7 @@ HARMLESS = [
     ("gpu_sm_clock_mhz", 1980.0, 1500.0, "it is its peers that are slow"),
     ("rdma_congestion_per_s", 1e5, 10.0, "the network is crowded where it is"),
     ("rdma_wait_per_s", 1e6, 10.0, "likewise"),
+    ("pfc_tx_packets_per_s", 1e5, 0.0, "many peers send to it at once"),
     ("loader_wait_s", 2.0, 0.0, "its data lie elsewhere"),
     ("gpu_memory_percent", 95.0, 60.0, "longer sequences"),
     ("no_such_metric", 1.0, 100.0, "nobody knows what it is"),

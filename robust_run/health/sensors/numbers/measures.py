@@ -92,13 +92,15 @@ def of_ports(before: Mapping[str, Port] | None, sample: Mapping[str, Port], pass
 
 
 def of_network(before: NetworkSample | None, sample: NetworkSample, passed_s: float) -> Numbers:
-    """TCP segments sent again; packets that interfaces dropped or found broken."""
+    """TCP segments sent again; packets that interfaces dropped or found broken; frames that asked their peers to pause."""
     if before is None:
         return {}
     resent = _rate(((before.resent, sample.resent),), passed_s)
     old = {name: link.errors + link.dropped for name, link in before.links.items()}
     lost = _rate(((old.get(name), link.errors + link.dropped) for name, link in sample.links.items()), passed_s)
-    rates = {"tcp_resent_per_s": resent, "network_drops_per_s": lost}
+    paused = {name: link.pauses.sent for name, link in before.links.items() if link.pauses is not None}
+    now = ((paused.get(name), link.pauses.sent) for name, link in sample.links.items() if link.pauses is not None)
+    rates = {"tcp_resent_per_s": resent, "network_drops_per_s": lost, "pfc_tx_packets_per_s": _rate(now, passed_s)}
     return {name: rate for name, rate in rates.items() if rate is not None}
 
 

@@ -9,30 +9,40 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import pairwise
 
+from robust_run.health.sensors.ethtool import DriverStatistics, pauses
 from robust_run.health.sensors.files import names_in, number, to_decimal
 from robust_run.health.signs.nic_bursts import NicBurst
 
 #: Length of a burst, and of the slices that it is made of.
 BURST_S, SLICE_S = 0.5, 0.01
 MOST_PORTS = 32
-#: Marks of congestion (ECN) and of peers that ask to pause; where the driver shows them.
+#: Marks of congestion (ECN), where the driver shows them; frames that ask for a pause (PFC) are counted with them.
 _MARKS = ("np_cnp_sent", "rp_cnp_handled", "np_ecn_marked_roce_packets")
 _WAITS = "port_xmit_wait"
 _WORD_BYTES = 4
 
 
-def take(sys: str, monotonic_s: Callable[[], float], sleep: Callable[[float], None]) -> NicBurst | None:
-    """Return what the ports moved in the next half second; None where there is none. `sys`: where /sys is. Takes that long."""
+def take(
+    sys: str,
+    monotonic_s: Callable[[], float],
+    sleep: Callable[[float], None],
+    driver_statistics: Callable[[str], Mapping[str, int]] | None = None,
+) -> NicBurst | None:
+    """Return what the ports moved in the next half second; None where there is none. `sys`: where /sys is. Takes that long.
+
+    `driver_statistics`: of an interface, by name; None: the driver is asked.
+    """
+    ask = driver_statistics or DriverStatistics()
     files = _files(sys)
     opened = {path: _open(path) for paths, _ in files.values() for path in paths}
     try:
-        marks = {name: _marks(folder) for name, (_, folder) in files.items() if folder}
+        marks = {name: _marks(name, folder, ask) for name, (_, folder) in files.items()}
         begun_s, rows = monotonic_s(), [{name: _moved(paths, opened) for name, (paths, _) in files.items()}]
         for place in range(1, round(BURST_S / SLICE_S) + 1):
             sleep(max(0.0, begun_s + place * SLICE_S - monotonic_s()))
             rows.append({name: _moved(paths, opened) for name, (paths, _) in files.items()})
         took_s = monotonic_s() - begun_s
-        later = {name: _marks(files[name][1]) - count for name, count in marks.items()}
+        later = {name: _marks(name, files[name][1], ask) - count for name, count in marks.items()}
     finally:
         for descriptor in opened.values():
             with suppress(OSError):
@@ -73,6 +83,10 @@ def _moved(paths: tuple[str, ...], opened: Mapping[str, int]) -> int:
     return moved
 
 
-def _marks(folder: str) -> int:
-    counted = [number(f"{folder}/hw_counters/{name}") for name in _MARKS]
-    return sum(count or 0 for count in (*counted, number(f"{folder}/counters/{_WAITS}")))
+def _marks(name: str, folder: str, ask: Callable[[str], Mapping[str, int]]) -> int:
+    """Return what has been counted of congestion; of a port of RDMA with what its Ethernet interfaces say of pauses."""
+    counted = [number(f"{folder}/hw_counters/{each}") for each in _MARKS] if folder else []
+    waits = number(f"{folder}/counters/{_WAITS}") if folder else 0
+    interfaces = names_in(f"{folder}/../../device/net", MOST_PORTS) if folder else (name,)
+    asked = [found.sent + found.received for each in interfaces if (found := pauses(ask(each))) is not None]
+    return sum(count or 0 for count in (*counted, waits, *asked))
