@@ -30,6 +30,7 @@ def row(turn: int, node: int, odd: int) -> tuple[float, ...]:
         0.5,
         0.0,
         0.02,
+        60.0 * wobble,
     ]
     if node == odd and turn >= 12:
         usage[CLOCK], usage[CLOCK + 1] = 1250.0 * wobble, 430.0 * wobble

@@ -50,6 +50,7 @@ LEVELS: dict[str, Level] = {
     "io_pressure_percent": _trouble(0.5, 100, (1.0, 10.0, 1.0, 1.0)),
     "cpu_throttled_percent": _trouble(0.02, 100),
     "loader_wait_s": Level(0.02, 1e4, 0.2, 0.2, 0.6, 0.0, (1.0, 1.0, 1.0, 0.0), is_bursty=True, is_paced=False),
+    "pfc_tx_packets_per_s": s.LEVELS["pfc_tx_packets_per_s"],
 }
 assert tuple(LEVELS) == SAID, "a node says something else of itself"
 _COLUMN = {name: column for column, name in enumerate(SAID)}
