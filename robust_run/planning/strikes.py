@@ -30,6 +30,8 @@ AGAIN_S = 60.0
 #: When the same node has shown the same so often again, people take it out, in the time that they take.
 PEOPLE_SEE = 3
 PEOPLE_AGAIN_S = 1800.0
+#: What `FaultKind.trouble` says of a rank that has no last words.
+KILLED, SIGKILL = "killed", 9
 _KINDS: dict[str, FindingKind] = {
     "peer": "peer_connection",
     "storage": "storage",
@@ -186,13 +188,12 @@ class Strikes:
     def _crash(self, host: Host, trouble: str, rank_of: int = 0) -> None:
         world = self._world
         placement = world.state.layout[world.state.places[host.agent]]
-        kind = _KINDS.get(trouble, "accelerator")
-        finding = Finding(kind=kind, line=trouble, exception="RuntimeError", message=trouble, trouble=_trouble(trouble))
+        code, finding = (-SIGKILL, None) if trouble == KILLED else (1, _finding(trouble))
         rank = placement.first_rank + rank_of
         if rank not in world.state.live:
             return
-        host.ended = RankEvidence(rank=rank, pid=1, exit_code=1, exited_at_s=world.now_s, finding=finding)
-        world.feed(RankExited(attempt=world.state.attempt, rank=rank, exit_code=1, finding=finding))
+        host.ended = RankEvidence(rank=rank, pid=1, exit_code=code, exited_at_s=world.now_s, finding=finding)
+        world.feed(RankExited(attempt=world.state.attempt, rank=rank, exit_code=code, finding=finding))
 
     def _lost(self, host: Host, silent_s: float) -> None:
         world, node = self._world, host.agent
@@ -365,6 +366,7 @@ class Strikes:
             self._bad_update = None
 
 
-def _trouble(name: str) -> Trouble:
-    found: Trouble = msgspec.convert(name, Trouble)
-    return found
+def _finding(name: str) -> Finding:
+    trouble: Trouble = msgspec.convert(name, Trouble)
+    kind = _KINDS.get(name, "accelerator")
+    return Finding(kind=kind, line=name, exception="RuntimeError", message=name, trouble=trouble)

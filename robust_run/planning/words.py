@@ -48,7 +48,8 @@ class FaultKind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     per_day: Rate = 0.0
     """For what does not grow with the job: changes of its code."""
     trouble: str = ""
-    """crash: what the last words of the rank say (`health.types.Trouble`). alert: name of the sensor's event (docs/health.md)."""
+    """crash: what the last words of the rank say (`health.types.Trouble`), or `killed`: it has none, SIGKILL ended it. alert: name
+    of the sensor's event (docs/health.md)."""
     detect: Spread = Spread(1.0, 3.0)
     """From its onset until the first sign of it. What the core makes of signs comes on top."""
     stays: Share = 0.0
@@ -114,6 +115,10 @@ class Times(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The same where it is not."""
     step: Annotated[float, Meta(gt=0, le=86400)] = 10.0
     """One optimizer step."""
+    ask: Seconds = 0.2
+    """A question to one node."""
+    ask_all: Seconds = 0.5
+    """A question to all nodes: which checkpoints they have."""
 
 
 class Saving(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

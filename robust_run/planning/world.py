@@ -12,7 +12,7 @@ import heapq
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -36,14 +36,12 @@ from robust_run.launcher.model.node_events import JobStarted, NodeJoined, NodeLe
 from robust_run.launcher.model.resume_events import LookForCheckpoints, MemoryReady, ResumeChosen
 from robust_run.planning.agents import Agents
 from robust_run.planning.course import AttemptCourse, Course
-from robust_run.planning.faults import DAY_S, faults_of
+from robust_run.planning.faults import DAY_S, Fault, faults_of
 from robust_run.planning.hosts import Host
 from robust_run.planning.saved import InMemory, Stored, newest, stored, unspoiled
 from robust_run.planning.strikes import Strikes
 from robust_run.planning.words import Plan
 
-#: What the shell takes for a question to one node, and for one to all.
-ASKED_S, ALL_ASKED_S = 0.2, 0.5
 #: A node that is being drained is looked at so often.
 DRAINED_S = 60.0
 #: Characters of the reason why a job ended.
@@ -73,10 +71,13 @@ def policy_of(plan: Plan) -> CorePolicy:
 
 
 class World:
-    """One job, from a seed."""
+    """One job, from a seed. `faults`: what strikes it, in place of what the seed draws."""
 
-    def __init__(self, plan: Plan, seed: int, *, is_single: bool = False) -> None:
+    def __init__(
+        self, plan: Plan, seed: int, *, is_single: bool = False, faults: Sequence[Fault] | None = None
+    ) -> None:
         self.plan, self.seed, self.is_single = plan, seed, is_single
+        self._faults = faults_of(plan, seed) if faults is None else faults
         self.policy = policy_of(plan)
         self.now_s, self.until_s = 0.0, plan.days * DAY_S
         self._agenda: list[tuple[float, int, Callable[[], object]]] = []
@@ -113,7 +114,7 @@ class World:
 
     def run(self) -> Course:
         """Let all the time pass; return what became of it."""
-        for fault in faults_of(self.plan, self.seed):
+        for fault in self._faults:
             self.at(fault.at_s, lambda fault=fault: self.strikes.strike(fault))  # type: ignore[misc]
         self.begin_job()
         while self._agenda and self._agenda[0][0] < self.until_s:
@@ -198,7 +199,7 @@ class World:
             case OpenStore():
                 self._open(action)
             case LookForCheckpoints():
-                self.after(ALL_ASKED_S, lambda: self._choose(action.attempt))
+                self.after(self.plan.times.ask_all, lambda: self._choose(action.attempt))
             case StartAttempt():
                 self.agents.start()
             case EndAttempt():
@@ -235,7 +236,7 @@ class World:
         self._checked_s = self._queued_s = 0.0
         self.agents.begin()
         opened = StoreOpened(attempt=action.attempt, node=action.node, address=action.node, port=1)
-        self.after(ASKED_S, lambda: self.feed(opened) if action.node in self.by_agent else None)
+        self.after(self.plan.times.ask, lambda: self.feed(opened) if action.node in self.by_agent else None)
 
     def _choose(self, number: int) -> None:
         """Say where an attempt begins."""
@@ -351,9 +352,9 @@ class World:
         self._out, self._out_since_s = self._out + by, self.now_s
 
 
-def simulate(plan: Plan, seed: int) -> Course:
-    """Return what becomes of a job. Deterministic by the plan and the seed."""
-    return World(plan, seed).run()
+def simulate(plan: Plan, seed: int, faults: Sequence[Fault] | None = None) -> Course:
+    """Return what becomes of a job. Deterministic by the plan, the seed and the faults, if these are given."""
+    return World(plan, seed, faults=faults).run()
 
 
 def with_(plan: Plan, **changes: object) -> Plan:
