@@ -35,11 +35,11 @@ def done_so_far(path: Path) -> dict[int, Came]:
     return {each.job.number: each for each in found if not each.problem}
 
 
-def one(seed: int, number: int) -> Came:
-    """Run one job in a folder of its own."""
+def one(seed: int, number: int, keep: Path) -> Came:
+    """Run one job in a folder of its own. `keep`: where its journal goes."""
     begun_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="plan-real-") as folder:
-        came = came_or_problem(drawn(seed, number), Path(folder))
+        came = came_or_problem(drawn(seed, number), Path(folder), keep)
     came.load, came.took_s = os.getloadavg()[0], time.monotonic() - begun_s
     return came
 
@@ -47,8 +47,10 @@ def one(seed: int, number: int) -> Came:
 def run_all(seed: int, numbers: Iterable[int], path: Path, together: int) -> None:
     """Run jobs that have no result yet, each in a process that has imported torch; append each result at once."""
     done = done_so_far(path)
+    journals = path.with_suffix(".journals")
+    journals.mkdir(exist_ok=True)
     with ProcessPoolExecutor(together, multiprocessing.get_context("spawn")) as pool:
-        for doing in as_completed([pool.submit(one, seed, number) for number in numbers if number not in done]):
+        for doing in as_completed([pool.submit(one, seed, number, journals / f"{number}.jsonl") for number in numbers if number not in done]):
             came = doing.result()
             with path.open("ab") as file:
                 file.write(msgspec.json.encode(came) + b"\n")

@@ -22,6 +22,7 @@ def drawn(seed: int, number: int, mix: Mix = MIX) -> RealJob:
     return RealJob(
         number=number,
         every=random.Random(f"plan_real/{seed}/{number}").choice(EVERY),
+        memory=number % 2 == 1,
         strikes=tuple(Strike(at_s=each.at_s, name=each.name, host=each.host) for each in found if is_struck(each)),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -61,15 +62,15 @@ FAILS_AFTER = 5
 """New code that is bad fails after so many steps."""
 
 
-def run(job: RealJob, folder: Path) -> Came:
-    """Run it to its horizon; return what came of it."""
+def run(job: RealJob, folder: Path, keep: Path) -> Came:
+    """Run it to its horizon; return what came of it. `keep`: where its journal goes."""
     with Cluster(NODES + STANDBY, folder) as cluster:
-        return _Trial(job, folder, cluster).run()
+        return _Trial(job, folder, cluster, keep).run()
 
 
 class _Trial:
-    def __init__(self, job: RealJob, folder: Path, cluster: Cluster) -> None:
-        self.job, self.folder, self.cluster = job, folder, cluster
+    def __init__(self, job: RealJob, folder: Path, cluster: Cluster, keep: Path) -> None:
+        self.job, self.folder, self.cluster, self.keep = job, folder, cluster, keep
         self.came = Came(job=job, strikes=[Strike(at_s=each.at_s, name=each.name, host=each.host) for each in job.strikes])
         self.code = folder / "code"
         self.code.mkdir()
@@ -95,14 +96,16 @@ class _Trial:
             self.launched.kill_everything()
         for done in self._done:
             done()
-        read(self.launched.run_dir, self.came, self.began_unix_s, HORIZON_S)
+        self.came.began_unix_s = self.began_unix_s
+        shutil.copyfile(self.launched.run_dir / "journal.jsonl", self.keep)
+        read(self.keep, self.came, HORIZON_S)
         return self.came
 
     def _start(self) -> None:
         job = self.job
         options = [
             "--nnodes", str(NODES), "--standby", str(STANDBY), "--diagnose", "never", "--restart-grace", "1",
-            "--ckpt-memory", "off", "--ckpt-dir", str(self.folder / "ckpt"), "--ckpt-every", str(job.every),
+            "--ckpt-memory", "64M" if job.memory else "off", "--ckpt-dir", str(self.folder / "ckpt"), "--ckpt-every", str(job.every),
             "--ckpt-keep", "5", "--probation-steps", "20", "--http-port", "off",
         ]  # fmt: skip
         env = {"OMP_NUM_THREADS": "1"}
@@ -242,9 +245,9 @@ def _assert(holds: bool, what: str) -> None:
     assert holds, what
 
 
-def came_or_problem(job: RealJob, folder: Path) -> Came:
+def came_or_problem(job: RealJob, folder: Path, keep: Path) -> Came:
     """Run it; what is wrong with the trial is said in what came of it."""
     try:
-        return run(job, folder)
+        return run(job, folder, keep)
     except (AssertionError, OSError, subprocess.SubprocessError, json.JSONDecodeError) as error:
         return Came(job=job, strikes=list(job.strikes), problem=f"{type(error).__name__}: {error}"[:2000])

@@ -73,6 +73,7 @@ def measured(all_came: Iterable[Came]) -> Measured:
             cold_launch=spread(cold),
             connect=Spread(connect_s),
             load_storage=spread([max(each - connect_s, 0.0) for each in get("load_storage")]),
+            load_memory=spread([max(each - connect_s, 0.0) for each in get("load_memory")]),
             localise=Spread(localise),
             requeue=NEVER,
             person=NEVER,
@@ -95,8 +96,8 @@ def plan_of(job: RealJob, known: Measured) -> Plan:
         standby=STANDBY,
         mix=known.mix,
         times=known.times,
-        saving=Saving(every_s=job.every * known.times.step, blocks_s=0.0, lag_s=0.0, memory_steps=0),
-        uses=Mechanisms(checks=False, memory=False),
+        saving=Saving(every_s=job.every * known.times.step, blocks_s=0.0, lag_s=0.0, memory_steps=int(job.memory)),
+        uses=Mechanisms(checks=False, memory=job.memory),
         torch_timeout_s=1800.0,
     )
 

@@ -25,9 +25,9 @@ FIRST_SIGNS = {
 }
 
 
-def read(run_dir: Path, came: Came, began_unix_s: float, until_s: float) -> None:
-    """Fill in what the run directory says."""
-    path = run_dir / "journal.jsonl"
+def read(path: Path, came: Came, until_s: float) -> None:
+    """Fill in what the journal says."""
+    began_unix_s = came.began_unix_s
     lines = [line for line in path.read_bytes().split(b"\n")[:-1] if line.endswith(b"}")]
     course, facts = RealCourse(), []
     for line in lines:
@@ -37,7 +37,6 @@ def read(run_dir: Path, came: Came, began_unix_s: float, until_s: float) -> None
         course.take(line)
         if "at" in fact:
             facts.append((fact["at"] - began_unix_s, fact.get("action") or fact.get("event") or {}))
-    came.began_unix_s = began_unix_s
     stretches = [each.stretch() for each in course.attempts]
     share = effective.share(stretches, began_unix_s, began_unix_s + until_s, counts_steps=True)
     came.ettr = share or 0.0
@@ -57,9 +56,14 @@ def _attempt(each: Any, facts: list[tuple[float, dict[str, Any]]], began_s: floa
         told_s=since(each.told_s),
         ended_s=since(each.ended_s),
         resumed_s=since(each.resumed_s),
-        source="storage" if each.resumed_s is not None else "",
+        source=_source(facts, each.number),
         cause=each.why[:80],
     )
+
+
+def _source(facts: list[tuple[float, dict[str, Any]]], number: int) -> str:
+    chosen = [fact for _, fact in facts if fact["type"] == "resume_chosen" and fact["attempt"] == number]
+    return str(chosen[-1].get("source", "")) if chosen else ""
 
 
 def _samples(came: Came, facts: list[tuple[float, dict[str, Any]]], course: RealCourse) -> dict[str, list[float]]:
@@ -97,7 +101,8 @@ def _samples(came: Came, facts: list[tuple[float, dict[str, Any]]], course: Real
             add("cold_load", _less(attempt.first_step_s, attempt.started_s))
         else:
             add("launch", _less(attempt.started_s, ordered_s))
-            add("load_storage" if attempt.source else "load_nothing", _less(attempt.first_step_s, attempt.started_s))
+            source = {"": "nothing", "peer": "memory"}.get(attempt.source, attempt.source)
+            add(f"load_{source}", _less(attempt.first_step_s, attempt.started_s))
         add("end", _less(attempt.ended_s, attempt.told_s))
         stopped_s = effective.stopped_s(attempt.onset_s, attempt.told_s, attempt.ended_s)
         if real.steps and attempt.first_step_s is not None and stopped_s is not None and real.steps > 20:

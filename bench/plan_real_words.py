@@ -59,7 +59,9 @@ class RealJob(msgspec.Struct, frozen=True, kw_only=True):
 
     number: int
     every: int
-    """It saves every so many steps."""
+    """It saves to storage every so many steps."""
+    memory: bool = False
+    """It keeps every step in memory, and on another node."""
     strikes: tuple[Strike, ...]
 
 
