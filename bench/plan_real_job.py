@@ -18,7 +18,7 @@ from clusters import ClusterJob, outside, start_all
 from hosts import Cluster, Host
 from jobs import wait_for
 from plan_real_read import read
-from plan_real_words import BACK_S, HORIZON_S, NODES, STANDBY, STEP_S, Came, RealJob, Strike
+from plan_real_words import BACK_S, HORIZON_S, NODES, NOT_RAISED, STANDBY, STEP_S, Came, RealJob, Strike
 
 #: A job that did not begin within so long is broken.
 START_S = 90.0
@@ -151,6 +151,8 @@ class _Trial:
             return "no worker runs there"
         number = {"killed": signal.SIGKILL, "input_output": signal.SIGUSR1, "stopped": signal.SIGSTOP}[strike.name]
         inside = _inside(pid)
+        if number == signal.SIGUSR1:
+            wait_for(lambda: _catches(pid, number) or not _is_there(pid), f"{host.name}: {pid} to begin", SEEN_S)
         strike.fired_s = self.now_s()
         os.kill(pid, number)
         if strike.name == "killed":
@@ -159,7 +161,7 @@ class _Trial:
             wait_for(lambda: _state(pid) in "TZX", f"{host.name}: {pid} to be stopped", SEEN_S)
         else:
             path = self.launched.steps_dir / f"raised-{inside}-{host.name}"
-            self._done.append(lambda: _assert(path.exists(), f"{strike} was not raised"))
+            self._done.append(lambda: _note_raised(strike, path))
         return "fired"
 
     def _power_off(self, strike: Strike, host: Host) -> str:
@@ -241,8 +243,18 @@ def _seen(condition: Callable[[], Any], what: str) -> Callable[[], object]:
     return lambda: None
 
 
-def _assert(holds: bool, what: str) -> None:
-    assert holds, what
+def _catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal."""
+    with suppress(OSError, StopIteration):
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        return bool(int(next(line for line in lines if line.startswith("SigCgt:")).split()[1], 16) >> (number - 1) & 1)
+    return False
+
+
+def _note_raised(strike: Strike, path: Path) -> None:
+    """A rank that waits in a collective, for one that was struck before, raises nothing until that is over."""
+    if not path.exists():
+        strike.came, strike.fired_s = NOT_RAISED, None
 
 
 def came_or_problem(job: RealJob, folder: Path, keep: Path) -> Came:

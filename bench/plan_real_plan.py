@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 from plan_real_draw import as_faults
-from plan_real_words import DAY_S, HORIZON_S, LONG_S, MIX, NODES, STANDBY, Came, RealJob, Strike
+from plan_real_words import DAY_S, HORIZON_S, LONG_S, MIX, NODES, NOT_RAISED, STANDBY, Came, RealJob, Strike
 
 from robust_run.planning.course import Course
 from robust_run.planning.words import Mechanisms, Mix, Plan, Saving, Spread, Times
@@ -102,14 +102,16 @@ def plan_of(job: RealJob, known: Measured) -> Plan:
     )
 
 
-def simulated(job: RealJob, known: Measured, seeds: Iterable[int]) -> list[Course]:
+def simulated(job: RealJob, strikes: Iterable[Strike], known: Measured, seeds: Iterable[int]) -> list[Course]:
     """Return the courses of a job's plan under the very faults of its schedule; a seed draws durations alone."""
     plan = plan_of(job, known)
-    strikes = [
-        msgspec.structs.replace(each, at_s=each.at_s + known.update_s) if each.host < 0 else each for each in job.strikes
+    struck = [
+        msgspec.structs.replace(each, at_s=each.at_s + known.update_s) if each.host < 0 else each
+        for each in strikes
+        if each.came != NOT_RAISED
     ]
-    strikes.sort(key=lambda each: each.at_s)
-    faults = as_faults(strikes, known.mix)
+    struck.sort(key=lambda each: each.at_s)
+    faults = as_faults(struck, known.mix)
     return [simulate(plan, seed, faults) for seed in seeds]
 
 

@@ -16,6 +16,8 @@ BACK_S = 10.0
 """A host that lost its power is on again so long after it was missed."""
 LEAD_S = 5.0
 """Nothing is done to a job that is younger: not all of its hosts have come."""
+NOT_RAISED = "the rank waited in a collective until it was ended"
+"""What came of an exception that no rank raised: left out on both sides."""
 LONG_S = 1e7
 """What does not happen within the life of such a job."""
 DAY_S = 86400.0
