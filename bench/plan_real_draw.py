@@ -9,7 +9,7 @@ from plan_real_words import DAY_S, HORIZON_S, LEAD_S, MIX, NODES, STANDBY, RealJ
 from robust_run.planning.faults import Fault, faults_of
 from robust_run.planning.words import Mix, Plan
 
-EVERY = (20, 40, 80, 160)
+EVERY = (20, 40, 80)
 
 
 def drawn(seed: int, number: int, mix: Mix = MIX) -> RealJob:

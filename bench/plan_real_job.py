@@ -71,7 +71,9 @@ def run(job: RealJob, folder: Path, keep: Path) -> Came:
 class _Trial:
     def __init__(self, job: RealJob, folder: Path, cluster: Cluster, keep: Path) -> None:
         self.job, self.folder, self.cluster, self.keep = job, folder, cluster, keep
-        self.came = Came(job=job, strikes=[Strike(at_s=each.at_s, name=each.name, host=each.host) for each in job.strikes])
+        self.came = Came(
+            job=job, strikes=[Strike(at_s=each.at_s, name=each.name, host=each.host) for each in job.strikes]
+        )
         self.code = folder / "code"
         self.code.mkdir()
         (self.code / "train.py").write_text(TRAIN, encoding="utf-8")
@@ -156,7 +158,9 @@ class _Trial:
         strike.fired_s = self.now_s()
         os.kill(pid, number)
         if strike.name == "killed":
-            self._done.append(_seen(lambda: not _is_there(pid) or _state(pid) in "ZX", f"{host.name}: {pid} to be killed"))
+            self._done.append(
+                _seen(lambda: not _is_there(pid) or _state(pid) in "ZX", f"{host.name}: {pid} to be killed")
+            )
         elif strike.name == "stopped":
             wait_for(lambda: _state(pid) in "TZX", f"{host.name}: {pid} to be stopped", SEEN_S)
         else:

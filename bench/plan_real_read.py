@@ -37,6 +37,7 @@ def read(path: Path, came: Came, until_s: float) -> None:
         course.take(line)
         if "at" in fact:
             facts.append((fact["at"] - began_unix_s, fact.get("action") or fact.get("event") or {}))
+    _begin_anew(course, facts)
     stretches = [each.stretch() for each in course.attempts]
     share = effective.share(stretches, began_unix_s, began_unix_s + until_s, counts_steps=True)
     came.ettr = share or 0.0
@@ -59,6 +60,14 @@ def _attempt(each: Any, facts: list[tuple[float, dict[str, Any]]], began_s: floa
         source=_source(facts, each.number),
         cause=each.why[:80],
     )
+
+
+def _begin_anew(course: RealCourse, facts: list[tuple[float, dict[str, Any]]]) -> None:
+    """Jobs here have a folder of checkpoints: one that begins where nothing was chosen has lost what it had trained. Journals
+    of launchers that do not say so by themselves are read as those of others."""
+    for each in course.attempts:
+        if each.number > 0 and not _source(facts, each.number):
+            each.anew_s = course.began_s
 
 
 def _source(facts: list[tuple[float, dict[str, Any]]], number: int) -> str:

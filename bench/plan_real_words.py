@@ -32,9 +32,7 @@ def per_1000_node_days(each_s: float) -> float:
 KINDS = {
     "killed": FaultKind(shows="crash", trouble="killed", per_1000_node_days=per_1000_node_days(170.0)),
     "input_output": FaultKind(shows="crash", trouble="storage", per_1000_node_days=per_1000_node_days(170.0)),
-    "stopped": FaultKind(
-        shows="hang", proven=1.0, per_1000_node_days=per_1000_node_days(450.0), repair=Spread(LONG_S)
-    ),
+    "stopped": FaultKind(shows="hang", proven=1.0, per_1000_node_days=per_1000_node_days(450.0), repair=Spread(LONG_S)),
     "power": FaultKind(shows="lost", per_1000_node_days=per_1000_node_days(300.0), repair=Spread(BACK_S)),
     "update": FaultKind(shows="update", per_day=DAY_S / 220.0),
     "bad_update": FaultKind(shows="bad_update", per_day=DAY_S / 300.0),
