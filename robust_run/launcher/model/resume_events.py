@@ -28,6 +28,9 @@ class ResumePoint(msgspec.Struct, frozen=True, kw_only=True):
     """Path of the checkpoint where a node was given no such folder; of other sources, what `ckpt_io` opens."""
     created_unix_s: float | None = None
     """When it was made, by the clock of the machine that wrote it."""
+    is_beginning: bool = False
+    """A later attempt starts from the beginning, so what was trained before is lost. False with an empty source: where the
+    program starts is not known."""
 
     @property
     def is_own(self) -> bool:

@@ -49,6 +49,8 @@ class AttemptTimes(msgspec.Struct, frozen=True, kw_only=True):
     """When no process of it was left on any node."""
     resumed: ReportedCheckpoint | None = None
     """The checkpoint that it began from, as far as is known."""
+    anew_s: float | None = None
+    """When the job began, if it is known to have started from the beginning again."""
     checked_s: float | None = None
     """When the checks of its nodes were over, where it was followed by some."""
     standstills: tuple[Standstill, ...] = ()

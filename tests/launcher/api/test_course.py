@@ -72,6 +72,17 @@ def test_what_was_trained_after_the_checkpoint_of_a_later_attempt_is_no_training
     assert course.ran_s(START + 200) == pytest.approx(95 + 90), "until the order to end: counters never fall"
 
 
+def test_what_was_trained_before_a_job_began_from_the_beginning_again_is_no_training() -> None:
+    order = HEALED[6].replace(b'"nodes":1', b'"nodes":1,"resume":{"is_beginning":true}')
+    assert b"is_beginning" in order
+    course = story(*HEALED[:6], order, *HEALED[7:])
+    assert course.effective_s(START + 200) == pytest.approx(90)
+    unknown = story(*HEALED[:6], order.replace(b"true", b"false"), *HEALED[7:])
+    assert unknown.effective_s(START + 200) == pytest.approx(90 + 90), (
+        "the program may have gone on from a file of its own"
+    )
+
+
 def test_what_ran_never_falls_when_a_failure_is_found_late() -> None:
     course, ran = Course(), 0.0
     for each in HEALED:

@@ -10,6 +10,7 @@ import pytest
 from stories import BUG, Story, evidence, gathering, incident_of, kinds, start_of, told_to_end
 
 from robust_run.health.types import Finding
+from robust_run.launcher.core.resume import resuming
 from robust_run.launcher.core.step import replay
 from robust_run.launcher.model.actions import Action, EndAttempt, Finish, OpenStore, RecordIncident, Say, StartAttempt
 from robust_run.launcher.model.events import AttemptStarted, Event, RankExited, SignalReceived
@@ -313,6 +314,15 @@ def test_a_first_attempt_from_the_beginning_is_not_news_and_a_later_one_is() -> 
     assert says(story.happens(ResumeChosen(attempt=1))) == [
         "attempt 1 starts from the beginning: there is no checkpoint yet"
     ]
+    assert story.state.resume is not None and story.state.resume.is_beginning, "what was trained is lost: on record"
+
+
+def test_a_job_whose_program_saves_where_it_likes_is_not_known_to_start_from_the_beginning() -> None:
+    story = runs("a")
+    story.exits(0, -9)
+    story.ends("a", evidence(0, -9), steps=5)
+    assert not resuming.chosen(story.state, ResumeChosen(attempt=1), saves_plain_files=True)
+    assert story.state.resume is not None and not story.state.resume.is_beginning
 
 
 def test_a_wrapped_error_of_ours_is_one_of_ours() -> None:

@@ -91,6 +91,13 @@ def test_what_was_trained_before_and_after_a_standstill_is_made_again_as_any_oth
     assert seconds["standstill"] == pytest.approx(10.0)
 
 
+def test_what_was_trained_before_a_job_began_anew_is_made_again() -> None:
+    attempts = (HANG[0], msgspec.structs.replace(HANG[1], anew_s=BEGIN_S))
+    seconds = seconds_by_kind(spans_of(attempts, (incident(onset_s=100.0),), BEGIN_S, BEGIN_S + 200.0))
+    assert seconds["redone"] == pytest.approx(90.0)
+    assert seconds["productive"] == pytest.approx(88.0)
+
+
 def test_the_sliding_window_forgets_what_is_an_hour_ago() -> None:
     spans = (
         LifeSpan(kind="first_start", begin_s=0.0, end_s=WINDOW_S),

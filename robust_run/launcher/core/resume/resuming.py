@@ -118,6 +118,7 @@ def chosen(state: JobState, event: ResumeChosen, *, saves_plain_files: bool = Fa
     is_unknown = (saves_plain_files or not state.looks_in) and not event.passed_over
     if not event.source and (event.attempt == 0 or is_unknown):
         return []
+    state.resume = msgspec.structs.replace(state.resume, is_beginning=not event.source)
     return [Say(text=sentence(event, news, unsure))]
 
 

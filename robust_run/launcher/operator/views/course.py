@@ -45,6 +45,10 @@ class _Verdict(msgspec.Struct):
     nodes: tuple[str, ...] = ()
 
 
+class _Resume(msgspec.Struct):
+    is_beginning: bool = False
+
+
 class _Fact(msgspec.Struct):
     """What matters of any telling line; the rest is skipped."""
 
@@ -64,6 +68,7 @@ class _Fact(msgspec.Struct):
     only: tuple[str, ...] = ()
     resumes_s: float | None = None
     stands_still: bool = False
+    resume: _Resume | None = None
 
 
 class _Head(msgspec.Struct):
@@ -145,7 +150,10 @@ class Course:
             each.over(at_s)
         if self.attempts:
             self.attempts[-1].told.clear()
-        self.attempts.append(AttemptCourse(number=fact.attempt, began_s=at_s, ranks=fact.world_size, nodes=fact.nodes))
+        anew_s = self.began_s if fact.resume is not None and fact.resume.is_beginning else None
+        self.attempts.append(
+            AttemptCourse(number=fact.attempt, began_s=at_s, ranks=fact.world_size, nodes=fact.nodes, anew_s=anew_s)
+        )
         if len(self.attempts) > MOST_ATTEMPTS:
             old = self.attempts.popleft()
             self._old.append(old.stretch())

@@ -48,6 +48,7 @@ class _Draft(msgspec.Struct):
             onset_s=course.onset_s,
             told_s=course.told_s,
             ended_s=course.ended_s,
+            anew_s=course.anew_s,
             resumed=ReportedCheckpoint(created_s=made_s, step=course.resumed_step) if made_s is not None else None,
             checked_s=self.checked_s,
             steps=course.steps,
@@ -154,7 +155,13 @@ class AttemptHistory:
             for each in order.placements
         )
         self._attempts[order.attempt] = _Draft(
-            course=AttemptCourse(number=order.attempt, began_s=at_s, ranks=order.world_size, nodes=order.nodes),
+            course=AttemptCourse(
+                number=order.attempt,
+                began_s=at_s,
+                ranks=order.world_size,
+                nodes=order.nodes,
+                anew_s=self.begun_s if order.resume is not None and order.resume.is_beginning else None,
+            ),
             places=places,
             code=order.code.number if order.code is not None else 0,
         )

@@ -30,6 +30,8 @@ class AttemptCourse(msgspec.Struct, kw_only=True):
     resumed_s: float | None = None
     """When the checkpoint was made that it began from, as far as is known."""
     resumed_step: int | None = None
+    anew_s: float | None = None
+    """When the job began, of an attempt that is known to have started from the beginning again."""
     steps: int | None = None
     """Most optimizer steps of any rank, known when it is over; None: not counted."""
     why: str = ""
@@ -53,7 +55,7 @@ class AttemptCourse(msgspec.Struct, kw_only=True):
             onset_s=self.onset_s,
             told_s=self.told_s,
             ended_s=self.ended_s,
-            resumed_s=self.resumed_s,
+            resumed_s=self.resumed_s if self.resumed_s is not None else self.anew_s,
             standstills=self.standstills,
         )
 
