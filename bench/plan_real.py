@@ -58,7 +58,7 @@ def read_again(path: Path) -> list[Came]:
     for came in found:
         journal = path.with_suffix(".journals") / f"{came.job.number}.jsonl"
         if journal.exists():
-            read(journal, came, HORIZON_S)
+            read(journal, came)
     return found
 
 
@@ -101,7 +101,11 @@ def hold(args: argparse.Namespace) -> None:
     known = measured(read_again(args.calibration))
     all_held = [held(came, known, range(args.seeds)) for came in read_again(args.results)]
     others = [
-        lost(simulated(job, job.strikes, known, [number])[0], plan_of(job, known).saving, known.times).ettr
+        lost(
+            simulated(Came(job=job, strikes=list(job.strikes)), known, [number])[0],
+            plan_of(job, known, HORIZON_S).saving,
+            known.times,
+        ).ettr
         for number in range(OTHERS)
         for job in [drawn(args.seed + 1, number)]
     ]

@@ -15,7 +15,8 @@ EVERY = (20, 40, 80)
 def drawn(seed: int, number: int, mix: Mix = MIX) -> RealJob:
     """Draw a job: from the seed and its number, nothing else.
 
-    Left out is what plans do not simulate: the loss of the controller, which is on the first host; and what strikes before all hosts have come.
+    Left out is what plans do not simulate: the loss of the controller, which is on the first host; and what strikes before all
+    hosts have come.
     """
     plan = Plan(nodes=NODES, gpus_per_node=1, standby=STANDBY, days=HORIZON_S / DAY_S, mix=mix)
     found = faults_of(plan, seed * 100_000 + number)

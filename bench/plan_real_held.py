@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 from plan_real_plan import Measured, plan_of, real_course, simulated
-from plan_real_words import HORIZON_S, NODES, Came
+from plan_real_words import Came
 
-from robust_run.planning.course import AttemptCourse, Course, lost
+from robust_run.planning.course import Course, lost
 from robust_run.planning.words import Plan
 
 WITHIN = 0.03
@@ -53,8 +53,8 @@ class Sum(msgspec.Struct, frozen=True, kw_only=True):
 
 def held(came: Came, known: Measured, seeds: Iterable[int]) -> Held:
     """Hold one job against its plan, under the same faults."""
-    plan = plan_of(came.job, known)
-    courses = simulated(came.job, came.strikes, known, seeds)
+    plan = plan_of(came.job, known, came.until_s)
+    courses = simulated(came, known, seeds)
     losts = [phases(each, plan) for each in courses]
     names = sorted({name for each in courses for name in each.actions})
     return Held(
@@ -69,17 +69,17 @@ def held(came: Came, known: Measured, seeds: Iterable[int]) -> Held:
 
 
 def phases(course: Course, plan: Plan) -> dict[str, float]:
-    """Return seconds by phase; what comes before the first step of all is one."""
-    first_s = next((each.first_step_s for each in course.attempts if each.first_step_s is not None), HORIZON_S)
-    all_ = {name: share * HORIZON_S for name, share in lost(course, plan.saving, plan.times).by_phase.items()}
-    before = _before(course.attempts, first_s, plan)
-    found = {name: all_[name] - before.get(name, 0.0) for name in PHASES if name != "start"}
+    """Return seconds by phase. What comes before the first step of all is one of its own, but for what is trained again."""
+    until_s = course.until_s
+    first_s = next((each.first_step_s for each in course.attempts if each.first_step_s is not None), until_s)
+    whole = _seconds(course, plan)
+    early = _seconds(msgspec.structs.replace(course, until_s=first_s), plan)
+    found = {name: whole[name] - (early[name] if name != "redo" else 0.0) for name in PHASES if name != "start"}
     return {"start": first_s, **found}
 
 
-def _before(attempts: Sequence[AttemptCourse], first_s: float, plan: Plan) -> Mapping[str, float]:
-    shares = lost(Course(seed=0, until_s=first_s, attempts=list(attempts)), plan.saving, plan.times).by_phase
-    return {name: share * first_s for name, share in shares.items()}
+def _seconds(course: Course, plan: Plan) -> dict[str, float]:
+    return {name: share * course.until_s for name, share in lost(course, plan.saving, plan.times).by_phase.items()}
 
 
 def summed(all_held: Sequence[Held]) -> Sum:
@@ -126,8 +126,3 @@ def strikes(all_held: Sequence[Held]) -> dict[str, Counter[str]]:
         for strike in each.came.strikes:
             found.setdefault(strike.name, Counter())[strike.came.partition(":")[0]] += 1
     return dict(sorted(found.items()))
-
-
-def node_seconds(all_held: Sequence[Held]) -> float:
-    """Return for how long nodes of jobs were looked at."""
-    return len(all_held) * NODES * HORIZON_S

@@ -10,18 +10,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from clusters import ClusterJob, outside, start_all
+from clusters import PATIENT, ClusterJob, outside, start_all
 from hosts import Cluster, Host
 from jobs import wait_for
+from plan_real_proc import catches, inside, is_there, state
 from plan_real_read import read
-from plan_real_words import BACK_S, HORIZON_S, NODES, NOT_RAISED, STANDBY, STEP_S, Came, RealJob, Strike
+from plan_real_words import BACK_S, HORIZON_S, LONG_S, NODES, NOT_RAISED, STANDBY, STEP_S, Came, RealJob, Strike
 
 #: A job that did not begin within so long is broken.
 START_S = 90.0
+#: A patient one may take so long, whatever else the machine does.
+PATIENT_S = 400.0
 LOOK_EVERY_S = 0.02
 #: What was done must be seen to have been done within so long.
 SEEN_S = 5.0
@@ -100,16 +102,17 @@ class _Trial:
             done()
         self.came.began_unix_s = self.began_unix_s
         shutil.copyfile(self.launched.run_dir / "journal.jsonl", self.keep)
-        read(self.keep, self.came, HORIZON_S)
+        read(self.keep, self.came)
         return self.came
 
     def _start(self) -> None:
         job = self.job
         options = [
             "--nnodes", str(NODES), "--standby", str(STANDBY), "--diagnose", "never", "--restart-grace", "1",
-            "--ckpt-memory", "64M" if job.memory else "off", "--ckpt-dir", str(self.folder / "ckpt"), "--ckpt-every", str(job.every),
-            "--ckpt-keep", "5", "--probation-steps", "20", "--http-port", "off",
+            "--ckpt-memory", "64M" if job.memory else "off", "--ckpt-dir", str(self.folder / "ckpt"),
+            "--ckpt-every", str(job.every), "--ckpt-keep", "5", "--probation-steps", "20", "--http-port", "off",
         ]  # fmt: skip
+        options += PATIENT if job.is_patient else ()
         env = {"OMP_NUM_THREADS": "1"}
         self.launched = start_all(
             self.cluster, str(self.code / "train.py"), tmp_path=self.folder, options=options, env=env, launch=[]
@@ -130,13 +133,28 @@ class _Trial:
 
     def _strike_all(self) -> None:
         todo = list(self.came.strikes)
-        while self.now_s() < HORIZON_S:
-            if todo and self.now_s() >= todo[0].at_s:
+        while todo or self.now_s() < self._until_s():
+            if todo and self.now_s() >= todo[0].at_s and self._is_ready():
                 strike = todo.pop(0)
                 strike.came = self._strike(strike)
             self._bring_back()
             time.sleep(LOOK_EVERY_S)
-        assert not todo, f"not everything was struck: {todo}"
+            assert self.now_s() < (PATIENT_S if self.job.is_patient else HORIZON_S + START_S), (
+                f"the job does not train: {self.came.strikes}\n{self.launched.said()[-3000:]}"
+            )
+        self.came.until_s = self.now_s() if self.job.is_patient else HORIZON_S
+
+    def _until_s(self) -> float:
+        return (0.0 if self._is_ready() else LONG_S) if self.job.is_patient else HORIZON_S
+
+    def _is_ready(self) -> bool:
+        """Whether the newest attempt trains, or that does not matter."""
+        if not self.job.is_patient:
+            return True
+        orders = [each["attempt"] for each in self.launched.actions("start_attempt")]
+        trains = {each["attempt"] for each in self.launched.events("first_step")}
+        fired = sum(each.came == "fired" for each in self.came.strikes)
+        return bool(orders) and max(orders) >= fired and max(orders) in trains
 
     def _strike(self, strike: Strike) -> str:
         if strike.host < 0:
@@ -152,19 +170,19 @@ class _Trial:
         if not pid:
             return "no worker runs there"
         number = {"killed": signal.SIGKILL, "input_output": signal.SIGUSR1, "stopped": signal.SIGSTOP}[strike.name]
-        inside = _inside(pid)
+        inner = inside(pid)
         if number == signal.SIGUSR1:
-            wait_for(lambda: _catches(pid, number) or not _is_there(pid), f"{host.name}: {pid} to begin", SEEN_S)
+            wait_for(lambda: catches(pid, number) or not is_there(pid), f"{host.name}: {pid} to begin", SEEN_S)
         strike.fired_s = self.now_s()
         os.kill(pid, number)
         if strike.name == "killed":
             self._done.append(
-                _seen(lambda: not _is_there(pid) or _state(pid) in "ZX", f"{host.name}: {pid} to be killed")
+                _seen(lambda: not is_there(pid) or state(pid) in "ZX", f"{host.name}: {pid} to be killed")
             )
         elif strike.name == "stopped":
-            wait_for(lambda: _state(pid) in "TZX", f"{host.name}: {pid} to be stopped", SEEN_S)
+            wait_for(lambda: state(pid) in "TZX", f"{host.name}: {pid} to be stopped", SEEN_S)
         else:
-            path = self.launched.steps_dir / f"raised-{inside}-{host.name}"
+            path = self.launched.steps_dir / f"raised-{inner}-{host.name}"
             self._done.append(lambda: _note_raised(strike, path))
         return "fired"
 
@@ -225,34 +243,9 @@ class _Trial:
         return outside(host, pids[0]) if pids else 0
 
 
-def _inside(pid: int) -> int:
-    with suppress(OSError, StopIteration):
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-        return int(next(line for line in lines if line.startswith("NSpid:")).split()[-1])
-    return 0
-
-
-def _state(pid: int) -> str:
-    with suppress(OSError):
-        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[0]
-    return "X"
-
-
-def _is_there(pid: int) -> bool:
-    return Path(f"/proc/{pid}").exists()
-
-
 def _seen(condition: Callable[[], Any], what: str) -> Callable[[], object]:
     wait_for(condition, what, SEEN_S)
     return lambda: None
-
-
-def _catches(pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal."""
-    with suppress(OSError, StopIteration):
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-        return bool(int(next(line for line in lines if line.startswith("SigCgt:")).split()[1], 16) >> (number - 1) & 1)
-    return False
 
 
 def _note_raised(strike: Strike, path: Path) -> None:

@@ -15,18 +15,20 @@ BEGINNING = """# The plan against real jobs
 Short real jobs of robust-run with random faults, and what `robust plan` says of each. Written by `bench/plan_real.py`.
 
 """
-WHAT = f"""A job trains with gloo on {NODES} simulated hosts with {STANDBY} standbys (`tests/hosts.py`: own network, processes and power), in steps of
-0.1 s of sleep, and saves to storage every 20 to 80 steps; every second one keeps each step in memory, too, with a copy on another
-host. It is looked at for {HORIZON_S:g} s. Its faults are drawn by the plan's own fault process (`planning/faults.py`), at a rate some
-ten thousand times that of a cluster: SIGKILL of a rank, an exception (OSError), SIGSTOP of a rank, loss of a host's power (it is on again {BACK_S:g} s
-after it was missed), an update of the code, and one that fails after 5 steps. Each is seen to have happened, or it is noted why there
-was nothing to strike: an idle standby, a host that is off or out, between two attempts.
+WHAT = f"""A job trains with gloo on {NODES} simulated hosts with {STANDBY} standbys (`tests/hosts.py`: own network, processes and
+power), in steps of 0.1 s of sleep, and saves to storage every 20 to 80 steps; every second job keeps each step in memory,
+too, with a copy on another host. It is looked at for {HORIZON_S:g} s. Its faults are drawn by the plan's own fault process
+(`planning/faults.py`), at a rate a million times that of a cluster: SIGKILL of a rank, an exception (OSError), SIGSTOP of a
+rank, loss of a host's power (it is on again {BACK_S:g} s after it was missed), an update of the code, and one that fails after
+5 steps. Each is seen to have happened, or it is noted why there was nothing to strike: an idle standby, a host that is off
+or out, no attempt that runs.
 
-The plan has the same nodes, standbys, mix and saving, and is given the very faults of the job's schedule; where it draws durations, it
-is the mean over its seeds. No number of it was chosen to fit these jobs: its times are medians and 95 % quantiles of calibration jobs
-with other seeds, listed below. Both sides: `--diagnose never`, since checks would compute on hosts that share their CPUs; ETTR is
-`report.effective`'s, phases are `planning/course.py`'s. Left out when faults are drawn: power of the first host, which has the
-controller (plans do not simulate its loss), and what comes in the first 5 s, before all hosts have come.
+The plan has the same nodes, standbys, mix and saving, and is given the very faults of the job's schedule; where it draws
+durations, it is the mean over its seeds. No number of it was chosen to fit these jobs: its times are medians and 95 %
+quantiles of calibration jobs with other seeds, listed below. Both sides: `--diagnose never`, since checks would compute on
+hosts that share their CPUs; ETTR is `report.effective`'s, phases are `planning/course.py`'s. Left out when faults are drawn:
+power of the first host, which has the controller (plans do not simulate its loss), and what comes in the first 5 s, before
+all hosts have come.
 """
 
 
@@ -44,7 +46,8 @@ def _result(total: Sum, unpaired: tuple[int, float, float]) -> list[str]:
     return [
         "## ETTR",
         "",
-        f"**{total.jobs} jobs: real {total.real:.2%}, plan {total.plan:.2%}; real minus plan {100 * total.off:+.2f} points"
+        f"**{total.jobs} jobs: real {total.real:.2%}, plan {total.plan:.2%};"
+        f" real minus plan {100 * total.off:+.2f} points"
         f" (± {100 * total.error:.2f}, standard error of the mean).** {total.within} of {total.jobs} single jobs are within"
         f" {100 * WITHIN:g} points; the largest difference is {100 * total.largest:+.1f}. Of {others} other schedules, drawn with"
         f" other seeds, the plan says {mean:.2%} (± {100 * error:.2f}).",
@@ -58,8 +61,8 @@ def _kinds(all_held: Sequence[Held]) -> list[str]:
         if some:
             total = summed(some)
             rows.append(
-                f"| {name} | {total.jobs} | {total.real:.2%} | {total.plan:.2%} | {100 * total.off:+.2f} ± {100 * total.error:.2f} |"
-                f" {total.within} |"
+                f"| {name} | {total.jobs} | {total.real:.2%} | {total.plan:.2%} |"
+                f" {100 * total.off:+.2f} ± {100 * total.error:.2f} | {total.within} |"
             )
     return rows
 
@@ -72,7 +75,7 @@ def _phases(all_held: Sequence[Held]) -> list[str]:
     return [
         "## Where the time went",
         "",
-        f"Seconds of a job of {HORIZON_S:g} s, in the mean. start: until its first step. Phases after it are those of [plans](plan.md).",
+        f"Seconds of a job of {HORIZON_S:g} s, in the mean. start: until its first step; the others are those after it.",
         "",
         "| phase | real | plan | difference | points |",
         "|---|---|---|---|---|",
@@ -102,7 +105,7 @@ def _faults(all_held: Sequence[Held]) -> list[str]:
     return [
         "## Faults",
         "",
-        "*Not raised*: its rank waited in a collective for one that was struck before, until it was ended; left out on both sides.",
+        "*Not raised*: its rank waited in a collective for one that was struck before, and was ended; left out on both sides.",
         "",
         "| kind | drawn | fired | nothing to strike | not raised |",
         "|---|---|---|---|---|",
@@ -114,7 +117,7 @@ def _measured(known: Measured) -> list[str]:
     times, faults = known.times, known.mix.faults
     constant = lambda seconds: Spread(seconds)  # noqa: E731
     rows: list[tuple[str, Spread, str]] = [
-        ("until the first step of a job", times.cold_launch, "cold_load"),
+        ("until the first step of a job", times.cold_launch, "start"),
         ("a question to one node", constant(times.ask), "ask"),
         ("which checkpoints nodes have", constant(times.ask_all), "ask_all"),
         ("end", times.end, "end"),
@@ -139,11 +142,12 @@ def _measured(known: Measured) -> list[str]:
         "",
         "| seconds | median | 95 % | samples |",
         "|---|---|---|---|",
-        *(
-            f"| {what} | {each.median:.3f} | {f'{each.p95:.3f}' if each.p95 > each.median else ''} | {known.counts.get(name, 0)} |"
-            for what, each, name in rows
-        ),
+        *(f"| {what} | {each.median:.3f} | {_p95(each)} | {known.counts.get(name, 0)} |" for what, each, name in rows),
     ]
+
+
+def _p95(of: Spread) -> str:
+    return f"{of.p95:.3f}" if of.p95 > of.median else ""
 
 
 def _each(all_held: Sequence[Held]) -> list[str]:
@@ -154,14 +158,15 @@ def _each(all_held: Sequence[Held]) -> list[str]:
         most = max(each.real_s, key=lambda name: abs(each.real_s[name] - each.plan_s[name]))
         why = f"{most} {each.real_s[most] - each.plan_s[most]:+.1f} s" if abs(each.off) > WITHIN else ""
         rows.append(
-            f"| {job.number} | {job.every}{' +' if job.memory else ''} | {fired} | {len(each.came.attempts)} | {each.plan_attempts:.1f} |"
+            f"| {job.number} | {job.every}{' +' if job.memory else ''} | {fired} |"
+            f" {len(each.came.attempts)} | {each.plan_attempts:.1f} |"
             f" {each.real:.1%} | {each.plan:.1%} | {100 * each.off:+.1f} | {why} |"
         )
     return [
         "## Each job",
         "",
-        "Steps between saves (+: each step in memory, too), faults that struck, and the second; where the two are more than 3 points apart, the",
-        "phase that differs most.",
+        "Steps between saves (+: each step in memory, too), faults that struck and at which second; where the two are more than",
+        "3 points apart, the phase that differs most.",
         "",
         "| job | saves | faults | attempts | plan | ETTR | plan | points | |",
         "|---|---|---|---|---|---|---|---|---|",

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 from plan_real_draw import as_faults
-from plan_real_words import DAY_S, HORIZON_S, LONG_S, MIX, NODES, NOT_RAISED, STANDBY, Came, RealJob, Strike
+from plan_real_words import DAY_S, LONG_S, MIX, NODES, NOT_RAISED, STANDBY, Came, RealJob, Strike
 
 from robust_run.planning.course import Course
 from robust_run.planning.words import Mechanisms, Mix, Plan, Saving, Spread, Times
@@ -51,11 +51,8 @@ def measured(all_came: Iterable[Came]) -> Measured:
             found.setdefault(name, []).extend(samples)
     get = lambda name: found.get(name, [])  # noqa: E731
     connect_s = statistics.median(get("load_nothing")) if len(get("load_nothing")) >= FEW else 0.0
-    cold = [
-        max(sum(came.samples[name][0] for name in ("opened", "cold_launch", "cold_load")) - connect_s, 0.0)
-        for came in jobs
-        if "cold_load" in came.samples
-    ]
+    firsts = [came.attempts[0].first_step_s for came in jobs if came.attempts]
+    cold = [max(each - connect_s, 0.0) for each in firsts if each is not None]
     localise = statistics.median(get("localise")) if get("localise") else 0.0
     detect = {name: get(f"detect {name}") for name in MIX.faults}
     detect["stopped"] = [max(each - localise, 0.0) for each in get("act stopped")]
@@ -83,16 +80,16 @@ def measured(all_came: Iterable[Came]) -> Measured:
             ask_all=statistics.median(get("ask_all")),
         ),
         update_s=statistics.median(get("update")) if get("update") else 0.0,
-        counts={name: len(samples) for name, samples in sorted(found.items())},
+        counts={"start": len(cold), **{name: len(samples) for name, samples in sorted(found.items())}},
     )
 
 
-def plan_of(job: RealJob, known: Measured) -> Plan:
+def plan_of(job: RealJob, known: Measured, until_s: float) -> Plan:
     """Return the plan of a job."""
     return Plan(
         nodes=NODES,
         gpus_per_node=1,
-        days=HORIZON_S / DAY_S,
+        days=until_s / DAY_S,
         standby=STANDBY,
         mix=known.mix,
         times=known.times,
@@ -102,12 +99,12 @@ def plan_of(job: RealJob, known: Measured) -> Plan:
     )
 
 
-def simulated(job: RealJob, strikes: Iterable[Strike], known: Measured, seeds: Iterable[int]) -> list[Course]:
+def simulated(came: Came, known: Measured, seeds: Iterable[int]) -> list[Course]:
     """Return the courses of a job's plan under the very faults of its schedule; a seed draws durations alone."""
-    plan = plan_of(job, known)
+    plan = plan_of(came.job, known, came.until_s)
     struck = [
         msgspec.structs.replace(each, at_s=each.at_s + known.update_s) if each.host < 0 else each
-        for each in strikes
+        for each in came.strikes
         if each.came != NOT_RAISED
     ]
     struck.sort(key=lambda each: each.at_s)
@@ -117,7 +114,7 @@ def simulated(job: RealJob, strikes: Iterable[Strike], known: Measured, seeds: I
 
 def real_course(came: Came) -> Course:
     """Return a real job's course as plans have it."""
-    return Course(seed=came.job.number, until_s=HORIZON_S, attempts=list(came.attempts), actions=dict(came.actions))
+    return Course(seed=came.job.number, until_s=came.until_s, attempts=list(came.attempts), actions=dict(came.actions))
 
 
 def fired(strikes: Iterable[Strike]) -> int:

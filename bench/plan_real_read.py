@@ -17,6 +17,18 @@ from robust_run.launcher.operator.views.course import Course as RealCourse
 from robust_run.planning.course import AttemptCourse
 from robust_run.report import effective
 
+Facts = list[tuple[float, dict[str, Any]]]
+"""Events and actions, and when: seconds since the job began."""
+ANSWERS = {
+    "open_store": ("ask", "store_opened"),
+    "look_for_checkpoints": ("ask_all", "resume_chosen"),
+    "inquire": ("localise", "inquired"),
+}
+"""Questions of the core: what durations of theirs are called, and what answers them."""
+CLOCK_S = 0.05
+"""The journal and the one who strikes may be so far apart."""
+FEWEST_STEPS = 20
+"""Fewer steps say little of how long one takes."""
 FIRST_SIGNS = {
     "killed": "rank_exited",
     "input_output": "rank_exited",
@@ -25,11 +37,11 @@ FIRST_SIGNS = {
 }
 
 
-def read(path: Path, came: Came, until_s: float) -> None:
+def read(path: Path, came: Came) -> None:
     """Fill in what the journal says."""
-    began_unix_s = came.began_unix_s
+    began_unix_s, until_s = came.began_unix_s, came.until_s
     lines = [line for line in path.read_bytes().split(b"\n")[:-1] if line.endswith(b"}")]
-    course, facts = RealCourse(), []
+    course, facts = RealCourse(), list[tuple[float, dict[str, Any]]]()
     for line in lines:
         fact = json.loads(line)
         if "at" in fact and fact["at"] > began_unix_s + until_s:
@@ -46,7 +58,7 @@ def read(path: Path, came: Came, until_s: float) -> None:
     came.samples = _samples(came, facts, course)
 
 
-def _attempt(each: Any, facts: list[tuple[float, dict[str, Any]]], began_s: float) -> AttemptCourse:
+def _attempt(each: Any, facts: Facts, began_s: float) -> AttemptCourse:
     opened = [at_s for at_s, fact in facts if fact["type"] == "open_store" and fact["attempt"] == each.number]
     since = lambda at_s: None if at_s is None else at_s - began_s  # noqa: E731
     return AttemptCourse(
@@ -56,13 +68,13 @@ def _attempt(each: Any, facts: list[tuple[float, dict[str, Any]]], began_s: floa
         onset_s=since(each.onset_s),
         told_s=since(each.told_s),
         ended_s=since(each.ended_s),
-        resumed_s=since(each.resumed_s),
+        resumed_s=since(each.stretch().resumed_s),
         source=_source(facts, each.number),
         cause=each.why[:80],
     )
 
 
-def _begin_anew(course: RealCourse, facts: list[tuple[float, dict[str, Any]]]) -> None:
+def _begin_anew(course: RealCourse, facts: Facts) -> None:
     """Jobs here have a folder of checkpoints: one that begins where nothing was chosen has lost what it had trained. Journals
     of launchers that do not say so by themselves are read as those of others."""
     for each in course.attempts:
@@ -70,80 +82,92 @@ def _begin_anew(course: RealCourse, facts: list[tuple[float, dict[str, Any]]]) -
             each.anew_s = course.began_s
 
 
-def _source(facts: list[tuple[float, dict[str, Any]]], number: int) -> str:
+def _source(facts: Facts, number: int) -> str:
     chosen = [fact for _, fact in facts if fact["type"] == "resume_chosen" and fact["attempt"] == number]
     return str(chosen[-1].get("source", "")) if chosen else ""
 
 
-def _samples(came: Came, facts: list[tuple[float, dict[str, Any]]], course: RealCourse) -> dict[str, list[float]]:
-    """Return how long what took, each time."""
-    found: dict[str, list[float]] = {}
+class _Samples:
+    """How long what took in a job, each time."""
 
-    def add(name: str, took_s: float | None) -> None:
-        if took_s is not None and took_s >= 0:
-            found.setdefault(name, []).append(round(took_s, 4))
+    def __init__(self, came: Came, facts: Facts) -> None:
+        self.came, self.facts = came, facts
+        self.found: dict[str, list[float]] = {}
 
-    def first(kind: str, after_s: float, attempt: int | None = None) -> float | None:
-        times = (
-            at_s
-            for at_s, fact in facts
-            if fact["type"] == kind and at_s >= after_s and attempt in (None, fact.get("attempt"))
+    def add(self, name: str, later_s: float | None, earlier_s: float | None) -> None:
+        """Note one, if both its ends are known."""
+        if later_s is not None and earlier_s is not None and later_s >= earlier_s:
+            self.found.setdefault(name, []).append(round(later_s - earlier_s, 4))
+
+    def first(self, kind: str, after_s: float, attempt: int | None = None) -> float | None:
+        """Return when a kind of line came first after a moment."""
+        return next(
+            (
+                at_s
+                for at_s, fact in self.facts
+                if fact["type"] == kind and at_s >= after_s and attempt in (None, fact.get("attempt"))
+            ),
+            None,
         )
-        return next(times, None)
 
-    for at_s, fact in facts:
-        if fact["type"] == "open_store":
-            add("ask", _less(first("store_opened", at_s, fact["attempt"]), at_s))
-        elif fact["type"] == "look_for_checkpoints":
-            add("ask_all", _less(first("resume_chosen", at_s, fact["attempt"]), at_s))
-        elif fact["type"] == "inquire" and not fact.get("post_mortem") and not fact.get("leftovers"):
-            add("localise", _less(first("inquired", at_s, fact["attempt"]), at_s))
-        elif fact["type"] == "node_lost":
-            name = _host_of(fact["node"], facts)
-            back = [t for t, f in facts if t > at_s and f["type"] == "node_joined" and f["node"]["name"] == name]
-            add("back", back[0] - at_s if back else None)
-    for real, attempt in zip(course.attempts, came.attempts, strict=True):
-        ordered_s = real.began_s - came.began_unix_s
-        if real.number == 0:
-            add("opened", attempt.opened_s)
-            add("cold_launch", _less(attempt.started_s, ordered_s))
-            add("cold_load", _less(attempt.first_step_s, attempt.started_s))
-        else:
-            add("launch", _less(attempt.started_s, ordered_s))
+    def of_questions(self) -> None:
+        """What is asked and answered, and hosts that come back."""
+        for at_s, fact in self.facts:
+            kind, attempt = fact["type"], fact.get("attempt")
+            if kind in ANSWERS and not fact.get("post_mortem") and not fact.get("leftovers"):
+                name, answer = ANSWERS[kind]
+                self.add(name, self.first(answer, at_s, attempt), at_s)
+            elif kind == "node_lost":
+                name = _host_of(fact["node"], self.facts)
+                joined = (
+                    t for t, f in self.facts if t > at_s and f["type"] == "node_joined" and f["node"]["name"] == name
+                )
+                self.add("back", next(joined, None), at_s)
+
+    def of_attempt(self, number: int, ordered_s: float, steps: int | None, attempt: AttemptCourse) -> None:
+        """How it began and ended, and its steps."""
+        if number > 0:
+            self.add("launch", attempt.started_s, ordered_s)
             source = {"": "nothing", "peer": "memory"}.get(attempt.source, attempt.source)
-            add(f"load_{source}", _less(attempt.first_step_s, attempt.started_s))
-        add("end", _less(attempt.ended_s, attempt.told_s))
+            self.add(f"load_{source}", attempt.first_step_s, attempt.started_s)
+        self.add("end", attempt.ended_s, attempt.told_s)
         stopped_s = effective.stopped_s(attempt.onset_s, attempt.told_s, attempt.ended_s)
-        if real.steps and attempt.first_step_s is not None and stopped_s is not None and real.steps > 20:
-            add("step", (stopped_s - attempt.first_step_s) / real.steps)
+        if steps and steps > FEWEST_STEPS and stopped_s is not None and attempt.first_step_s is not None:
+            self.add("step", (stopped_s - attempt.first_step_s) / steps, 0.0)
+
+    def of_strike(self, strike: Strike) -> None:
+        """How long it took until its first sign, and until the order to end the attempt."""
+        if strike.came != "fired" or strike.fired_s is None:
+            return
+        if strike.name in ("update", "bad_update"):
+            self.add("update", self.first("update_staged", strike.at_s), strike.at_s)
+            return
+        since_s = strike.fired_s - CLOCK_S
+        self.add(
+            f"detect {strike.name}",
+            _not_before(self.first(FIRST_SIGNS[strike.name], since_s), strike.fired_s),
+            strike.fired_s,
+        )
+        told = [each.told_s for each in self.came.attempts if each.told_s is not None and each.told_s >= since_s]
+        self.add(f"act {strike.name}", _not_before(told[0] if told else None, strike.fired_s), strike.fired_s)
+
+
+def _samples(came: Came, facts: Facts, course: RealCourse) -> dict[str, list[float]]:
+    found = _Samples(came, facts)
+    found.of_questions()
+    for real, attempt in zip(course.attempts, came.attempts, strict=True):
+        found.of_attempt(real.number, real.began_s - came.began_unix_s, real.steps, attempt)
     for strike in came.strikes:
-        _add_detection(strike, came, facts, add)
-    return found
+        found.of_strike(strike)
+    for each in came.attempts:
+        if "ValueError" in each.cause:
+            found.add("detect bad_update", each.onset_s, each.first_step_s)
+    return found.found
 
 
-def _add_detection(strike: Strike, came: Came, facts: list[tuple[float, dict[str, Any]]], add: Any) -> None:
-    if strike.came != "fired" or strike.fired_s is None:
-        return
-    if strike.name in ("update", "bad_update"):
-        staged = [at_s for at_s, fact in facts if fact["type"] == "update_staged" and at_s >= strike.at_s]
-        add("update", staged[0] - strike.at_s if staged else None)
-        if strike.name == "bad_update":
-            for each in came.attempts:
-                if each.onset_s is not None and each.first_step_s is not None and "ValueError" in each.cause:
-                    add("detect bad_update", each.onset_s - each.first_step_s)
-        return
-    sign = FIRST_SIGNS[strike.name]
-    times = [at_s for at_s, fact in facts if fact["type"] == sign and at_s >= strike.fired_s - 0.05]
-    if not times:
-        return
-    add(f"detect {strike.name}", max(times[0] - strike.fired_s, 0.0))
-    told = [each.told_s for each in came.attempts if each.told_s is not None and each.told_s >= strike.fired_s - 0.05]
-    add(f"act {strike.name}", told[0] - strike.fired_s if told else None)
+def _not_before(at_s: float | None, other_s: float) -> float | None:
+    return None if at_s is None else max(at_s, other_s)
 
 
-def _host_of(node: str, facts: list[tuple[float, dict[str, Any]]]) -> str:
+def _host_of(node: str, facts: Facts) -> str:
     return next((f["node"]["name"] for _, f in facts if f["type"] == "node_joined" and f["node"]["id"] == node), "")
-
-
-def _less(later_s: float | None, earlier_s: float | None) -> float | None:
-    return None if later_s is None or earlier_s is None else later_s - earlier_s

@@ -63,6 +63,8 @@ class RealJob(msgspec.Struct, frozen=True, kw_only=True):
     memory: bool = False
     """It keeps every step in memory, and on another node."""
     strikes: tuple[Strike, ...]
+    is_patient: bool = False
+    """A fault waits until the job trains, and the end until it trains again: what must not depend on how busy a machine is."""
 
 
 class Came(msgspec.Struct, kw_only=True):
@@ -72,6 +74,8 @@ class Came(msgspec.Struct, kw_only=True):
     strikes: list[Strike]
     problem: str = ""
     """What was wrong with the trial; empty: nothing."""
+    until_s: float = HORIZON_S
+    """It was looked at for so long."""
     ettr: float = 0.0
     """By `report.effective`, from the run directory."""
     attempts: list[AttemptCourse] = []

@@ -48,7 +48,7 @@ class FaultKind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     per_day: Rate = 0.0
     """For what does not grow with the job: changes of its code."""
     trouble: str = ""
-    """crash: what the last words of the rank say (`health.types.Trouble`), or `killed`: it has none, SIGKILL ended it. alert: name
+    """crash: what the last words of the rank say (`health.types.Trouble`); `killed`: it has none, by SIGKILL. alert: name
     of the sensor's event (docs/health.md)."""
     detect: Spread = Spread(1.0, 3.0)
     """From its onset until the first sign of it. What the core makes of signs comes on top."""
