@@ -55,6 +55,14 @@ def unspoiled(all_: Sequence[Stored], before_s: float) -> list[Stored]:
     return [each for each in kept if each.until_s > each.first_s]
 
 
+def distrusted_since(before: AttemptCourse | None) -> float | None:
+    """Return since when nothing that was saved is gone on from, as code has written it that was rolled back; None: it was not.
+
+    `before`: the attempt before. Memory holds what was saved last: after a rollback a job goes on from storage.
+    """
+    return before.first_step_s if before is not None and before.action == "rollback" else None
+
+
 def newest(all_: Sequence[Stored], memory: InMemory | None, agents: Collection[str], saving: Saving) -> Point:
     """Return the newest state that can be gone on from. `agents`: that are there."""
     in_storage = _in_storage(all_, saving)

@@ -38,7 +38,7 @@ from robust_run.planning.agents import Agents
 from robust_run.planning.course import AttemptCourse, Course
 from robust_run.planning.faults import DAY_S, Fault, faults_of
 from robust_run.planning.hosts import Host
-from robust_run.planning.saved import InMemory, Stored, newest, stored, unspoiled
+from robust_run.planning.saved import InMemory, Stored, distrusted_since, newest, stored, unspoiled
 from robust_run.planning.strikes import Strikes
 from robust_run.planning.words import Plan
 
@@ -243,8 +243,8 @@ class World:
         if self.state.attempt != number or not self.state.is_going or self.state.is_started:
             return
         attempt = self.attempt
-        since_s = self.strikes.take_spoiled()
-        if since_s is not None:
+        before = self.course.attempts[-2] if self.index else None
+        for since_s in filter(None, (self.strikes.take_spoiled(), distrusted_since(before))):
             self._stored = unspoiled(self._stored, since_s)
             self.memory = self.memory if self.memory is not None and self.memory.at_s <= since_s else None
         point = newest(self._stored, self.memory, self.by_agent, self.plan.saving)

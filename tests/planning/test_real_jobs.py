@@ -60,7 +60,9 @@ def test_a_real_job_and_its_plan_do_the_same_about_the_same_faults(
     assert [each.came for each in came.strikes] == ["fired"] * 3
     when = [msgspec.structs.replace(each, at_s=each.fired_s) for each in came.strikes]
     plan = simulated(msgspec.structs.replace(came, strikes=when), KNOWN, [0])[0]
-    done = {name: count for name, count in came.actions.items() if name != "report"}  # ranks that wait for a lost node, say
+    done = {
+        name: count for name, count in came.actions.items() if name != "report"
+    }  # ranks that wait for a lost node, say
     assert done == plan.actions == {"relaunch": 2, "evict": 1}
     assert len(came.attempts) == len(plan.attempts) == 4
     assert 0.0 < came.ettr < 1.0
@@ -84,6 +86,17 @@ def test_a_rank_that_was_killed_has_no_last_words() -> None:
     course = simulate(NO_LOSSES, 0, given)
     assert course.actions == {"relaunch": 1}
     assert course.attempts[1].checked_s == 0.0
+
+
+def test_after_a_rollback_a_plan_goes_on_from_storage_as_a_job_does() -> None:
+    """Memory holds what the bad code saved last, and that is not trusted."""
+    bad = FaultKind(shows="bad_update", detect=Spread(60.0))
+    given = [Fault(number=0, at_s=36_000.0, name="bad", kind=bad, host=-1, stays=False)]
+    course = simulate(NO_LOSSES, 0, given)
+    assert [each.action for each in course.attempts] == ["relaunch", "rollback", ""]
+    assert [each.source for each in course.attempts] == ["", "memory", "storage"]
+    resumed = [each.resumed_s for each in course.attempts]
+    assert resumed[1] is not None and resumed[2] is not None and 0 < resumed[2] < resumed[1]
 
 
 def test_schedules_are_drawn_by_the_process_of_plans_and_each_kind_comes() -> None:
