@@ -4,10 +4,10 @@
     python bench/plan_real.py --run 50 --seed 1 --results real.jsonl
     python bench/plan_real.py --results real.jsonl --calibration calibration.jsonl --page docs/plan-real.md
 
-Without the first two, the third works on what ran last: `--results bench/plan_real_data/jobs.jsonl --calibration
-bench/plan_real_data/calibration.jsonl --commit dd0ffcf2`. The first two run jobs (`plan_real_job.py`; needs root and namespaces) and append what came of each to a file, its journal to a
+The first two run jobs (`plan_real_job.py`; needs root and namespaces) and append what came of each to a file, its journal to a
 folder beside it; what is there is not run again, so that either can be stopped at any time. The third holds the second against
 plans with times from the first (`plan_real_plan.py`), and writes a page. The last line of its standard output is one JSON object.
+What ran last is kept: `--results bench/plan_real_data/jobs.jsonl --calibration bench/plan_real_data/calibration.jsonl`.
 """
 
 from __future__ import annotations
