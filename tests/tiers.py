@@ -10,13 +10,14 @@ from __future__ import annotations
 import functools
 import sys
 import types
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 TESTS = Path(__file__).parent
+BELOW = f"{TESTS}/"
 
 MARKERS = {
     "torch": "imports torch, in the test's process or in programs, or is of checkpoints",
@@ -65,7 +66,7 @@ PROGRAMS_FOR_ROOT = ("mount", "unshare")
 
 def marks_of(item: pytest.Function, guarantees: Collection[str]) -> list[str]:
     """Return the marks of a test. `guarantees`: ids of tests, those with a bracket as far as they are written."""
-    place = Path(item.path).relative_to(TESTS).as_posix()
+    place = below(str(item.path))
     found = {mark for folder, mark in FOLDERS.items() if place.startswith(folder)} | reached(item.function)
     for fixtures in item._fixtureinfo.name2fixturedefs.values():
         found.update(*(reached(fixture.func) for fixture in fixtures))
@@ -137,20 +138,35 @@ def _look_at_code(value: Any) -> tuple[frozenset[str], tuple[Any, ...]]:
     mark = STARTERS.get((file, value.__name__))
     marks = {mark} if mark else set()
     if isinstance(value, type):
-        return frozenset(marks), (*vars(value).values(), *value.__bases__)
+        return _told_apart(marks, (*vars(value).values(), *value.__bases__))
     if ASKS_FOR_ROOT & set(_names(value.__code__)):
         marks.add("root")
-    return frozenset(marks), (*_named(value), *wrapped)
+    return _told_apart(marks, (*_named(value), *wrapped))
+
+
+def _told_apart(marks: set[str], values: Iterable[Any]) -> tuple[frozenset[str], tuple[Any, ...]]:
+    """Add the marks of what names nothing itself; return them and what is left to look at, for all who come to look."""
+    left: dict[int, Any] = {}
+    for each in map(_unwrapped, values):
+        if isinstance(each, (str, types.ModuleType)):
+            marks |= _look_at(each)[0]
+        elif isinstance(each, (tuple, list)) or (
+            isinstance(each, (types.FunctionType, type)) and (_file_of(each) or hasattr(each, "__wrapped__"))
+        ):
+            left[id(each)] = each
+    return frozenset(marks), tuple(left.values())
 
 
 def _file_of(value: Any) -> str:
     """Return the file below tests/ in which a function or class was written; empty if it was not."""
     if isinstance(value, type):
-        name = getattr(sys.modules.get(value.__module__), "__file__", None) or ""
-    else:
-        name = value.__code__.co_filename
-    path = Path(name)
-    return path.relative_to(TESTS).as_posix() if path.is_relative_to(TESTS) else ""
+        return below(getattr(sys.modules.get(value.__module__), "__file__", None) or "")
+    return below(value.__code__.co_filename)
+
+
+def below(name: str) -> str:
+    """Return a file's path below tests/; empty if it is elsewhere. No Path: it is asked for ten thousand functions."""
+    return name.removeprefix(BELOW) if name.startswith(BELOW) else ""
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:

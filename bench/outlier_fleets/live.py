@@ -18,7 +18,8 @@ from robust_run.health.outliers.rows import Columns, MachineRow, Oddities, to_ro
 from robust_run.health.outliers.types import OutlierLimits
 from robust_run.health.rules.types import Comparing
 from robust_run.health.sensors.usage import UNKNOWN
-from robust_run.launcher.controller.comparing.fleet_comparison import STEP_S, staying
+from robust_run.launcher.controller.comparing.fleet_comparison import STEP_S
+from robust_run.launcher.controller.comparing.outlier_words import staying
 
 HEARTBEAT_S = 1.0
 _JITTER_S = 0.2

@@ -16,7 +16,8 @@ import pytest
 from robust_run.clock import SystemClock
 from robust_run.errors import PlatformError
 from robust_run.launcher.agent.places.image_place import ImagePlace, MadeImage
-from robust_run.launcher.agent.places.place import ANEW_S, Hears, HeldPlace
+from robust_run.launcher.agent.places.made_place import Hears
+from robust_run.launcher.agent.places.place import ANEW_S, HeldPlace
 from robust_run.launcher.agent.places.start_recording import RecordedPart, StartRecording
 from robust_run.mounts.holding import HolderReady
 from robust_run.prefetch.errors import ControlFailed

@@ -58,3 +58,13 @@ class Admission:
                 )
         holders.append(hello.node.id)
         return None
+
+
+def has_stale(state: JobState, node: str, attempt: int) -> bool:
+    """Whether an agent that comes back must end the attempt that it was given up with.
+
+    It has done so by itself, unless its machine was suspended, clocks and all: then it does not know how long it was away.
+    """
+    if not 0 <= attempt <= state.attempt or node in state.strays:
+        return False
+    return attempt < state.attempt or node not in state.unended

@@ -24,14 +24,13 @@ from robust_run.launcher.control.messages import (
 )
 from robust_run.launcher.control.peer import Peer
 from robust_run.launcher.control.server import ControlServer
-from robust_run.launcher.controller.admission import Admission
+from robust_run.launcher.controller.admission import Admission, has_stale
 from robust_run.launcher.controller.leadership.succession import Succession
 from robust_run.launcher.controller.leases import LeaseJournal, Leases
 from robust_run.launcher.controller.out_of_sight import SightWatch, sight_of
 from robust_run.launcher.core.failure_detector import FailureDetector
 from robust_run.launcher.core.membership import fewest_of
 from robust_run.launcher.core.rebase import rebase, rebased_sights
-from robust_run.launcher.core.state import JobState
 from robust_run.launcher.model.actions import EndAttempt, Order
 from robust_run.launcher.model.check_events import ChecksSaid, FactsTold, PlaceOpened
 from robust_run.launcher.model.checkpoints_seen import CheckpointsSeen
@@ -154,7 +153,8 @@ class Service:
             controller.tell(NodeReturned(node=node.id, attempt=hello.attempt, name=node.name))
         else:
             controller.tell(NodeJoined(node=node, attempt=hello.attempt))
-        self._end_stale(controller.state, peer, hello.attempt)
+        if has_stale(controller.state, node.id, hello.attempt):
+            self.send(node.id, EndAttempt(attempt=hello.attempt))
         self._line_up()
         return self._welcome(lease_s=self.leases.connected(node.id, now_s).lease_s)
 
@@ -186,15 +186,6 @@ class Service:
         self._term, self._newest = term, None
         if self.server is not None:
             self.server.beat_term = term
-
-    def _end_stale(self, state: JobState, peer: Peer, attempt: int) -> None:
-        """Have an agent that comes back end an attempt it was given up with. It has done so by itself, unless its machine was
-        suspended, clocks and all: then it does not know how long it was away.
-        """
-        if not 0 <= attempt <= state.attempt or peer.id in state.strays:
-            return
-        if attempt < state.attempt or peer.id not in state.unended:
-            self.send(peer.id, EndAttempt(attempt=attempt))
 
     def received(self, peer: Peer, message: FromAgent) -> None:
         """Take in what an agent says."""

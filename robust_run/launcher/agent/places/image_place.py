@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError
+from robust_run.launcher.agent.places.made_place import Hears
 from robust_run.launcher.agent.places.own_package import library, moved
-from robust_run.launcher.agent.places.place import Hears, HeldPlace
+from robust_run.launcher.agent.places.place import HeldPlace
 from robust_run.launcher.agent.places.start_recording import RecordedPart
 from robust_run.launcher.agent.thread_messages import write_report
 from robust_run.launcher.model.job import JobSpec

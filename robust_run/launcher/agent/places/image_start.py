@@ -12,8 +12,9 @@ from robust_run.launcher.agent.interruptible import unless_interrupted
 from robust_run.launcher.agent.places.block_peers import peers_of
 from robust_run.launcher.agent.places.image_binds import binds_of, seen, users_binds
 from robust_run.launcher.agent.places.image_place import ImagePlace, MadeImage
+from robust_run.launcher.agent.places.made_place import Hears
 from robust_run.launcher.agent.places.own_package import own_binds
-from robust_run.launcher.agent.places.place import Hears, OpenedPlace
+from robust_run.launcher.agent.places.place import OpenedPlace
 from robust_run.launcher.agent.places.read_ahead import MountedAhead, launch_of
 from robust_run.launcher.agent.places.snapshot_news import News
 from robust_run.launcher.model.job import JobSpec

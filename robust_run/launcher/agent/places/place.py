@@ -12,11 +12,12 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError, RobustRunError
 from robust_run.health.types import Finding
+from robust_run.launcher.agent.places.made_place import Hears, MadePlace, is_holder
 from robust_run.launcher.agent.places.opening import Opening
 from robust_run.launcher.agent.places.start_recording import RecordedPart, StartRecording
 from robust_run.launcher.agent.places.troubles import PlaceTroubles
@@ -27,66 +28,15 @@ from robust_run.launcher.model.job import JobSpec
 if TYPE_CHECKING:
     from robust_run.launcher.agent.places.block_peers import Telling
     from robust_run.launcher.agent.places.read_ahead import Ahead
-    from robust_run.prefetch.inside import Inside
-    from robust_run.prefetch.launch import Prepared
     from robust_run.prefetch.record import Ended
     from robust_run.prefetch.window import ImageStart
 
-_HOLDERS = (b"robust_run.prefetch.inside.holder", b"robust_run.snapshot.restore.holder")
 #: How long the last questions to a block server may hold up the end of a job.
 _END_S = 10.0
 #: How long an attempt waits for a place that is made anew.
 ANEW_S = 30.0
 
-
-class Hears(NamedTuple):
-    """Who is told what happens to a place, a sentence each, from any thread."""
-
-    trouble: Callable[[str], None]
-    """Something went wrong that a rank may fail of."""
-    note: Callable[[str], None]
-    """Something is worth knowing, and no rank fails of it."""
-
-
-class MadePlace(Protocol):
-    """A place that was made."""
-
-    @property
-    def inside(self) -> Inside | None:
-        """Its namespaces and their holder; None: it has none of its own."""
-        ...
-
-    @property
-    def prepared(self) -> Prepared | None:
-        """What this launch knows of its image; None: nothing of it is recorded."""
-        ...
-
-    @property
-    def reason(self) -> str:
-        """Why it is lost; "" while it is not."""
-        ...
-
-    @property
-    def namespaces(self) -> tuple[int, ...]:
-        """Descriptors of the namespaces that programs run in; empty: in ours."""
-        ...
-
-    def stop(self) -> None:
-        """Let it go, after the workers have ended. Never raises."""
-        ...
-
-
 MadeT = TypeVar("MadeT", bound=MadePlace)
-
-
-def is_holder(pid: int) -> bool:
-    """Whether a child of ours holds a place, or is about to."""
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            line = file.read(4096)
-    except OSError:
-        return False
-    return any(holder in line for holder in _HOLDERS)
 
 
 class HeldPlace(ABC, Generic[MadeT]):

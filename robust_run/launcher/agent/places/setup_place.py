@@ -10,7 +10,8 @@ import msgspec
 
 from robust_run.atomic_file import write_file
 from robust_run.clock import Clock
-from robust_run.launcher.agent.places.place import Hears, HeldPlace
+from robust_run.launcher.agent.places.made_place import Hears
+from robust_run.launcher.agent.places.place import HeldPlace
 from robust_run.launcher.agent.thread_messages import write_report
 from robust_run.launcher.model.job import JobSpec
 from robust_run.snapshot.building import BuildPlan

@@ -19,7 +19,8 @@ from robust_run.clock import Clock
 from robust_run.errors import PlatformError
 from robust_run.launcher.agent.interruptible import unless_interrupted
 from robust_run.launcher.agent.places.block_peers import peers_of
-from robust_run.launcher.agent.places.place import AnyPlace, Hears, OpenedPlace
+from robust_run.launcher.agent.places.made_place import Hears
+from robust_run.launcher.agent.places.place import AnyPlace, OpenedPlace
 from robust_run.launcher.agent.places.setup_place import SetupBrought, SetupPlace
 from robust_run.launcher.agent.places.setup_progress import SetupProgress
 from robust_run.launcher.agent.places.snapshot_news import News

@@ -76,3 +76,12 @@ def unarmed(env: Mapping[str, str]) -> dict[str, str]:
     elif noted is not None:
         result.pop("PYTHONPATH", None)
     return result
+
+
+def identity_of(
+    argv: tuple[str, ...], env: Mapping[str, str], umask: int, cpus: frozenset[int], *, cwd: str, agent_pid: int
+) -> Identity:
+    """Return what a standby worker is to become. `argv`: of a Python, options first, see `interpreter_arguments`."""
+    split = interpreter_arguments(argv)
+    assert split is not None
+    return Identity(argv=split[1], env=dict(env), cwd=cwd, umask=umask, cpus=tuple(sorted(cpus)), agent_pid=agent_pid)

@@ -254,8 +254,14 @@ class Starter:
 
     def _promote(self, plans: list[StartPlan], choices: list[ladder.StartChoice]) -> dict[int, workers.Worker]:
         """Promote standby workers, all at the same time; those missing in the answer must be spawned."""
+        from robust_run.launcher.agent.warm.identity import identity_of
+
         assert self._host is not None
-        host = self._host
+        host, cwd, ours = self._host, os.getcwd(), os.getpid()
+
+        def identity(plan: StartPlan) -> Identity:
+            return identity_of(plan.argv, self.moved(plan.env), self._umask, plan.cpus, cwd=cwd, agent_pid=ours)
+
         self._failures = {}
         chosen = [plan for plan, choice in zip(plans, choices, strict=True) if choice.rung != "spawn"]
         host.make_now([plan.slot for plan in chosen])
@@ -265,7 +271,7 @@ class Starter:
             if standby is None:
                 self._failures[plan.slot] = "no standby worker could be made in time"
             elif plan.output is not None and host.promote(
-                standby, self._identity(plan), (0, plan.output.stdout, plan.output.stderr)
+                standby, identity(plan), (0, plan.output.stdout, plan.output.stderr)
             ):
                 told.append((plan, standby))
         started = {}
@@ -277,20 +283,6 @@ class Starter:
             elif pid is not None:
                 started[plan.slot] = workers.adopt(pid, plan.rank)
         return started
-
-    def _identity(self, plan: StartPlan) -> Identity:
-        from robust_run.launcher.agent.warm.identity import Identity, interpreter_arguments
-
-        split = interpreter_arguments(plan.argv)
-        assert split is not None
-        return Identity(
-            argv=split[1],
-            env=dict(self.moved(plan.env)),
-            cwd=os.getcwd(),
-            umask=self._umask,
-            cpus=tuple(sorted(plan.cpus)),
-            agent_pid=os.getpid(),
-        )
 
     def _spawn(self, plan: StartPlan) -> workers.Worker:
         assert plan.output is not None

@@ -18,11 +18,12 @@ from typing import IO, TYPE_CHECKING
 import msgspec
 
 from robust_run.clock import Clock
-from robust_run.health.outliers import acting, feed, standing
+from robust_run.health.outliers import feed, standing
 from robust_run.health.outliers.types import SILENCE, OutlierVerdict
 from robust_run.health.rules.types import Comparing
 from robust_run.health.sensors.handle import environment
 from robust_run.health.types import Event, EventKind
+from robust_run.launcher.controller.comparing.outlier_words import event_of, staying
 from robust_run.launcher.core.membership import name_of
 from robust_run.launcher.core.state import JobState
 from robust_run.launcher.model.health_events import HealthSeen
@@ -272,41 +273,3 @@ class FleetComparison:
         if verdict is not None:
             event = staying(verdict, self._comparing.stays_s, now_s, knows_roles=bool(self._roles))
             self._alert(name, node, event)
-
-
-def event_of(verdict: OutlierVerdict, now_s: float) -> Event:
-    """Return what is said of a node that stands out, as a sensor would say it."""
-    value, peers = _short(verdict.value), _short(verdict.peers)
-    also = f"; also {', '.join(verdict.also)}" if verdict.also else ""
-    lasted_s = verdict.at_s - verdict.since_s
-    return Event(
-        name=f"outlier.{verdict.metric}",
-        kind="alert",
-        subject="",
-        detail=f"{verdict.metric} is {value}, of its peers {peers}, for {lasted_s:.0f} s now"
-        f" (confidence {verdict.confidence:.2f}{also})",
-        at_s=now_s,
-        value=verdict.value,
-        limit=verdict.peers,
-    )
-
-
-def staying(verdict: OutlierVerdict, stood_s: float, now_s: float, *, knows_roles: bool) -> Event:
-    """Return what is said of a node that stays apart: by its weightiest sign, where it is apart in several metrics.
-
-    Of nodes whose roles are not known it is told without figures, by which nothing can be acted on.
-    """
-    metric, value, peers = verdict.metric, verdict.value, verdict.peers
-    for weight in ("doubtful", "certain"):
-        for sign in verdict.signs[::-1]:
-            if acting.weight_of(*sign) == weight:
-                metric, value, peers = sign
-    said = f"{metric} is {_short(value)}, of its peers {_short(peers)}, still after {stood_s:.0f} s of training"
-    if not knows_roles:
-        said, value, peers = f"{said}; the roles of nodes are not known, so that it may have other work", None, None
-    name = f"{feed.STAYS}.{metric}"
-    return Event(name=name, kind="alert", subject="", detail=said, at_s=now_s, value=value, limit=peers)
-
-
-def _short(value: float | None) -> str:
-    return "?" if value is None else f"{value:.4g}"
