@@ -109,8 +109,8 @@ def test_steps_made_again_are_due_to_the_failure_that_lost_them() -> None:
     assert [each.lost.redo for each in facts.incidents] == pytest.approx([20.0, 50.0 + 50.0], abs=0.1)
     assert [each.lost.launch for each in facts.incidents] == pytest.approx([1.0, 1.0], abs=0.1)
     assert [each.lost.load for each in facts.incidents] == pytest.approx([10.0, 10.0], abs=0.1)
-    assert [(each.ready_s, each.first_step_s, each.began) for each in facts.starts] == [
-        (pytest.approx(1.0), pytest.approx(10.0), "warm")
+    assert [(each.began, each.ready_s, each.first_step_s) for each in facts.starts] == [
+        ("warm", pytest.approx(1.0), pytest.approx(10.0))
     ] * 3
     assert facts.other.load == pytest.approx(10.0), "the first start"
 
@@ -128,4 +128,3 @@ def test_a_job_that_a_scheduler_starts_again_is_not_over() -> None:
     assert course.until_s(writing.now_s + 50.0, alive=True) == writing.now_s + 50.0
     writing.line(a.Finish(exit_code=0, outcome="done"), 100.0)
     assert writing.course.until_s(9e9, alive=True) == writing.now_s
-

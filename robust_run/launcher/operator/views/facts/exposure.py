@@ -36,11 +36,13 @@ class Exposure:
         self._seconds: dict[str, float] = {}
         self._evicted = Evicted()
         self._restart = 0
+        self._first_s: float | None = None
         self._last_s = 0.0
 
     def take(self, entry: JournalEntry) -> None:
         """Take in the next line."""
-        at_s = entry.at
+        self._first_s = entry.at if self._first_s is None else self._first_s
+        at_s = max(entry.at, self._first_s)  # somebody may have set the clock
         for name in self._evicted.take(entry):
             self._settle(name, at_s)
         match entry.event:
@@ -62,10 +64,16 @@ class Exposure:
     def seconds(self, until_s: float) -> dict[str, float]:
         """Return how long each host was part of the job by then."""
         total = dict(self._seconds)
-        unsure = {self._agents.get(agent, ""): at_s for agent, at_s in self._unsure.items()}
+        silent = Counter(self._agents[agent] for agent in self._unsure)
+        unsure = {
+            self._agents[agent]: at_s
+            for agent, at_s in sorted(self._unsure.items(), key=lambda each: each[1])
+            if silent[self._agents[agent]] == self._here[self._agents[agent]]
+        }
         for name, since_s in self._since.items():
             total[name] = total.get(name, 0.0) + max(min(unsure.get(name, until_s), until_s) - since_s, 0.0)
-        return {name: total[name] for name in sorted(total) if name}
+        life_s = max(until_s - self._first_s, 0.0) if self._first_s is not None else 0.0
+        return {name: min(total[name], life_s) for name in sorted(total) if name}
 
     def _taken_over(self, *, is_requeue: bool) -> None:
         if is_requeue:  # none of the agents on record is left
