@@ -35,8 +35,7 @@ class Writing:
 
     def line(self, word: e.Event | a.Action, after_s: float = 0.0) -> None:
         self.now_s += after_s
-        is_action = isinstance(word, (a.StartAttempt, a.EndAttempt, a.RecordIncident, a.StandstillOver, a.Finish))
-        what = "action" if is_action else "event"
+        what = "action" if isinstance(word, a.Action) else "event"
         entry = JournalEntry(at=self.now_s, mono=self.now_s - AHEAD_S, **{what: word})  # type: ignore[arg-type]
         self.entries.append(entry)
         self.course.take(msgspec.json.encode(entry))

@@ -48,7 +48,7 @@ class IncidentFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     kind: VerdictKind
     component: Component = "unknown"
     trouble: str = ""
-    """What the evidence says in the words of docs/health.md: cuda, host_memory, gpu.ecc, ..."""
+    """What the evidence says in the words of docs/health.md: cuda, host_memory, gpu.ecc, ...; check.compute: checks found it."""
     nodes: tuple[str, ...] = ()
     """Host names found at fault."""
     action: ActionName = "report"

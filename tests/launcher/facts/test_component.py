@@ -7,6 +7,7 @@ from typing import get_args
 import pytest
 
 from robust_run.fleet.words import Component
+from robust_run.health.checks.types import CHECKS
 from robust_run.health.rules.table import DEFAULTS
 from robust_run.health.types import Trouble
 from robust_run.launcher.operator.views.facts import component
@@ -31,6 +32,11 @@ def test_each_rule_of_health_has_a_row_or_one_for_its_beginning(name: str) -> No
     """What a sensor says has a name like `gpu.ecc`; what a rank says is `worker.ecc`, and counts as its trouble."""
     words = name.removeprefix("worker.").split(".")
     assert any(".".join(words[:count]) in component.TROUBLES for count in range(1, len(words) + 1))
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_each_check_has_a_row(name: str) -> None:
+    assert f"check.{name}" in component.TROUBLES
 
 
 def test_each_rule_inside_nccl_has_a_row() -> None:

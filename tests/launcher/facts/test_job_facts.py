@@ -9,13 +9,13 @@ import socket
 import time
 from pathlib import Path
 
-import msgspec
 import pytest
 from click.testing import CliRunner
 from code_jobs import crash, finish, robust, wait_for_steps, write_code
+from fact_ground import lost_s, sum_of
 from jobs import Job, run, running, script, wait_for
 
-from robust_run.fleet.words import Lost, RunFacts
+from robust_run.fleet.words import RunFacts
 from robust_run.launcher.operator.reading.run_facts import lives_here, read_facts
 from robust_run.robust_cli import robust as commands
 
@@ -33,14 +33,9 @@ def facts_of(job: Job) -> RunFacts:
     return read_facts(str(job.run_dir), time.time(), lives_here(os.environ))
 
 
-def sum_of(lost: Lost) -> float:
-    return float(sum(msgspec.structs.astuple(lost)))
-
-
 def assert_sums_up(facts: RunFacts) -> None:
     """Each second was effective, or is what one incident cost, or what none did."""
-    lost_s = sum_of(facts.other) + sum(sum_of(each.lost) for each in facts.incidents)
-    assert lost_s + (facts.effective_s or 0.0) == pytest.approx(facts.until_s - facts.began_s, abs=1.0)
+    assert lost_s(facts) + (facts.effective_s or 0.0) == pytest.approx(facts.until_s - facts.began_s, abs=1.0)
 
 
 def test_a_job_that_is_killed_updated_and_watched(tmp_path: Path) -> None:

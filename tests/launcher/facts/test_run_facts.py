@@ -4,22 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import msgspec
 import pytest
+from fact_ground import lost_s, sum_of
 
-from robust_run.fleet.words import Lost, RunFacts
 from robust_run.launcher.operator.reading.run_facts import nobody_lives, read_facts
 
 RECORDED = Path(__file__).resolve().parents[2] / "data" / "run_before_the_rooms"
-
-
-def sum_of(lost: Lost) -> float:
-    return float(sum(msgspec.structs.astuple(lost)))
-
-
-def lost_s(facts: RunFacts) -> float:
-    """What all that is kept of a run says was not effective."""
-    return sum_of(facts.other) + sum(sum_of(each.lost) for each in facts.incidents)
 
 
 def test_of_a_run_of_an_older_version() -> None:

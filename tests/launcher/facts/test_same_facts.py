@@ -2,57 +2,15 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
+from fact_ground import facts_now, folded, lost_s, start, sum_of
 from hypothesis import given
 from hypothesis import strategies as st
 from written_journals import Writing, journals
 
-from robust_run.fleet.words import Lost, RunFacts
 from robust_run.launcher.model import actions as a
-from robust_run.launcher.model import events as e
 from robust_run.launcher.model import node_events as n
-from robust_run.launcher.model.job import JobSpec, OutputStreams, Placement, Std
-from robust_run.launcher.operator.views.facts.build import Known, facts_of_run
-from robust_run.launcher.operator.views.facts.fold import RunFold
-from robust_run.launcher.records.journal import JournalHeader
 from robust_run.report.pages.course import lost_of
-
-HEADER = JournalHeader(
-    schema=1,
-    version="0.1.0",
-    host="n",
-    pid=1,
-    job=JobSpec(
-        argv=("train.py",),
-        script="train.py",
-        is_python=True,
-        nproc=2,
-        run_id="r",
-        rdzv_id="r",
-        log_dir=None,
-        streams=OutputStreams(redirects=(Std(),), tee=(Std(),), shown=(True,)),
-    ),
-)
-
-
-def sum_of(lost: Lost) -> float:
-    return float(sum(msgspec.structs.astuple(lost)))
-
-
-def folded(writing: Writing) -> RunFold:
-    fold = RunFold(HEADER)
-    for entry in writing.entries:
-        fold.take(entry)
-    return fold
-
-
-def facts_now(writing: Writing, *, is_live: bool) -> tuple[RunFacts, RunFold]:
-    fold = folded(writing)
-    until_s = writing.course.until_s(writing.now_s, alive=is_live)
-    state = fold.history.outcome or ("live" if is_live else "lost")
-    known = Known(state=state, until_s=until_s, outcome=fold.history.outcome)  # type: ignore[arg-type]
-    return facts_of_run(fold, list(fold.on_record.found.values()), known), fold
 
 
 @given(journals(), st.booleans())
@@ -62,8 +20,7 @@ def test_they_say_what_the_status_says_and_sum_up(writing: Writing, is_live: boo
     assert facts.ettr == pytest.approx(course.ettr(facts.until_s), abs=1e-9)
     assert facts.effective_s == pytest.approx(course.effective_s(facts.until_s), abs=1e-6)
     assert facts.effective_s is not None
-    lost_s = sum_of(facts.other) + sum(sum_of(each.lost) for each in facts.incidents)
-    assert lost_s + facts.effective_s == pytest.approx(facts.until_s - facts.began_s, abs=1.0)
+    assert lost_s(facts) + facts.effective_s == pytest.approx(facts.until_s - facts.began_s, abs=1.0)
 
 
 @given(journals())
@@ -80,16 +37,6 @@ def test_what_an_incident_cost_is_what_its_page_says(writing: Writing) -> None:
         elif incident.resumed_s is not None:
             cost = lost_of(incident, struck, None, until_s)
             assert sum_of(each.lost) - each.lost.redo == pytest.approx(cost.seconds, abs=1.0)
-
-
-def start(writing: Writing, number: int, resumes_s: float | None = None) -> None:
-    """An attempt that is ordered, starts within a second and makes its first step ten seconds later."""
-    place = Placement(node="n", first_rank=0, nproc=2, group_rank=0)
-    order = a.StartAttempt(attempt=number, nodes=1, world_size=2, placements=(place,), address="h", port=1)
-    writing.line(order, 1.0)
-    started = e.AttemptStarted(attempt=number, node="n", pids=(1, 2), port=1, how=("fork",), resumes_s=resumes_s)
-    writing.line(started, 1.0)
-    writing.line(e.FirstStep(attempt=number, node="n", at_s=writing.now_s + 10.0 - writing.ahead_s), 10.0)
 
 
 def test_steps_made_again_are_due_to_the_failure_that_lost_them() -> None:

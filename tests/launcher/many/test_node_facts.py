@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-import msgspec
 import pytest
 from clusters import TRAIN, start_all, write
+from fact_ground import lost_s
 from hosts import Cluster, need_hosts
 
 from robust_run.launcher.operator.reading.run_facts import nobody_lives, read_facts
@@ -38,6 +38,4 @@ def test_a_node_that_lost_power_is_named_and_its_standby_counts(tmp_path: Path) 
     assert facts.node_s[first.name] == pytest.approx(life_s, abs=5)
     assert facts.node_s[lost.name] < life_s
     assert facts.node_s[standby.name] < life_s
-    parts = [facts.other, *(each.lost for each in facts.incidents)]
-    lost_s = sum(sum(msgspec.structs.astuple(each)) for each in parts)
-    assert lost_s + (facts.effective_s or 0.0) == pytest.approx(life_s, abs=1.0)
+    assert lost_s(facts) + (facts.effective_s or 0.0) == pytest.approx(life_s, abs=1.0)

@@ -66,7 +66,7 @@ def facts_of_run(fold: RunFold, incidents: Sequence[Incident], known: Known) -> 
         gpus=ranks if known.has_gpus else 0,
         ettr=effective.share(stretches, began_s, until_s, counts_steps=counts),
         effective_s=spent.effective,
-        steps=_steps(attempts),
+        steps=_steps(attempts) if counts else None,
         step_s=step_s,
         node_s=fold.exposure.seconds(until_s),
         incidents=tuple(
@@ -97,7 +97,7 @@ def _incident(incident: Incident, fold: RunFold, symptom: Symptom, lost: Lost) -
         evicted=evicted,
         confidence=verdict.confidence,
         rule=verdict.rule,
-        code=fold.versions.get(struck.code, "") if struck is not None and struck.code else "",
+        code=fold.versions.get(_ran(struck), "") if struck is not None else "",
         source=_source(incident, fold),
         lost=lost,
     )
@@ -123,8 +123,13 @@ def _start(attempt: AttemptTimes, fold: RunFold) -> StartFacts:
     )
 
 
+def _ran(attempt: AttemptTimes) -> int:
+    """Return the version that an attempt ran: one that began before there were any, what the job was started with."""
+    return attempt.code or 1
+
+
 def _code(fold: RunFold, attempts: Sequence[AttemptTimes], incidents: Sequence[Incident]) -> tuple[CodeFacts, ...]:
-    ran = {attempt.number: attempt.code for attempt in attempts}
+    ran = {attempt.number: _ran(attempt) for attempt in attempts}
     failed: dict[int, int] = {}
     taken_back: set[int] = set()
     for each in incidents:

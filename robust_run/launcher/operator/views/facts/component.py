@@ -54,6 +54,16 @@ TROUBLES: Mapping[str, Component] = {
     "training.hung": "storage",
     "outlier": "node",
     "worker": "program",
+    # What stop-time checks found (docs/checks.md).
+    "check.compute": "gpu",
+    "check.compute.cpu": "cpu",
+    "check.model": "gpu",
+    "check.model.cpu": "cpu",
+    "check.memory": "memory",
+    "check.disk": "disk",
+    "check.exchange": "gpu",  # within a node devices talk over NVLink or PCIe
+    "check.neighbours": "network",
+    "check.allreduce": "network",
 }
 """By trouble, or by its longest beginning up to a dot."""
 

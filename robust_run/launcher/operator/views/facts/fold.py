@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import msgspec
 
+from robust_run.health.checks.types import SuspectNode
 from robust_run.launcher.core.diagnosis.judge import was_sent_a_signal
 from robust_run.launcher.core.ledger_queries import label
 from robust_run.launcher.model import actions as a
 from robust_run.launcher.model import events as e
+from robust_run.launcher.model.check_events import Diagnosed
 from robust_run.launcher.model.code_events import CodeCaptured, CodeUse, StepsSurvived, UpdateStaged
 from robust_run.launcher.model.health_events import RuleSpoke
 from robust_run.launcher.model.job import JobSpec
@@ -85,6 +87,8 @@ class RunFold:
                 self.resumed_host, self.began_again_s = host or self.resumed_host, at_s
             case CodeCaptured(version=version) | UpdateStaged(version=version) if len(self.versions) < MOST_VERSIONS:
                 self.versions[version.number] = label(version.number, version.tree)
+            case Diagnosed(attempt=attempt, judgement=judgement) if judgement.suspects:
+                self._checked(attempt, judgement.suspects[0])
             case StepsSurvived(step_s=step_s) if 0 < step_s < MOST_S and len(self.survived_step_s) < MOST_SAVES:
                 self.survived_step_s.append(step_s)
             case CheckpointSaved(saved=saved):
@@ -104,6 +108,13 @@ class RunFold:
         if code is not None and len(self.versions) < MOST_VERSIONS:
             self.versions.setdefault(code.number, label(code.number, code.tree))
             self.rolled_back.update(code.rolled_back)
+
+    def _checked(self, attempt: int, suspect: SuspectNode) -> None:
+        """What checks of the nodes found after an incident says more than what led to them."""
+        number = len(self.on_record.found)
+        if number in self.symptoms and self.on_record.found[number].attempt == attempt:
+            on_cpu = ".cpu" if suspect.device == "cpu" else ""
+            self.symptoms[number] = Symptom(trouble=f"check.{suspect.check}{on_cpu}")
 
     def _saved(self, saved: SavedCheckpoint) -> None:
         if len(self.saves) < MOST_SAVES:
