@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 import msgspec
 
@@ -22,6 +23,8 @@ from robust_run.report.files import usage as usage_file
 
 #: A journal of our largest jobs has some hundred MiB. A larger one would hold up all others.
 LARGEST_JOURNAL_BYTES = 4 << 30
+#: usage.json is written each minute while an attempt runs. Clocks of machines, and of file servers, differ by less.
+LATELY_S = 600.0
 
 
 class EmptyJournalError(PlatformError):
@@ -41,6 +44,8 @@ class Controller(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     """0: not known, of one that has taken over."""
     began_s: float
+    now_s: float
+    """When that is asked."""
 
 
 Lives = Callable[[Controller], bool]
@@ -85,7 +90,7 @@ def _known(place: str, fold: RunFold, now_s: float, lives: Lives) -> Known:
     if not outcome and (mark := left(place)) is not None and mark[1] >= fold.began_again_s:
         outcome = mark[0].outcome
     state: State = outcome or "lost"  # type: ignore[assignment]
-    if not outcome and lives(_controller(place, fold)):
+    if not outcome and lives(_controller(place, fold, now_s)):
         state, until_s = "live", max(now_s, last_s)
     folder = fold.spec.ckpt_dir
     points = usage_file.read(os.path.join(place, usage_file.NAME))
@@ -99,39 +104,54 @@ def _known(place: str, fold: RunFold, now_s: float, lives: Lives) -> Known:
     )
 
 
-def _controller(place: str, fold: RunFold) -> Controller:
+def _controller(place: str, fold: RunFold, now_s: float) -> Controller:
     header = fold.header
     return Controller(
         run_directory=place,
         host=fold.resumed_host or header.host,
         pid=0 if fold.resumed_host else header.pid,
         began_s=fold.history.begun_s or 0.0,
+        now_s=now_s,
     )
 
 
 def lives_here(env: Mapping[str, str]) -> Lives:
     """Return what looks from this machine whether a controller lives: it holds its journal, or it answers.
 
-    A controller on another machine that cannot be asked from here counts as gone: what it writes later is read then.
+    One on another machine is not asked: it may listen there alone, and a folder may have hundreds that are gone. It lives if
+    it has written lately, as each does whose job has an attempt; so one that died counts as living so long, and one that waits
+    for nodes may count as gone. Nothing is done by it, and it is looked at anew the next time.
     """
 
     def lives(controller: Controller) -> bool:
         if is_claimed(os.path.join(controller.run_directory, JOURNAL_NAME)):
             return True
-        from robust_run.launcher.operator.reading.client import reach, this_machine
-        from robust_run.launcher.operator.reading.life_signs import may_be
-        from robust_run.launcher.operator.reading.place import PLACE_NAME
+        from robust_run.launcher.operator.reading.client import NoAnswerError, reach, this_machine
+        from robust_run.launcher.operator.reading.life_signs import may_be, place_of
 
-        here = this_machine()
-        if os.path.lexists(os.path.join(controller.run_directory, PLACE_NAME)):
-            try:
-                reach(controller.run_directory, "", "", env, here)
-            except PlatformError:
-                return False
-            return True
-        return controller.host == here.host and may_be(controller.pid, controller.began_s)
+        here, place = this_machine(), place_of(controller.run_directory)
+        if (controller.host if place is None else place.host) != here.host or (place and not here.has(place)):
+            return _has_written_lately(controller)
+        if place is None:
+            return may_be(controller.pid, controller.began_s)
+        try:
+            reach(controller.run_directory, "", "", env, here)
+        except NoAnswerError as error:
+            return not error.refused and _has_written_lately(controller)
+        except PlatformError:
+            return True  # it says no
+        return True
 
     return lives
+
+
+def _has_written_lately(controller: Controller) -> bool:
+    """Whether a controller has written its journal, or how busy its nodes are, so lately that it may well live."""
+    for name in (JOURNAL_NAME, usage_file.NAME):
+        with suppress(OSError):
+            if os.stat(os.path.join(controller.run_directory, name)).st_mtime > controller.now_s - LATELY_S:
+                return True
+    return False
 
 
 def nobody_lives(_: Controller) -> bool:
