@@ -35,6 +35,11 @@ def test_a_host_counts_from_when_it_joined_until_it_is_lost_or_the_job_is_over()
     assert story.seconds(900) == {"a": 200, "b": 50}
 
 
+def test_nodes_may_have_joined_before_the_job_began() -> None:
+    story = Story().join(0, "a").at(1, n.JobStarted(restart=1)).join(10, "b")
+    assert story.seconds(100) == {"a": 100, "b": 90}
+
+
 def test_an_agent_that_comes_back_goes_on_counting() -> None:
     story = Story().join(0, "a").at(10, n.NodeLost(node="a", silent_s=4)).at(30, n.NodeReturned(node="a"))
     assert story.seconds(50) == {"a": 10 + 20}

@@ -46,7 +46,9 @@ class Exposure:
         for name in self._evicted.take(entry):
             self._settle(name, at_s)
         match entry.event:
-            case n.JobStarted(restart=restart) | n.ControllerResumed(restart=restart):
+            case n.JobStarted(restart=restart):  # nodes may have joined before it
+                self._restart = max(self._restart, restart)
+            case n.ControllerResumed(restart=restart):
                 self._taken_over(is_requeue=restart > self._restart)
                 self._restart = max(self._restart, restart)
             case n.NodeJoined(node=info):
