@@ -23,6 +23,9 @@ from robust_run.report.types import Incident
 BEGAN: Mapping[str, Began] = {"spawned": "cold", "forked": "warm", "promoted": "standby"}
 """By how its workers came (`AttemptTimes.how`), the slowest first: that is what the attempt waited for."""
 
+#: Starts that are kept, the newest: facts are small.
+MOST_STARTS = 1000
+
 
 class Known(msgspec.Struct, frozen=True, kw_only=True):
     """What is known of a run beside its journal."""
@@ -73,7 +76,7 @@ def facts_of_run(fold: RunFold, incidents: Sequence[Incident], known: Known) -> 
             _incident(each, fold, fold.symptoms.get(each.id, Symptom()), costs.of(each.id)) for each in incidents
         ),
         other=costs.of(NOBODY),
-        starts=tuple(_start(each, fold) for each in attempts),
+        starts=tuple(_start(each, fold) for each in attempts[-MOST_STARTS:]),
         code=_code(fold, attempts, incidents),
         saves=saves.count,
         save_every_s=saves.every_s,
