@@ -48,7 +48,7 @@ class IncidentFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     kind: VerdictKind
     component: Component = "unknown"
     trouble: str = ""
-    """What the evidence says in the words of docs/health.md: cuda, host_memory, gpu.ecc, ..."""
+    """What the evidence says in the words of docs/health.md: cuda, host_memory, gpu.ecc, ...; check.compute: checks found it."""
     nodes: tuple[str, ...] = ()
     """Host names found at fault."""
     action: ActionName = "report"
@@ -110,6 +110,9 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     node_s: Mapping[str, float] = {}
     """By host: how long it was part of the job (standbys included). What rates are divided by."""
     incidents: tuple[IncidentFacts, ...] = ()
+    other: Lost = Lost()
+    """What no incident cost: the first start, an attempt whose controller was gone, the end. With what the incidents cost it sums
+    up to the time that was not effective."""
     starts: tuple[StartFacts, ...] = ()
     code: tuple[CodeFacts, ...] = ()
     saves: int = 0

@@ -29,7 +29,7 @@ def signs_of(dead: DeadJob, run_directory: str, silence: NoAnswerError | None) -
     """Return what can be found out of a job whose controller does not answer; `silence`: why not. Never raises."""
     if dead.state.finish is not None:
         return LifeSigns(run_directory=run_directory, is_over=True)
-    here, place = this_machine(), _place(run_directory)
+    here, place = this_machine(), place_of(run_directory)
     host = place.host if place is not None else dead.last_host
     says = str(silence) if silence is not None else "its controller is gone"
     is_refused = silence is None or silence.refused
@@ -80,7 +80,8 @@ def may_be(pid: int, since_unix_s: float) -> bool:
     return not since_unix_s or booted_s + ticks / os.sysconf("SC_CLK_TCK") <= since_unix_s + YOUNGER_S
 
 
-def _place(run_directory: str) -> ApiEndpoint | None:
+def place_of(run_directory: str) -> ApiEndpoint | None:
+    """Return where a controller says that it answers; None where it does not, or what it says cannot be read."""
     try:
         return read_place(run_directory)
     except PlatformError:
