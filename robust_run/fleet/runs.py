@@ -8,14 +8,15 @@ import msgspec
 
 from robust_run.fleet.words import RunFacts
 
-#: The last one counts where a run was found twice: what is over is known better than what lives.
+#: Of two tellings that reach equally far: what is over is known better than what lives.
 _SURER = ("lost", "live", "failed", "stopped", "done")
 
 
 def once(runs: Iterable[RunFacts]) -> list[RunFacts]:
     """Return each run once, in an order of their own: two folders and links to one place may show the same run.
 
-    A run is its name and its beginning. Of two tellings the one counts that reaches further.
+    A run is its name and its beginning. Of two tellings the one counts that reaches further: a run that is resumed after its end
+    is told by its run directory, and one whose directory was copied by the newer copy.
     """
     found: dict[tuple[float, str], RunFacts] = {}
     for run in runs:
@@ -26,9 +27,8 @@ def once(runs: Iterable[RunFacts]) -> list[RunFacts]:
     return [found[key] for key in sorted(found)]
 
 
-def _weight(run: RunFacts) -> tuple[int, float, int, bytes]:
-    is_over = run.state not in ("lost", "live")
-    return (is_over, run.until_s, _SURER.index(run.state), msgspec.json.encode(run, order="deterministic"))
+def _weight(run: RunFacts) -> tuple[float, int, bytes]:
+    return (run.until_s, _SURER.index(run.state), msgspec.json.encode(run, order="deterministic"))
 
 
 def duration_s(run: RunFacts) -> float:

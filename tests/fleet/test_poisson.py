@@ -66,4 +66,6 @@ def test_a_share_that_is_more_than_due_has_the_tail_of_a_binomial_count(total: i
 
 def test_a_tail_that_is_tiny_has_right_digits() -> None:
     assert share_at_least(40, 40, 0.01) == pytest.approx(1e-80, rel=1e-9)
-    assert at_least(60, 1.0) == pytest.approx(math.exp(-1.0) / math.factorial(60) * (1 + 1 / 61 + 1 / 61 / 62), rel=1e-6)
+    assert at_least(60, 1.0) == pytest.approx(
+        math.exp(-1.0) / math.factorial(60) * (1 + 1 / 61 + 1 / 61 / 62), rel=1e-6
+    )

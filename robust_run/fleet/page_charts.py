@@ -1,0 +1,132 @@
+"""The pictures of a fleet's page: its course, rates with their intervals, bars. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from robust_run.fleet.results import CoursePoint, Rate
+from robust_run.fleet.show import counted, percent
+from robust_run.report.pages.markup import join
+from robust_run.report.pages.words import date_time, lasted
+
+STYLE = (
+    ".fl-note{margin-top:1rem}.fl-rates td:nth-child(1){min-width:9rem}.fl-rates svg{margin-top:.3rem}"
+    ".fl-dot{fill:var(--series-1)}.fl-line{stroke:var(--series-1);stroke-width:2.5;stroke-opacity:.55}"
+    ".fl-area{fill:var(--series-1);fill-opacity:.14}.fl-step{fill:none;stroke:var(--series-1);stroke-width:2}"
+    ".fl-inc{fill:var(--bad);fill-opacity:.75}"
+    ".fl-h{display:inline-block;min-width:2.1rem;text-align:center;border-radius:4px;padding:0 .3rem}"
+    + "".join(
+        f".fl-h{level}{{background:color-mix(in srgb,var(--bad) {share}%,transparent)}}"
+        for level, share in ((1, 10), (2, 22), (3, 36), (4, 52), (5, 70))
+    )
+)
+_WIDE, _HIGH, _LEFT, _TOP = 900, 150, 62, 10
+_BARS_Y, _BARS_HIGH = _TOP + _HIGH + 16, 44
+_WHISKER = 190
+
+
+def bar(share: float) -> str:
+    """Return a bar of a part of the longest one."""
+    wide = max(180 * min(share, 1.0), 1.0)
+    return (
+        f'<svg width=180 height=12 viewBox="0 0 180 12" aria-hidden=true><rect class="bar lead" width="{wide:.1f}" '
+        "height=12 rx=2 /></svg>"
+    )
+
+
+def whisker(rate: Rate, most: float) -> str:
+    """Return a rate and its interval on a line from 0 to `most`."""
+
+    def x(value: float) -> float:
+        return 5 + (_WHISKER - 10) * min(value / most, 1.0)
+
+    return (
+        f'<svg width={_WHISKER} height=14 viewBox="0 0 {_WHISKER} 14" aria-hidden=true><path class=grid d="M5 7H{_WHISKER - 5}"/>'
+        f'<path class=fl-line d="M{x(rate.low):.1f} 7H{max(x(rate.high), x(rate.low) + 1):.1f}"/>'
+        f'<circle class=fl-dot cx="{x(rate.per_1000):.1f}" cy=7 r=4 /></svg>'
+    )
+
+
+def course_chart(points: Sequence[CoursePoint]) -> str:
+    """Return ETTR by stretch of time, and below it incidents; nothing where no ETTR is known."""
+    known = [each.ettr for each in points if each.ettr is not None]
+    if not known:
+        return ""
+    low = _floor(min(known))
+    begin_s, end_s = points[0].begin_s, points[-1].end_s
+
+    def x(at_s: float) -> float:
+        return _LEFT + _WIDE * (at_s - begin_s) / (end_s - begin_s)
+
+    def y(value: float) -> float:
+        return _TOP + _HIGH * (1.0 - (value - low) / (1.0 - low))
+
+    most = max(each.incidents for each in points)
+    parts = [
+        f'<path class=grid d="M{_LEFT} {y(value):.1f}h{_WIDE}"/><text class=dim text-anchor=end x={_LEFT - 8} '
+        f'y="{y(value) + 4:.1f}">{_tick(value)}</text>'
+        for value in (low, (1.0 + low) / 2, 1.0)
+    ]
+    for each in points:
+        left, wide = x(each.begin_s), x(each.end_s) - x(each.begin_s)
+        title = _said(each)
+        if each.ettr is not None:
+            top = y(each.ettr)
+            parts.append(
+                f'<rect class=fl-area x="{left + 0.5:.1f}" width="{max(wide - 1, 1):.1f}" y="{top:.1f}" '
+                f'height="{max(_TOP + _HIGH - top, 0):.1f}"><title>{title}</title></rect>'
+                f'<path class=fl-step d="M{left + 0.5:.1f} {top:.1f}h{max(wide - 1, 1):.1f}"/>'
+            )
+        if each.incidents:
+            high = max(_BARS_HIGH * each.incidents / most, 2.0)
+            parts.append(
+                f'<rect class=fl-inc x="{left + 0.5:.1f}" width="{max(wide - 1, 1):.1f}" '
+                f'y="{_BARS_Y + _BARS_HIGH - high:.1f}" height="{high:.1f}"><title>{title}</title></rect>'
+            )
+    return f"<div class=chart>{_framed(parts, points, most)}</div>{_key(points)}"
+
+
+def _framed(parts: Sequence[str], points: Sequence[CoursePoint], most: int) -> str:
+    bottom = _BARS_Y + _BARS_HIGH
+    begin, end = (_day(at_s) for at_s in (points[0].begin_s, points[-1].end_s))
+    labels = (
+        f"<text class=dim x={_LEFT} y={bottom + 20}>{begin}</text>"
+        f"<text class=dim text-anchor=end x={_LEFT + _WIDE} y={bottom + 20}>{end}</text>"
+        f"<text class=dim text-anchor=end x={_LEFT - 8} y={_BARS_Y + 10}>{most}</text>"
+        f"<text class=dim text-anchor=end x={_LEFT - 8} y={bottom}>0</text>"
+        f'<path class=grid d="M{_LEFT} {bottom}h{_WIDE}"/>'
+    )
+    return f'<svg viewBox="0 0 {_LEFT + _WIDE + 6} {bottom + 26}" role=img aria-label="ETTR over time">{labels}{join(parts)}</svg>'
+
+
+def _key(points: Sequence[CoursePoint]) -> str:
+    each = lasted(points[0].end_s - points[0].begin_s).replace(" h", " hours", 1)
+    word = {86400.0: "day", 7 * 86400.0: "week", 3600.0: "hour"}.get(points[0].end_s - points[0].begin_s, each)
+    return (
+        "<ul class='legend small'><li><svg class=swatch viewBox='0 0 12 12'><rect class='bar lead' width=12 height=12 /></svg>"
+        f"ETTR of each {word}, by time</li><li><svg class=swatch viewBox='0 0 12 12'><rect class=fl-inc width=12 height=12 /></svg>"
+        "incidents</li></ul>"
+    )
+
+
+def _said(point: CoursePoint) -> str:
+    ettr = f"ETTR {percent(point.ettr)}" if point.ettr is not None else "no run"
+    return f"{date_time(point.begin_s)[:16]}: {ettr}, {counted(point.incidents, 'incident')}, {point.run_s / 3600:,.1f} h of runs"
+
+
+def _floor(least: float) -> float:
+    """Return where the picture begins: 0 %, or a round share below all that is shown, at least 0.1 % below 100 %."""
+    for lost in (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5):
+        if 1.0 - least <= lost:
+            return 1.0 - lost
+    return 0.0
+
+
+def _tick(value: float) -> str:
+    digits = 0 if math.isclose(value * 100, round(value * 100), abs_tol=1e-6) else 2
+    return f"{value * 100:.{digits}f}\u202f%"
+
+
+def _day(at_s: float) -> str:
+    return date_time(at_s)[:10]
