@@ -55,11 +55,11 @@ def _run(planted: Planted, index: int, rng: random.Random) -> RunFacts:
     names = [name_of(node) for node in rng.sample(range(planted.nodes), rng.randint(1, planted.most_nodes))]
     struck: list[tuple[float, VerdictKind, Component, str]] = []
     for kind, (component, per_1000) in planted.kinds.items():
-        for _ in range(poisson(rng, per_1000 / 1000.0 * lasted_s / DAY_S * len(names))):
-            struck.append((began_s + rng.uniform(0.0, lasted_s), kind, component, rng.choice(names)))
+        count = poisson(rng, per_1000 / 1000.0 * lasted_s / DAY_S * len(names))
+        struck += [(began_s + rng.uniform(0.0, lasted_s), kind, component, rng.choice(names)) for _ in range(count)]
     for name in names:
-        for _ in range(poisson(rng, planted.lemons.get(name, 0.0) / 1000.0 * lasted_s / DAY_S)):
-            struck.append((began_s + rng.uniform(0.0, lasted_s), "crash", "gpu", name))
+        count = poisson(rng, planted.lemons.get(name, 0.0) / 1000.0 * lasted_s / DAY_S)
+        struck += [(began_s + rng.uniform(0.0, lasted_s), "crash", "gpu", name) for _ in range(count)]
     incidents = tuple(
         incident(
             number,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from urllib.parse import quote
 
 from robust_run.fleet.page_charts import STYLE, bar, course_chart, whisker
@@ -14,7 +14,7 @@ from robust_run.report.pages.markup import breakable, command, join, section, ta
 from robust_run.report.pages.words import ago, date_time, lasted, number
 from robust_run.version import __version__
 
-MOST_RUNS, MOST_NODES, MOST_CODE, MOST_LEMONS = 200, 30, 30, 30
+MOST_RUNS, MOST_NODES, MOST_CODE, MOST_LEMONS = 200, 20, 30, 30
 _TONES = {"live": "good", "done": "calm", "stopped": "calm", "failed": "bad", "lost": "warn"}
 
 
@@ -28,13 +28,30 @@ def fleet_html(fleet: Fleet, links: Mapping[str, str] | None = None, every_s: fl
     renewed = f'<meta http-equiv=refresh content="{every_s:.0f}">' if every_s else ""
     body = (
         f"<style>{STYLE}</style>{renewed}<div class=kicker><span>{_when(fleet)}</span></div><h1>{text(title)}</h1>"
-        f"{_answers(fleet)}{_left_out(fleet)}{join(_sections(fleet, links or {}))}"
+        f"{_answers(fleet)}{_left_out(fleet)}{_contents(fleet)}{join(_sections(fleet, links or {}))}"
         f"<p class='dim small'>{stays}. Drawn by {again}</p>"
     )
     top = f"<span class=grow>{breakable(', '.join(fleet.folders), 300)}</span>"
     return document(
         f"{title} · robust fleet", top, body, f"robust-run {__version__} · drawn {date_time(fleet.at_unix_s)}"
     )
+
+
+def _contents(fleet: Fleet) -> str:
+    """Return links to what is far down."""
+    if not fleet.runs:
+        return ""
+    names = [
+        ("lemons", "lemon nodes", True),
+        ("rates", "failure rates", bool(fleet.rates)),
+        ("lost", "time lost", bool(fleet.by_kind)),
+        ("nodes", "nodes", bool(fleet.nodes)),
+        ("starts", "starts", bool(fleet.starts)),
+        ("code", "code", bool(fleet.code)),
+        ("runs", "runs", any(each.state != "live" for each in fleet.lines)),
+    ]
+    links = (f'<li><a href="#{name}">{said}</a></li>' for name, said, is_there in names if is_there)
+    return f"<ul class='legend small fl-note screen'>{join(links)}</ul>"
 
 
 def _title(fleet: Fleet) -> str:
@@ -54,7 +71,7 @@ def _answers(fleet: Fleet) -> str:
     by_node = f"{percent(fleet.ettr_by_node_hours)} of the node time" if fleet.ettr_by_node_hours is not None else ""
     stops = fleet.rates.get("interruptions")
     lemons = len(fleet.lemons.lemons)
-    said = "all are below" if lemons else next(lemon_lines(fleet.lemons, fleet.at_unix_s)).partition(": ")[2]
+    said = _named(fleet) if lemons else next(lemon_lines(fleet.lemons, fleet.at_unix_s)).partition(": ")[2]
     named = "too few failures" if not lemons and fleet.lemons.is_too_few else f"{lemons:,}" if lemons else "none"
     cells = (
         ("ETTR", percent(fleet.ettr) if fleet.ettr is not None else "not known", known + by_node),
@@ -74,13 +91,21 @@ def _answers(fleet: Fleet) -> str:
     return f"<div class='answers plain'>{join(drawn)}</div>"
 
 
+def _named(fleet: Fleet) -> str:
+    found = [each.node for each in fleet.lemons.lemons]
+    return ", ".join(found[:3]) + (f" and {len(found) - 3:,} more" if len(found) > 3 else "")
+
+
 def _left_out(fleet: Fleet) -> str:
     said = [*([f"left out: {skipped_line(fleet)}"] if fleet.skipped else []), *notes_of(fleet)]
     return f"<p class='note fl-note'>{text('; '.join(said), 600)}</p>" if said else ""
 
 
 def _sections(fleet: Fleet, links: Mapping[str, str]) -> list[str]:
+    live = [each for each in fleet.lines if each.state == "live"]
+    over = [each for each in fleet.lines if each.state != "live"]
     return [
+        _runs("live", "Running now", live, links),
         _course(fleet),
         _lemons(fleet),
         _rates(fleet),
@@ -88,7 +113,7 @@ def _sections(fleet: Fleet, links: Mapping[str, str]) -> list[str]:
         _nodes(fleet),
         _starts(fleet),
         _code(fleet),
-        _runs(fleet, links),
+        _runs("runs", "Runs that are over", over, links),
     ]
 
 
@@ -102,8 +127,9 @@ def _course(fleet: Fleet) -> str:
 def _lemons(fleet: Fleet) -> str:
     search = fleet.lemons
     note = (
-        f"{counted(search.failures, 'failure')} of {counted(search.nodes, 'node')} looked at. A node is named that fails so often that "
-        "the chance is below 1 % that any healthy node of this fleet does. Failures of programs and of several nodes at once do not count."
+        f"{counted(search.failures, 'failure')} of {counted(search.nodes, 'node')} looked at. A node is named that fails so "
+        "often that the chance is below 1 % that any healthy node of this fleet does. Failures of programs and of several "
+        "nodes at once do not count."
     )
     if not search.lemons:
         return section("lemons", "Lemon nodes", f"<p>{text(next(lemon_lines(search, fleet.at_unix_s)))}</p>", note=note)
@@ -147,7 +173,10 @@ def _rates(fleet: Fleet) -> str:
         rows = (_rate(name, each, most) for name, each in rates.items())
         drawn.append(f"<h3>{title.capitalize()}</h3>" if title else "")
         drawn.append(table(heads, rows, f"failure rates {title}", "fl-rates"))
-    note = "The line reaches over the exact 95 % interval (Garwood), the dot is the rate. What strikes a node again within an hour is one fault."
+    note = (
+        "The line reaches over the exact 95 % interval (Garwood), the dot is the rate. What strikes a node again within an "
+        "hour is one fault."
+    )
     return section("rates", "Failure rates", *drawn, note=note)
 
 
@@ -225,22 +254,22 @@ def _starts(fleet: Fleet) -> str:
     most = max((each.whole_s or 0.0 for each in fleet.starts), default=0.0) or 1.0
     heads = ("nodes", "from", "#starts", "", "#workers run", "#first step", "#whole", "#95 % within")
     note = (
-        "Medians: until all workers of an attempt ran, and from there to its first step. Cold: imports from nothing; warm: a process "
-        "with torch imported; standby: workers that waited."
+        "Medians: until all workers of an attempt ran, and from there to its first step. Cold: imports from nothing; "
+        "warm: a process with torch imported; standby: workers that waited."
     )
     rows = (_start(each, most) for each in fleet.starts)
     return section("starts", "What starting costs", table(heads, rows, "starts by size", "fl-rates"), note=note)
 
 
 def _start(group: StartGroup, most: float) -> tuple[str, ...]:
-    several = f"–{group.most_nodes:,}" if group.most_nodes > group.least_nodes else ""
+    several = f"-{group.most_nodes:,}" if group.most_nodes > group.least_nodes else ""
     times = (group.ready_s, group.first_step_s, group.whole_s, group.whole_p95_s)
     return (
         f"<span class=nowrap>{group.least_nodes:,}{several}</span>",
         text(group.began),
         f"{group.starts:,}",
         bar((group.whole_s or 0.0) / most) if group.whole_s is not None else "",
-        *("–" if each is None else lasted(each) for each in times),
+        *("-" if each is None else lasted(each) for each in times),
     )
 
 
@@ -263,18 +292,20 @@ def _code(fleet: Fleet) -> str:
     return section("code", "Code that failed", table(heads, rows, "versions of code that failed"), left)
 
 
-def _runs(fleet: Fleet, links: Mapping[str, str]) -> str:
-    shown = fleet.lines[:MOST_RUNS]
+def _runs(name: str, title: str, lines: Sequence[RunLine], links: Mapping[str, str]) -> str:
+    shown = lines[:MOST_RUNS]
     if not shown:
         return ""
-    heads = ("run", "state", "began", "lasted", "#nodes", "#ETTR", "incidents")
-    more = len(fleet.lines) - len(shown)
+    heads = ("run", "state", "began", "lasts" if name == "live" else "lasted", "#nodes", "#ETTR", "incidents")
+    more = len(lines) - len(shown)
     return section(
-        "runs",
-        "Runs",
-        table(heads, (_run(each, links) for each in shown), "runs", "stack"),
+        name,
+        title,
+        table(heads, (_run(each, links) for each in shown), title.lower(), "stack"),
         f"<p class=dim>{counted(more, 'older run')} not listed</p>" if more > 0 else "",
-        note="Those that live first, then the newest first.",
+        note=""
+        if name == "live"
+        else "The newest first. Lost: the controller is gone, and nothing says how the run ended.",
     )
 
 
@@ -290,7 +321,7 @@ def _run(line: RunLine, links: Mapping[str, str]) -> tuple[str, ...]:
         f"<span class=nowrap>{date_time(line.began_s)[:16]}</span>",
         f"<span class=nowrap>{lasted(line.until_s - line.began_s)}</span>",
         f"{line.nodes:,}{gpus}",
-        percent(line.ettr) if line.ettr is not None else "–",
+        percent(line.ettr) if line.ettr is not None else "-",
         f"{line.incidents:,}<br><span class='dim small'>{text(_kinds(line.kinds))}</span>" if line.incidents else "",
     )
 

@@ -97,16 +97,21 @@ def _framed(parts: Sequence[str], points: Sequence[CoursePoint], most: int) -> s
         f"<text class=dim text-anchor=end x={_LEFT - 8} y={bottom}>0</text>"
         f'<path class=grid d="M{_LEFT} {bottom}h{_WIDE}"/>'
     )
-    return f'<svg viewBox="0 0 {_LEFT + _WIDE + 6} {bottom + 26}" role=img aria-label="ETTR over time">{labels}{join(parts)}</svg>'
+    box = f"0 0 {_LEFT + _WIDE + 6} {bottom + 26}"
+    return f'<svg viewBox="{box}" role=img aria-label="ETTR over time">{labels}{join(parts)}</svg>'
 
 
 def _key(points: Sequence[CoursePoint]) -> str:
-    each = lasted(points[0].end_s - points[0].begin_s).replace(" h", " hours", 1)
-    word = {86400.0: "day", 7 * 86400.0: "week", 3600.0: "hour"}.get(points[0].end_s - points[0].begin_s, each)
+    long_s = points[0].end_s - points[0].begin_s
+    word = {86400.0: "day", 7 * 86400.0: "week", 3600.0: "hour"}.get(long_s, lasted(long_s))
+    shown = ((f"ETTR of each {word}, by time", "'bar lead'"), ("incidents", "fl-inc"))
     return (
-        "<ul class='legend small'><li><svg class=swatch viewBox='0 0 12 12'><rect class='bar lead' width=12 height=12 /></svg>"
-        f"ETTR of each {word}, by time</li><li><svg class=swatch viewBox='0 0 12 12'><rect class=fl-inc width=12 height=12 /></svg>"
-        "incidents</li></ul>"
+        "<ul class='legend small'>"
+        + join(
+            f"<li><svg class=swatch viewBox='0 0 12 12'><rect class={css} width=12 height=12 /></svg>{said}</li>"
+            for said, css in shown
+        )
+        + "</ul>"
     )
 
 
