@@ -110,6 +110,9 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     node_s: Mapping[str, float] = {}
     """By host: how long it was part of the job (standbys included). What rates are divided by."""
     incidents: tuple[IncidentFacts, ...] = ()
+    other: Lost = Lost()
+    """What no incident cost: the first start, an attempt whose controller was gone, the end. With what the incidents cost it sums
+    up to the time that was not effective."""
     starts: tuple[StartFacts, ...] = ()
     code: tuple[CodeFacts, ...] = ()
     saves: int = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import BinaryIO
 
 import msgspec
 
@@ -10,6 +11,13 @@ from robust_run.decoders import json_decoder
 from robust_run.errors import UserError
 from robust_run.launcher.records.journal import JournalEntry, JournalHeader
 from robust_run.version import RUN_DIR_SCHEMA
+
+#: No line of ours is longer: a start of 10,000 nodes has 2 MB.
+LONGEST_LINE_BYTES = 16 << 20
+
+
+class NewerJournalError(UserError):
+    """A newer version of robust-run wrote it."""
 
 
 def read(path: str) -> tuple[JournalHeader, list[JournalEntry]]:
@@ -19,22 +27,50 @@ def read(path: str) -> tuple[JournalHeader, list[JournalEntry]]:
     """
     with open(path, "rb") as file:
         lines = file.read().split(b"\n")
+    return _header(lines[0], path), list(_entries(json_decoder(JournalEntry), lines[1:]))
+
+
+def _header(line: bytes, path: str) -> JournalHeader:
     try:
-        schema = msgspec.json.decode(lines[0], type=dict[str, object]).get("schema")
-    except msgspec.MsgspecError as error:
+        schema = msgspec.json.decode(line, type=dict[str, object]).get("schema")
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise UserError(f"{path!r} is not a journal of robust-run: {error}") from error
-    if not isinstance(schema, int) or schema > RUN_DIR_SCHEMA:
-        raise UserError(f"{path!r} has schema {schema}, this robust-run reads up to {RUN_DIR_SCHEMA}; use a newer one")
+    if not isinstance(schema, int):
+        raise UserError(f"{path!r} is not a journal of robust-run: its first line has no schema")
+    if schema > RUN_DIR_SCHEMA:
+        raise NewerJournalError(
+            f"{path!r} has schema {schema}, this robust-run reads up to {RUN_DIR_SCHEMA}; use a newer one"
+        )
     try:
-        header = json_decoder(JournalHeader).decode(lines[0])
-    except msgspec.MsgspecError as error:
+        return json_decoder(JournalHeader).decode(line)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise UserError(f"{path!r} is not a journal of robust-run: {error}") from error
-    return header, list(_entries(json_decoder(JournalEntry), lines[1:]))
+
+
+def follow(file: BinaryIO, path: str) -> tuple[JournalHeader, Iterator[JournalEntry]]:
+    """Return a journal's first line, and the others as they are read: a journal may be large. A line that is longer than
+    `LONGEST_LINE_BYTES` is skipped as a torn one is, and so is one that is being written.
+
+    Raises UserError as `read` does, and OSError.
+    """
+    first = file.readline(LONGEST_LINE_BYTES)
+    header = _header(first, path)
+    decoder = json_decoder(JournalEntry)
+    return header, (entry for line in _lines(file) for entry in _entries(decoder, [line]))
+
+
+def _lines(file: BinaryIO) -> Iterator[bytes]:
+    while line := file.readline(LONGEST_LINE_BYTES):
+        if line.endswith(b"\n"):
+            yield line
+        else:
+            while line and not line.endswith(b"\n"):
+                line = file.readline(LONGEST_LINE_BYTES)
 
 
 def _entries(decoder: msgspec.json.Decoder[JournalEntry], lines: list[bytes]) -> Iterator[JournalEntry]:
     for line in lines:
         try:
             yield decoder.decode(line)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             continue

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 
 from robust_run.errors import RobustRunError
-from robust_run.launcher.model.actions import RecordIncident, StandstillOver
-from robust_run.launcher.model.events import FirstStep
-from robust_run.launcher.records.incident_record import incident_of
+from robust_run.launcher.records.folds.incidents import IncidentsOnRecord
 from robust_run.launcher.records.journal import JournalEntry, in_force
 from robust_run.launcher.records.journal_reading import read
 from robust_run.report.files import incident as incident_file
@@ -46,10 +44,10 @@ class IncidentsFound(msgspec.Struct, frozen=True, kw_only=True):
         return f"{broken} incident{'s' if broken > 1 else ''} unreadable ({numbers}{more}){kept}{left}"
 
 
-def read_incidents(folder: str, recorded: int = 0) -> IncidentsFound:
+def read_incidents(folder: str, recorded: int = 0, on_record: Mapping[int, Incident] | None = None) -> IncidentsFound:
     """Return the incidents of a run directory. `recorded`: how many the journal has, where that is known.
 
-    The journal is read only where a file cannot be: it may be large.
+    The journal is read only where a file cannot be: it may be large. `on_record`: what it has, of who has read it.
     """
     numbers = _numbers(folder) | set(range(1, min(recorded, MOST_INCIDENTS) + 1))
     found: dict[int, Incident] = {}
@@ -61,7 +59,7 @@ def read_incidents(folder: str, recorded: int = 0) -> IncidentsFound:
         except (OSError, ValueError):  # of another shape, no text, no regular file
             continue
     broken = sorted(numbers - set(found))[:MOST_INCIDENTS]
-    known = _recorded_in(folder) if broken else {}
+    known = _sane(on_record) if on_record is not None else _recorded_in(folder) if broken else {}
     found |= {number: known[number] for number in broken if number in known}
     return IncidentsFound(
         incidents=tuple(found[number] for number in sorted(found)),
@@ -90,28 +88,16 @@ def _recorded_in(folder: str) -> dict[int, Incident]:
         known = from_entries(in_force(entries))
     except (OSError, RobustRunError):
         return {}
+    return _sane(known)
+
+
+def _sane(known: Mapping[int, Incident]) -> dict[int, Incident]:
     return {number: each for number, each in known.items() if _is_sane(each)}
 
 
 def from_entries(entries: Iterable[JournalEntry]) -> dict[int, Incident]:
     """Return the incidents that a journal has, by number, with the moment that training went on."""
-    found: dict[int, Incident] = {}
+    record = IncidentsOnRecord()
     for entry in entries:
-        if isinstance(entry.action, RecordIncident):
-            number = len(found) + 1
-            found[number] = incident_of(entry.action, number, entry.at - entry.mono, entry.at)
-        elif isinstance(entry.action, StandstillOver):
-            told = [each for each in found.values() if _was_reported(each, entry.action.attempt)]
-            if told:
-                over_s = entry.action.at_s + entry.at - entry.mono
-                found[told[-1].id] = msgspec.structs.replace(told[-1], resumed_s=over_s)
-        elif isinstance(entry.event, FirstStep) and found:
-            last = found[len(found)]
-            if entry.event.attempt == last.attempt + 1 and last.resumed_s is None:
-                resumed_s = entry.event.at_s + entry.at - entry.mono
-                found[len(found)] = msgspec.structs.replace(last, resumed_s=resumed_s)
-    return found
-
-
-def _was_reported(incident: Incident, attempt: int) -> bool:
-    return incident.attempt == attempt and incident.action.name == "report"
+        record.take(entry)
+    return record.found

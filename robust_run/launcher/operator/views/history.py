@@ -153,6 +153,9 @@ class AttemptHistory:
             NodePlace(node=self._names.get(each.node, each.node), first_rank=each.first_rank, nproc=each.nproc)
             for each in order.placements
         )
+        newest = max(self._attempts, default=None)
+        if newest is not None and self._attempts[newest].places == places:
+            places = self._attempts[newest].places  # one copy of what may be 10,000 nodes
         self._attempts[order.attempt] = _Draft(
             course=AttemptCourse(number=order.attempt, began_s=at_s, ranks=order.world_size, nodes=order.nodes),
             places=places,

@@ -1,0 +1,127 @@
+"""Reads the facts of a run from its run directory: its journal line by line, its incidents, how it ended, whether it lives."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from robust_run.errors import PlatformError
+from robust_run.fleet.words import RunFacts, State
+from robust_run.launcher.operator.reading.incident_reading import read_incidents
+from robust_run.launcher.operator.reading.runs import JOURNAL_NAME
+from robust_run.launcher.operator.views.facts.build import Known, facts_of_run
+from robust_run.launcher.operator.views.facts.fold import RunFold
+from robust_run.launcher.records.journal import is_claimed
+from robust_run.launcher.records.journal_reading import follow
+from robust_run.launcher.records.outcome import left
+from robust_run.report.files import open_regular
+from robust_run.report.files import usage as usage_file
+
+#: A journal of our largest jobs has some hundred MiB. A larger one would hold up all others.
+LARGEST_JOURNAL_BYTES = 4 << 30
+
+
+class Controller(msgspec.Struct, frozen=True, kw_only=True):
+    """The controller of a run whose end is not on record, as far as its journal says."""
+
+    run_directory: str
+    host: str
+    """Of the newest one."""
+    pid: int
+    """0: not known, of one that has taken over."""
+    began_s: float
+
+
+Lives = Callable[[Controller], bool]
+"""Returns whether a controller lives. False where that cannot be shown: nothing is done by it."""
+
+
+def read_facts(run_directory: str, now_s: float, lives: Lives) -> RunFacts:
+    """Return the facts of a run. `now_s`: seconds since the epoch.
+
+    Raises UserError for a journal that is none or of a newer version, PlatformError for what cannot be read.
+    """
+    place = os.path.abspath(run_directory)
+    path = os.path.join(place, JOURNAL_NAME)
+    try:
+        fold = _read_journal(path)
+    except OSError as error:
+        raise PlatformError(f"cannot read {path!r}: {error.strerror or error}") from error
+    found = read_incidents(place, len(fold.on_record.found), fold.on_record.found)
+    return facts_of_run(fold, found.incidents, _known(place, fold, now_s, lives))
+
+
+def _read_journal(path: str) -> RunFold:
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > LARGEST_JOURNAL_BYTES:
+            raise PlatformError(
+                f"{path!r} has {size >> 30} GiB, and a journal at most {LARGEST_JOURNAL_BYTES >> 30} GiB: it is left out"
+            )
+        header, entries = follow(file, path)
+        fold = RunFold(header)
+        for entry in entries:
+            fold.take(entry)
+    return fold
+
+
+def _known(place: str, fold: RunFold, now_s: float, lives: Lives) -> Known:
+    history = fold.history
+    last_s = history.last_s if history.last_s is not None else now_s
+    outcome = "" if fold.is_requeued else history.outcome
+    until_s = history.finished_s if outcome and history.finished_s is not None else last_s
+    if not outcome and not fold.is_requeued and (mark := left(place)) is not None:
+        outcome = mark[0].outcome
+    state: State = outcome or "lost"  # type: ignore[assignment]
+    if not outcome and lives(_controller(place, fold)):
+        state, until_s = "live", max(now_s, last_s)
+    points = usage_file.read(os.path.join(place, usage_file.NAME))
+    return Known(
+        place=place,
+        state=state,
+        until_s=until_s,
+        outcome=outcome,
+        has_gpus=any(name.startswith("gpu") for point in points for name in point.spreads),
+    )
+
+
+def _controller(place: str, fold: RunFold) -> Controller:
+    header = fold.header
+    return Controller(
+        run_directory=place,
+        host=fold.resumed_host or header.host,
+        pid=0 if fold.resumed_host else header.pid,
+        began_s=fold.history.begun_s or 0.0,
+    )
+
+
+def lives_here(env: Mapping[str, str]) -> Lives:
+    """Return what looks from this machine whether a controller lives: it holds its journal, or it answers.
+
+    A controller on another machine that cannot be asked from here counts as gone: what it writes later is read then.
+    """
+
+    def lives(controller: Controller) -> bool:
+        if is_claimed(os.path.join(controller.run_directory, JOURNAL_NAME)):
+            return True
+        from robust_run.launcher.operator.reading.client import reach, this_machine
+        from robust_run.launcher.operator.reading.life_signs import may_be
+        from robust_run.launcher.operator.reading.place import PLACE_NAME
+
+        here = this_machine()
+        if os.path.lexists(os.path.join(controller.run_directory, PLACE_NAME)):
+            try:
+                reach(controller.run_directory, "", "", env, here)
+            except PlatformError:
+                return False
+            return True
+        return controller.host == here.host and may_be(controller.pid, controller.began_s)
+
+    return lives
+
+
+def nobody_lives(_: Controller) -> bool:
+    """Return that no controller lives, of runs that are known to be over."""
+    return False
