@@ -66,6 +66,7 @@ def _run(planted: Planted, index: int, rng: random.Random) -> RunFacts:
             at_s,
             kind,
             component=component,
+            trouble="ecc" if component == "gpu" else "",
             nodes=(name,),
             action="evict" if component == "gpu" else "relaunch",
             evicted=(name,) if component == "gpu" else (),

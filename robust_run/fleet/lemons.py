@@ -8,8 +8,8 @@ Benjamini-Hochberg: a name keeps a node out of jobs, so that none may be wrong b
 What looks the same and is no lemon, and how it is told apart:
 
 - a node on which one fault struck again and again until it was repaired: failures within an hour are one;
-- the node of a rank whose data or code is bad, which fails wherever it runs: programs and shared storage do not count, and what
-  has no known part counts once in a run;
+- the node of a rank whose data or code is bad, which fails wherever it runs: programs and shared storage do not count, and what a
+  program may have done as well (a CUDA error, a hang, no known part) counts once in a run;
 - nodes behind a switch, or of a group of which one is guilty: an incident that names several is nobody's own;
 - a guess: verdicts of low confidence do not count;
 - a node that was seen for an hour and failed at once: fewer than three failures name nobody.
@@ -53,7 +53,7 @@ def own_failures(runs: Sequence[RunFacts]) -> dict[str, list[Failure]]:
             if not _counts(each):
                 continue
             node = each.nodes[0]
-            if each.component not in MACHINE:
+            if not _is_certain(each):
                 if (index, node) in seen:
                     continue
                 seen.add((index, node))
@@ -68,6 +68,12 @@ def _counts(incident: IncidentFacts) -> bool:
         and incident.kind not in ("stopped", "code", "nan")
         and (incident.component in MACHINE or incident.component == "unknown")
     )
+
+
+def _is_certain(incident: IncidentFacts) -> bool:
+    """Whether no program can have done it: a sensor saw it, or it is the hardware's by its nature."""
+    is_seen = "." in incident.trouble or incident.trouble in ("ecc", "gpu_lost")
+    return incident.component in MACHINE and (is_seen or incident.kind in ("node_lost", "node_fault"))
 
 
 def _apart(failures: Iterable[Failure]) -> list[Failure]:

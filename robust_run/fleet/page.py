@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from urllib.parse import quote
 
 from robust_run.fleet.page_charts import STYLE, bar, course_chart, whisker
 from robust_run.fleet.results import Fleet, Lemon, Part, Rate, RunLine, StartGroup
-from robust_run.fleet.show import PHASE_WORDS, counted, figure, lemon_lines, notes_of, percent, rate_words, skipped_line
+from robust_run.fleet.show import counted, phases_of, figure, lemon_lines, notes_of, percent, rate_words, skipped_line
 from robust_run.report.pages.frame import document
 from robust_run.report.pages.markup import breakable, command, join, section, table, text
 from robust_run.report.pages.words import ago, date_time, lasted, number
@@ -18,18 +17,17 @@ MOST_RUNS, MOST_NODES, MOST_CODE, MOST_LEMONS = 200, 20, 30, 30
 _TONES = {"live": "good", "done": "calm", "stopped": "calm", "failed": "bad", "lost": "warn"}
 
 
-def fleet_html(fleet: Fleet, links: Mapping[str, str] | None = None, every_s: float = 0.0) -> str:
-    """Return the page. `links`: where pages of runs are, relative to this one, by run directory. `every_s`: a browser loads it
-    again after so long, as the command writes it anew; 0: it stays as it is.
+def fleet_html(fleet: Fleet, line: str, links: Mapping[str, str] | None = None, every_s: float = 0.0) -> str:
+    """Return the page. `line`: the command that draws it anew. `links`: where pages of runs are, relative to this one, by run
+    directory. `every_s`: a browser loads it again after so long, as the command writes it anew; 0: it stays as it is.
     """
     title = _title(fleet)
-    again = command(f"robust fleet {shlex.join(fleet.folders)} --html FILE")
     stays = f"It is written anew every {lasted(every_s)}" if every_s else "This page stays as it is"
     renewed = f'<meta http-equiv=refresh content="{every_s:.0f}">' if every_s else ""
     body = (
         f"<style>{STYLE}</style>{renewed}<div class=kicker><span>{_when(fleet)}</span></div><h1>{text(title)}</h1>"
         f"{_answers(fleet)}{_left_out(fleet)}{_contents(fleet)}{join(_sections(fleet, links or {}))}"
-        f"<p class='dim small'>{stays}. Drawn by {again}</p>"
+        f"<p class='dim small'>{stays}. Drawn by {command(line)}</p>"
     )
     top = f"<span class=grow>{breakable(', '.join(fleet.folders), 300)}</span>"
     return document(
@@ -44,7 +42,7 @@ def _contents(fleet: Fleet) -> str:
     names = [
         ("lemons", "lemon nodes", True),
         ("rates", "failure rates", bool(fleet.rates)),
-        ("lost", "time lost", bool(fleet.by_kind)),
+        ("lost", "time lost", bool(fleet.by_kind or fleet.other.seconds)),
         ("nodes", "nodes", bool(fleet.nodes)),
         ("starts", "starts", bool(fleet.starts)),
         ("code", "code", bool(fleet.code)),
@@ -78,7 +76,7 @@ def _answers(fleet: Fleet) -> str:
         (
             "interruptions per 1,000 node-days",
             figure(stops.per_1000) if stops else "not known",
-            f"95 %: {figure(stops.low)} to {figure(stops.high)}; {stops.count:,} in {stops.node_days:,.0f} node-days"
+            f"95 %: {figure(stops.low)} to {figure(stops.high)}; {stops.count:,} in {figure(stops.node_days)} node-days"
             if stops
             else "no time of a node is known",
         ),
@@ -132,7 +130,7 @@ def _lemons(fleet: Fleet) -> str:
         "nodes at once do not count."
     )
     if not search.lemons:
-        return section("lemons", "Lemon nodes", f"<p>{text(next(lemon_lines(search, fleet.at_unix_s)))}</p>", note=note)
+        return section("lemons", "Lemon nodes", f"<p>{text(next(lemon_lines(search, fleet.at_unix_s)).capitalize())}.</p>", note=note)
     most = max(each.rate.high for each in search.lemons)
     rows = (_lemon(each, most, fleet.at_unix_s) for each in search.lemons[:MOST_LEMONS])
     heads = ("node", "#failures", "#due", "#times the others", "", "#per 1,000 node-days", "of these kinds", "last")
@@ -186,16 +184,17 @@ def _rate(name: str, rate: Rate, most: float) -> tuple[str, ...]:
 
 
 def _lost(fleet: Fleet) -> str:
-    if not fleet.by_kind:
+    phases = phases_of(fleet)
+    if not fleet.by_kind and not phases:
         return ""
-    phases = {PHASE_WORDS[name]: part for name, part in fleet.by_phase.items()}
     done = ", ".join(f"{name} {part.incidents:,}" for name, part in fleet.by_action.items())
+    what = f" What was done: {text(done)}." if done else ""
     return section(
         "lost",
-        "Time lost to incidents",
-        _parts("kind", fleet.by_kind, fleet),
+        "Time lost",
+        _parts("kind", fleet.by_kind, fleet) if fleet.by_kind else "",
         _parts("phase", phases, fleet) if phases else "",
-        note=f"Node-hours: the time that training stood still, times the nodes of the run. What was done: {text(done)}.",
+        note=f"Node-hours: the time without training, times the nodes of the run.{what}",
     )
 
 
@@ -221,7 +220,7 @@ def _nodes(fleet: Fleet) -> str:
     if not shown:
         return ""
     kinds = list(dict.fromkeys(kind for kind in fleet.by_kind if any(kind in each.kinds for each in shown)))
-    most = max(max(each.kinds.values()) for each in shown)
+    most = max(5, *(max(each.kinds.values()) for each in shown))
     lemons = {each.node for each in fleet.lemons.lemons}
     rows = (
         (

@@ -173,6 +173,9 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     by_component: Mapping[str, Part] = {}
     by_action: Mapping[str, Part] = {}
     by_phase: Mapping[str, Part] = {}
+    """Of incidents."""
+    other: Part = Part()
+    """What no incident cost: first starts, ends, controllers that were gone."""
     nodes: tuple[NodeCount, ...] = ()
     """Those with incidents, the most failures first."""
     nodes_seen: int = 0

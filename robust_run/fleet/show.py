@@ -31,10 +31,9 @@ def lines_of(fleet: Fleet) -> Iterator[str]:
         yield from (f"  {name:<22}{_rate(each)}" for name, each in fleet.rates.items())
     yield from _incidents("by kind", fleet.by_kind, fleet.kind_rates, fleet)
     yield from _incidents("by component", fleet.by_component, fleet.component_rates, fleet)
-    if fleet.by_phase:
+    if fleet.by_phase or fleet.other.seconds:
         yield from ("", f"{'lost by phase':<30}{'time':>14}{'node-hours':>14}{'of all':>10}")
-        for name, part in fleet.by_phase.items():
-            words = PHASE_WORDS[name]
+        for words, part in phases_of(fleet).items():
             yield f"  {words:<28}{lasted(part.seconds):>14}{part.node_hours:>14,.1f}{_share(part.node_hours, fleet):>10}"
     if fleet.by_action:
         done = ", ".join(f"{name} {part.incidents:,}" for name, part in fleet.by_action.items())
@@ -66,6 +65,20 @@ def _answer(fleet: Fleet) -> Iterator[str]:
     notes = notes_of(fleet)
     if notes:
         yield f"note       {'; '.join(notes)}"
+
+
+def summary(fleet: Fleet) -> str:
+    """Return the whole in a line."""
+    ettr = f", ETTR {percent(fleet.ettr)}" if fleet.ettr is not None else ""
+    lemons = f", {counted(len(fleet.lemons.lemons), 'lemon node')}" if fleet.lemons.lemons else ""
+    left = f"; left out: {skipped_line(fleet)}" if fleet.skipped else ""
+    return f"{counted(fleet.runs, 'run')}{ettr}, {counted(fleet.incidents, 'incident')}{lemons}{left}"
+
+
+def phases_of(fleet: Fleet) -> dict[str, Part]:
+    """Return what was lost, by phase in words, with what no incident cost."""
+    found = {PHASE_WORDS[name]: part for name, part in fleet.by_phase.items()}
+    return found | ({"first starts, and ends": fleet.other} if fleet.other.seconds else {})
 
 
 def ettr_line(fleet: Fleet) -> str:

@@ -52,6 +52,7 @@ def fold(runs: Iterable[RunFacts], since_s: float | None = None) -> Fleet:
         by_component=_parts(kept, lambda each: each.component),
         by_action=_parts(kept, lambda each: each.action),
         by_phase=_phases(kept),
+        other=_other(kept),
         nodes=nodes,
         nodes_seen=len(node_s),
         rates=rates.overall(incidents, all_node_s),
@@ -111,6 +112,14 @@ def _phases(runs: Sequence[RunFacts]) -> dict[str, Part]:
         if part.incidents:
             found[phase] = part
     return found
+
+
+def _other(runs: Sequence[RunFacts]) -> Part:
+    lost = [(lost_s(run.other), run.nodes) for run in runs]
+    return Part(
+        seconds=math.fsum(each for each, _ in lost),
+        node_hours=math.fsum(each * nodes for each, nodes in lost) / _HOUR_S,
+    )
 
 
 def _nodes(
