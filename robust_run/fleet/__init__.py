@@ -1,1 +1,1 @@
-"""What the jobs of a folder have shown: runs, their faults, rates with intervals, what starts cost. Data only; acts on nothing."""
+"""What the jobs of a folder have shown: runs, their faults, rates with intervals, what starts cost. Data; acts on nothing."""

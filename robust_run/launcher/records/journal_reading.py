@@ -16,6 +16,10 @@ from robust_run.version import RUN_DIR_SCHEMA
 LONGEST_LINE_BYTES = 16 << 20
 
 
+class NoJournalError(UserError):
+    """The file is no journal of robust-run."""
+
+
 class NewerJournalError(UserError):
     """A newer version of robust-run wrote it."""
 
@@ -34,9 +38,9 @@ def _header(line: bytes, path: str) -> JournalHeader:
     try:
         schema = msgspec.json.decode(line, type=dict[str, object]).get("schema")
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise UserError(f"{path!r} is not a journal of robust-run: {error}") from error
+        raise NoJournalError(f"{path!r} is not a journal of robust-run: {error}") from error
     if not isinstance(schema, int):
-        raise UserError(f"{path!r} is not a journal of robust-run: its first line has no schema")
+        raise NoJournalError(f"{path!r} is not a journal of robust-run: its first line has no schema")
     if schema > RUN_DIR_SCHEMA:
         raise NewerJournalError(
             f"{path!r} has schema {schema}, this robust-run reads up to {RUN_DIR_SCHEMA}; use a newer one"
@@ -44,7 +48,7 @@ def _header(line: bytes, path: str) -> JournalHeader:
     try:
         return json_decoder(JournalHeader).decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise UserError(f"{path!r} is not a journal of robust-run: {error}") from error
+        raise NoJournalError(f"{path!r} is not a journal of robust-run: {error}") from error
 
 
 def follow(file: BinaryIO, path: str) -> tuple[JournalHeader, Iterator[JournalEntry]]:

@@ -121,7 +121,7 @@ def checkpoints_in(folder: str | None) -> Kept:
     """Return what tells the newest checkpoint before a moment, of those that lie in a folder now."""
     if not folder:
         return nothing_kept
-    found = sorted(_saved_in(folder), key=lambda each: (each[0], each[1] or 0))
+    found = sorted(saved_in(folder), key=lambda each: (each[0], each[1] or 0))
     times = [created_s for created_s, _ in found]
 
     def kept(at_s: float) -> ReportedCheckpoint | None:
@@ -131,7 +131,7 @@ def checkpoints_in(folder: str | None) -> Kept:
     return kept
 
 
-def _saved_in(folder: str) -> list[tuple[float, int | None]]:
+def saved_in(folder: str) -> list[tuple[float, int | None]]:
     """Return when each checkpoint in a folder was made, and its step; nothing where its file system does not answer soon."""
     from robust_run.ckpt_io.newest import saved
 

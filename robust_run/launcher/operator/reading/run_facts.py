@@ -9,6 +9,7 @@ import msgspec
 
 from robust_run.errors import PlatformError
 from robust_run.fleet.words import RunFacts, State
+from robust_run.launcher.operator.pages.page_reading import saved_in
 from robust_run.launcher.operator.reading.incident_reading import read_incidents
 from robust_run.launcher.operator.reading.runs import JOURNAL_NAME
 from robust_run.launcher.operator.views.facts.build import Known, facts_of_run
@@ -21,6 +22,14 @@ from robust_run.report.files import usage as usage_file
 
 #: A journal of our largest jobs has some hundred MiB. A larger one would hold up all others.
 LARGEST_JOURNAL_BYTES = 4 << 30
+
+
+class EmptyJournalError(PlatformError):
+    """Nothing had happened yet in a run."""
+
+
+class JournalTooLargeError(PlatformError):
+    """No job of ours writes so much."""
 
 
 class Controller(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,32 +66,35 @@ def _read_journal(path: str) -> RunFold:
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size > LARGEST_JOURNAL_BYTES:
-            raise PlatformError(
+            raise JournalTooLargeError(
                 f"{path!r} has {size >> 30} GiB, and a journal at most {LARGEST_JOURNAL_BYTES >> 30} GiB: it is left out"
             )
         header, entries = follow(file, path)
         fold = RunFold(header)
         for entry in entries:
             fold.take(entry)
+    if fold.history.begun_s is None:
+        raise EmptyJournalError(f"{path!r} has nothing but its first line: the job had not begun")
     return fold
 
 
 def _known(place: str, fold: RunFold, now_s: float, lives: Lives) -> Known:
     history = fold.history
     last_s = history.last_s if history.last_s is not None else now_s
-    outcome = "" if fold.is_requeued else history.outcome
-    until_s = history.finished_s if outcome and history.finished_s is not None else last_s
-    if not outcome and not fold.is_requeued and (mark := left(place)) is not None:
+    outcome, until_s = history.outcome, history.finished_s if history.finished_s is not None else last_s
+    if not outcome and (mark := left(place)) is not None and mark[1] >= fold.began_again_s:
         outcome = mark[0].outcome
     state: State = outcome or "lost"  # type: ignore[assignment]
     if not outcome and lives(_controller(place, fold)):
         state, until_s = "live", max(now_s, last_s)
+    folder = fold.spec.ckpt_dir
     points = usage_file.read(os.path.join(place, usage_file.NAME))
     return Known(
         place=place,
         state=state,
         until_s=until_s,
         outcome=outcome,
+        folder=saved_in(folder) if folder and os.path.isabs(folder) else (),
         has_gpus=any(name.startswith("gpu") for point in points for name in point.spreads),
     )
 

@@ -63,6 +63,7 @@ class _Fact(msgspec.Struct):
     by: str = ""
     only: tuple[str, ...] = ()
     resumes_s: float | None = None
+    restart: int = 0
     stands_still: bool = False
 
 
@@ -105,6 +106,8 @@ class Course:
         self._old: list[AttemptStretch] = []
         self._old_steps = 0
         self._terms = Terms()
+        self._restart = 0
+        """How often a scheduler had started it again."""
 
     def take(self, line: bytes) -> None:
         """Take in a line of the journal. Of one that tells nothing of the course its time counts; of a damaged one nothing."""
@@ -132,6 +135,8 @@ class Course:
             self.over_s, self.outcome = at_s, fact.outcome
             for each in self.attempts:
                 each.over(at_s)
+        elif fact.restart > self._restart:  # of a job that had ended
+            self._restart, self.over_s, self.outcome = fact.restart, None, ""
         elif fact.type == "node_evicted":
             by = "rule" if fact.by == "robust-run" else "operator" if self.counted["job_started"] else "list"
             self.evictions[by] += 1

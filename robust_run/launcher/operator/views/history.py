@@ -62,6 +62,9 @@ class AttemptHistory:
 
     def __init__(self) -> None:
         self._attempts: dict[int, _Draft] = {}
+        self._newest: _Draft | None = None
+        self._open: list[_Draft] = []
+        """Those that may not be over."""
         self._names: dict[str, str] = {}
         self._terms = Terms()
         self._shown: tuple[AttemptTimes, ...] | None = None
@@ -76,6 +79,8 @@ class AttemptHistory:
         self.finished_s: float | None = None
         self.outcome = ""
         """Of a job that is over."""
+        self._restart = 0
+        """How often a scheduler had started it again."""
 
     @property
     def attempts(self) -> tuple[AttemptTimes, ...]:
@@ -107,6 +112,8 @@ class AttemptHistory:
                 self._names[info.id] = info.name
             case n.NodeReturned(node=node, name=name) if name:
                 self._names[node] = name
+            case n.JobStarted(restart=restart) | n.ControllerResumed(restart=restart) if restart > self._restart:
+                self._restart, self.finished_s, self.outcome = restart, None, ""
             case e.AttemptStarted(attempt=attempt) if attempt in self._attempts:
                 resumes = (event.resumes_s, event.resumes_step)
                 self._attempts[attempt].course.start(event.node, event.how, resumes, entry.at)
@@ -153,14 +160,14 @@ class AttemptHistory:
             NodePlace(node=self._names.get(each.node, each.node), first_rank=each.first_rank, nproc=each.nproc)
             for each in order.placements
         )
-        newest = max(self._attempts, default=None)
-        if newest is not None and self._attempts[newest].places == places:
-            places = self._attempts[newest].places  # one copy of what may be 10,000 nodes
-        self._attempts[order.attempt] = _Draft(
+        if self._newest is not None and self._newest.places == places:
+            places = self._newest.places  # one copy of what may be 10,000 nodes
+        draft = self._attempts[order.attempt] = self._newest = _Draft(
             course=AttemptCourse(number=order.attempt, began_s=at_s, ranks=order.world_size, nodes=order.nodes),
             places=places,
             code=order.code.number if order.code is not None else 0,
         )
+        self._open.append(draft)
 
     def _told_to_end(self, draft: _Draft, entry: JournalEntry) -> None:
         draft.course.end(entry.at)
@@ -168,5 +175,6 @@ class AttemptHistory:
             draft.verdict_s, draft.evicted_s = self._cause_s, self._evicted_s
 
     def _over(self, at_s: float) -> None:
-        for draft in self._attempts.values():
+        for draft in self._open:
             draft.course.over(at_s)
+        self._open.clear()

@@ -14,6 +14,7 @@ from robust_run.fleet.words import Began, CodeFacts, IncidentFacts, Lost, RunFac
 from robust_run.launcher.operator.views.facts.component import component_of
 from robust_run.launcher.operator.views.facts.costs import NOBODY, costs_of
 from robust_run.launcher.operator.views.facts.fold import RunFold, Symptom
+from robust_run.launcher.operator.views.facts.saves import saves_of
 from robust_run.report import effective
 from robust_run.report.pages.ettr import spans_of, stretches_of
 from robust_run.report.pages.types import AttemptTimes
@@ -35,6 +36,8 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     """As it ended."""
     has_gpus: bool = False
     """GPUs were seen on its nodes: a rank is taken to have one."""
+    folder: Sequence[tuple[float, int | None]] = ()
+    """When each checkpoint in its folder was made, and its step; those of other runs, too."""
 
 
 def facts_of_run(fold: RunFold, incidents: Sequence[Incident], known: Known) -> RunFacts:
@@ -49,6 +52,8 @@ def facts_of_run(fold: RunFold, incidents: Sequence[Incident], known: Known) -> 
     costs = costs_of(attempts, incidents, spans)
     nodes, ranks = max(fold.worlds.values(), default=(1, fold.spec.nproc))
     spent = effective.seconds(stretches, began_s, until_s, counts_steps=counts)
+    step_s = _step_s(attempts, fold.survived_step_s)
+    saves = saves_of(fold.spec, known.folder, fold.saves.values(), began_s, until_s, step_s)
     return RunFacts(
         run_id=fold.spec.run_id,
         name=fold.spec.script,
@@ -62,7 +67,7 @@ def facts_of_run(fold: RunFold, incidents: Sequence[Incident], known: Known) -> 
         ettr=effective.share(stretches, began_s, until_s, counts_steps=counts),
         effective_s=spent.effective,
         steps=_steps(attempts),
-        step_s=_step_s(attempts, fold.survived_step_s),
+        step_s=step_s,
         node_s=fold.exposure.seconds(until_s),
         incidents=tuple(
             _incident(each, fold, fold.symptoms.get(each.id, Symptom()), costs.of(each.id)) for each in incidents
@@ -70,8 +75,9 @@ def facts_of_run(fold: RunFold, incidents: Sequence[Incident], known: Known) -> 
         other=costs.of(NOBODY),
         starts=tuple(_start(each, fold) for each in attempts),
         code=_code(fold, attempts, incidents),
+        saves=saves.count,
+        save_every_s=saves.every_s,
         version=fold.header.version,
-        **_saves(fold),
     )
 
 
@@ -160,7 +166,3 @@ def _step_s(attempts: Sequence[AttemptTimes], survived_step_s: Sequence[float]) 
         if seen >= half:
             return mean_s
     return None
-
-
-def _saves(fold: RunFold) -> dict[str, int]:
-    return {"saves": len(fold.saves)}

@@ -11,7 +11,7 @@ from robust_run.launcher.model import events as e
 from robust_run.launcher.model.code_events import CodeCaptured, CodeUse, StepsSurvived, UpdateStaged
 from robust_run.launcher.model.health_events import RuleSpoke
 from robust_run.launcher.model.job import JobSpec
-from robust_run.launcher.model.node_events import ControllerResumed, JobStarted
+from robust_run.launcher.model.node_events import ControllerResumed
 from robust_run.launcher.model.resume_events import CheckpointSaved, SavedCheckpoint
 from robust_run.launcher.operator.reading.incident_reading import MOST_INCIDENTS, MOST_S
 from robust_run.launcher.operator.views.facts.exposure import Exposure
@@ -51,12 +51,11 @@ class RunFold:
         """What a step took, as nodes said when they had made some."""
         self.worlds: dict[int, tuple[int, int]] = {}
         """Nodes and ranks by attempt."""
-        self.is_requeued = False
-        """A scheduler has started it again since its end was on record."""
         self.resumed_host = ""
         """Of the newest controller that took over."""
+        self.began_again_s = 0.0
+        """When that was."""
         self._terms = Terms()
-        self._restart = 0
         self._spoken: tuple[float, RuleSpoke] | None = None
         self._names: dict[str, str] = {}
 
@@ -74,20 +73,16 @@ class RunFold:
         before = len(self.on_record.found)
         self.on_record.take(entry)
         if entry.event is not None:
-            self._event(entry.event)
+            self._event(entry.event, entry.at)
         elif isinstance(entry.action, a.RecordIncident) and len(self.on_record.found) > before:
             self.symptoms[before + 1] = self._symptom(entry.action, entry.mono)
         elif entry.action is not None:
             self._action(entry.action, entry.mono)
 
-    def _event(self, event: e.Event) -> None:
+    def _event(self, event: e.Event, at_s: float) -> None:
         match event:
-            case JobStarted(restart=restart):
-                self._restart = max(self._restart, restart)
-            case ControllerResumed(restart=restart, host=host):
-                self.resumed_host = host or self.resumed_host
-                self.is_requeued = self.is_requeued or restart > self._restart
-                self._restart = max(self._restart, restart)
+            case ControllerResumed(host=host):
+                self.resumed_host, self.began_again_s = host or self.resumed_host, at_s
             case CodeCaptured(version=version) | UpdateStaged(version=version) if len(self.versions) < MOST_VERSIONS:
                 self.versions[version.number] = label(version.number, version.tree)
             case StepsSurvived(step_s=step_s) if 0 < step_s < MOST_S and len(self.survived_step_s) < MOST_SAVES:
@@ -102,8 +97,6 @@ class RunFold:
             case a.StartAttempt(attempt=attempt, nodes=nodes, world_size=ranks, code=code):
                 self.worlds.setdefault(attempt, (nodes, ranks))
                 self._uses(code)
-            case a.Finish():
-                self.is_requeued = False
             case RuleSpoke():
                 self._spoken = (mono_s, action)
 
