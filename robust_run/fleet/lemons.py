@@ -11,6 +11,7 @@ What looks the same and is no lemon, and how it is told apart:
 - the node of a rank whose data or code is bad, which fails wherever it runs: programs and shared storage do not count, and what a
   program may have done as well (a CUDA error, a hang, no known part) counts once in a run;
 - nodes behind a switch, or of a group of which one is guilty: an incident that names several is nobody's own;
+- the node of a process that somebody killed, or that somebody sent away: what has no known part counts only where ranks waited;
 - a guess: verdicts of low confidence do not count;
 - a node that was seen for an hour and failed at once: fewer than three failures name nobody.
 """
@@ -33,6 +34,8 @@ FEWEST = 3
 TIMES = 2.0
 """Who fails less than so many times as often as the others is not named, however sure it is."""
 _MOST_NAMED = 1000
+#: Rules of what people or their list of nodes asked for.
+_ORDERED = frozenset({"node_evicted", "operator", "node_left"})
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -62,12 +65,11 @@ def own_failures(runs: Sequence[RunFacts]) -> dict[str, list[Failure]]:
 
 
 def _counts(incident: IncidentFacts) -> bool:
-    return (
-        len(incident.nodes) == 1
-        and incident.confidence != "low"
-        and incident.kind not in ("stopped", "code", "nan")
-        and (incident.component in MACHINE or incident.component == "unknown")
-    )
+    if len(incident.nodes) != 1 or incident.confidence == "low" or incident.rule in _ORDERED:
+        return False
+    if incident.component in MACHINE:
+        return incident.kind not in ("stopped", "code", "nan")
+    return incident.component == "unknown" and incident.kind in ("hang", "comm_stall", "slow")
 
 
 def _is_certain(incident: IncidentFacts) -> bool:

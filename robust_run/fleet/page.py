@@ -7,7 +7,17 @@ from urllib.parse import quote
 
 from robust_run.fleet.page_charts import STYLE, bar, course_chart, whisker
 from robust_run.fleet.results import Fleet, Lemon, Part, Rate, RunLine, StartGroup
-from robust_run.fleet.show import counted, phases_of, figure, lemon_lines, notes_of, percent, rate_words, skipped_line
+from robust_run.fleet.show import (
+    counted,
+    figure,
+    lemon_lines,
+    notes_of,
+    percent,
+    phases_of,
+    rate_words,
+    skipped_line,
+    time_line,
+)
 from robust_run.report.pages.frame import document
 from robust_run.report.pages.markup import breakable, command, join, section, table, text
 from robust_run.report.pages.words import ago, date_time, lasted, number
@@ -41,7 +51,7 @@ def _contents(fleet: Fleet) -> str:
         return ""
     names = [
         ("lemons", "lemon nodes", True),
-        ("rates", "failure rates", bool(fleet.rates)),
+        ("rates", "failure rates", fleet.shows_rates),
         ("lost", "time lost", bool(fleet.by_kind or fleet.other.seconds)),
         ("nodes", "nodes", bool(fleet.nodes)),
         ("starts", "starts", bool(fleet.starts)),
@@ -67,7 +77,7 @@ def _when(fleet: Fleet) -> str:
 def _answers(fleet: Fleet) -> str:
     known = f"of {fleet.ettr_runs:,} of {fleet.runs:,} runs; " if fleet.ettr_runs < fleet.runs else ""
     by_node = f"{percent(fleet.ettr_by_node_hours)} of the node time" if fleet.ettr_by_node_hours is not None else ""
-    stops = fleet.rates.get("interruptions")
+    stops = fleet.rates.get("interruptions") if fleet.shows_rates else None
     lemons = len(fleet.lemons.lemons)
     said = _named(fleet) if lemons else next(lemon_lines(fleet.lemons, fleet.at_unix_s)).partition(": ")[2]
     named = "too few failures" if not lemons and fleet.lemons.is_too_few else f"{lemons:,}" if lemons else "none"
@@ -75,10 +85,10 @@ def _answers(fleet: Fleet) -> str:
         ("ETTR", percent(fleet.ettr) if fleet.ettr is not None else "not known", known + by_node),
         (
             "interruptions per 1,000 node-days",
-            figure(stops.per_1000) if stops else "not known",
+            figure(stops.per_1000) if stops else "too little time",
             f"95 %: {figure(stops.low)} to {figure(stops.high)}; {stops.count:,} in {figure(stops.node_days)} node-days"
             if stops
-            else "no time of a node is known",
+            else "less than a node-day is known",
         ),
         ("lemon nodes", named, said),
     )
@@ -117,8 +127,7 @@ def _sections(fleet: Fleet, links: Mapping[str, str]) -> list[str]:
 
 def _course(fleet: Fleet) -> str:
     drawn = course_chart(fleet.course)
-    gpus = f", {fleet.gpu_hours:,.0f} GPU-hours" if fleet.gpu_hours else ""
-    note = f"{fleet.hours:,.0f} hours of runs, {fleet.node_hours:,.0f} node-hours{gpus}."
+    note = f"{time_line(fleet)}."
     return section("course", "ETTR over time", drawn, note=note) if drawn else ""
 
 
@@ -130,7 +139,12 @@ def _lemons(fleet: Fleet) -> str:
         "nodes at once do not count."
     )
     if not search.lemons:
-        return section("lemons", "Lemon nodes", f"<p>{text(next(lemon_lines(search, fleet.at_unix_s)).capitalize())}.</p>", note=note)
+        return section(
+            "lemons",
+            "Lemon nodes",
+            f"<p>{text(next(lemon_lines(search, fleet.at_unix_s)).capitalize())}.</p>",
+            note=note,
+        )
     most = max(each.rate.high for each in search.lemons)
     rows = (_lemon(each, most, fleet.at_unix_s) for each in search.lemons[:MOST_LEMONS])
     heads = ("node", "#failures", "#due", "#times the others", "", "#per 1,000 node-days", "of these kinds", "last")
@@ -160,7 +174,7 @@ def _lemon(lemon: Lemon, most: float, now_s: float) -> tuple[str, ...]:
 
 def _rates(fleet: Fleet) -> str:
     groups = (("", fleet.rates), ("by kind", fleet.kind_rates), ("by component", fleet.component_rates))
-    if not fleet.rates:
+    if not fleet.shows_rates:
         return ""
     heads = ("faults", "#count", "", "#per 1,000 node-days", "#95 % interval")
     drawn = []
@@ -206,7 +220,7 @@ def _parts(head: str, parts: Mapping[str, Part], fleet: Fleet) -> str:
             f"{part.incidents:,}",
             bar(part.node_hours / most),
             lasted(part.seconds),
-            f"{part.node_hours:,.1f}",
+            hours(part.node_hours),
             f"{100 * part.node_hours / fleet.node_hours:.2f} %" if fleet.node_hours else "",
         )
         for name, part in parts.items()
@@ -228,7 +242,7 @@ def _nodes(fleet: Fleet) -> str:
             *(_heat(each.kinds.get(kind, 0), most) for kind in kinds),
             f"{each.failures:,}",
             f"{each.evicted:,}" if each.evicted else "",
-            f"{each.node_days:,.1f}" if each.node_days else "?",
+            figure(each.node_days) if each.node_days else "?",
         )
         for each in shown
     )

@@ -9,6 +9,9 @@ import msgspec
 
 from robust_run.fleet.words import Began, State
 
+LEAST_DAYS = 1.0
+"""Of less node time than so many days no rate is shown to people."""
+
 
 class Rate(msgspec.Struct, frozen=True, kw_only=True):
     """How often something happens: failures per 1,000 node-days, and the exact 95 % interval of it (Garwood)."""
@@ -190,3 +193,8 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     lines: tuple[RunLine, ...] = ()
     """Those that live first, then the newest first."""
     skipped: tuple[Skipped, ...] = ()
+
+    @property
+    def shows_rates(self) -> bool:
+        """Whether there is time enough for rates: of a minute they are large numbers that mean nothing."""
+        return any(each.node_days >= LEAST_DAYS for each in self.rates.values())

@@ -18,7 +18,7 @@ PHASE_WORDS = {
     "load": "process groups, loading",
     "redo": "training again",
 }
-_NAME = 34
+_TOO_LITTLE = "less than a node-day"
 
 
 def lines_of(fleet: Fleet) -> Iterator[str]:
@@ -26,7 +26,7 @@ def lines_of(fleet: Fleet) -> Iterator[str]:
     yield from _answer(fleet)
     if not fleet.runs:
         return
-    if fleet.rates:
+    if fleet.shows_rates:
         yield from ("", "per 1,000 node-days")
         yield from (f"  {name:<22}{_rate(each)}" for name, each in fleet.rates.items())
     yield from _incidents("by kind", fleet.by_kind, fleet.kind_rates, fleet)
@@ -34,7 +34,7 @@ def lines_of(fleet: Fleet) -> Iterator[str]:
     if fleet.by_phase or fleet.other.seconds:
         yield from ("", f"{'lost by phase':<30}{'time':>14}{'node-hours':>14}{'of all':>10}")
         for words, part in phases_of(fleet).items():
-            yield f"  {words:<28}{lasted(part.seconds):>14}{part.node_hours:>14,.1f}{_share(part.node_hours, fleet):>10}"
+            yield f"  {words:<28}{lasted(part.seconds):>14}{hours(part.node_hours):>14}{_share(part.node_hours, fleet):>10}"
     if fleet.by_action:
         done = ", ".join(f"{name} {part.incidents:,}" for name, part in fleet.by_action.items())
         yield from ("", f"what was done: {done}")
@@ -91,17 +91,20 @@ def ettr_line(fleet: Fleet) -> str:
 
 def time_line(fleet: Fleet) -> str:
     """Return how much time there was."""
-    gpus = f", {fleet.gpu_hours:,.0f} GPU-hours" if fleet.gpu_hours else ""
-    return (
-        f"{fleet.hours:,.1f} h of runs, {fleet.node_hours:,.1f} node-hours{gpus}, {counted(fleet.nodes_seen, 'node')}"
-    )
+    gpus = f", {hours(fleet.gpu_hours)} GPU-hours" if fleet.gpu_hours else ""
+    nodes = f"{hours(fleet.node_hours)} node-hours{gpus}, on {counted(fleet.nodes_seen, 'node')}"
+    return f"{lasted(fleet.hours * 3600.0)} of runs, {nodes}"
 
 
 def incidents_line(fleet: Fleet) -> str:
     """Return how many there were, and how often."""
     found = fleet.rates.get("interruptions")
-    often = f"; {found.count:,} stopped training, {rate_words(found)} per 1,000 node-days" if found else ""
-    return f"{fleet.incidents:,}{often}"
+    if found is None:
+        return f"{fleet.incidents:,}"
+    often = (
+        f"{rate_words(found)} per 1,000 node-days" if fleet.shows_rates else f"too little time for rates: {_TOO_LITTLE}"
+    )
+    return f"{fleet.incidents:,}; {found.count:,} stopped training, {often}"
 
 
 def rate_words(rate: Rate) -> str:
@@ -151,13 +154,16 @@ def notes_of(fleet: Fleet) -> list[str]:
 def _incidents(title: str, parts: Mapping[str, Part], rates: Mapping[str, Rate], fleet: Fleet) -> Iterator[str]:
     if not parts:
         return
-    head = f"{title:<16}{'incidents':>10}{'faults':>8}{'per 1,000 node-days':>30}"
-    yield from ("", f"{head}{'lost node-hours':>18}{'of all':>10}")
+    heads = f"{'faults':>8}{'per 1,000 node-days':>30}" if fleet.shows_rates else ""
+    yield from ("", f"{title:<16}{'incidents':>10}{heads}{'lost node-hours':>18}{'of all':>10}")
     for name, part in parts.items():
-        rate = rates.get(name)
-        often = f"{rate.count:>8,}{rate_words(rate):>30}" if rate else f"{'':>38}"
+        often = ""
+        if fleet.shows_rates and (rate := rates.get(name)):
+            often = f"{rate.count:>8,} {rate_words(rate):>29}"
+        elif fleet.shows_rates:
+            often = f"{'?':>8}{'?':>30}"
         share = _share(part.node_hours, fleet)
-        yield f"  {name:<14}{part.incidents:>10,}{often}{part.node_hours:>18,.1f}{share:>10}"
+        yield f"  {name:<14}{part.incidents:>10,}{often}{hours(part.node_hours):>18}{share:>10}"
 
 
 def _rate(rate: Rate) -> str:
@@ -171,7 +177,7 @@ def _nodes(fleet: Fleet) -> Iterator[str]:
     yield from ("", f"{'by node':<32}{'own failures':>14}{'incidents':>11}{'evicted':>9}{'node-days':>11}  kinds")
     for each in named:
         kinds = ", ".join(f"{kind} {count}" for kind, count in each.kinds.items())
-        days = f"{each.node_days:,.1f}" if each.node_days else "?"
+        days = figure(each.node_days) if each.node_days else "?"
         line = (
             f"  {_cut(each.node, 30):<30}{each.failures:>14,}{each.incidents:>11,}{each.evicted:>9,}{days:>11}  {kinds}"
         )
@@ -198,8 +204,13 @@ def counted(count: int, noun: str) -> str:
 
 
 def figure(value: float) -> str:
-    """Return a rate with three digits that mean something."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    """Return a rate with the digits that mean something."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}" if value < 0.01 else f"{value:.3g}"
+
+
+def hours(value: float) -> str:
+    """Return hours of nodes or GPUs: no digits beyond half a minute."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}" if value else "0"
 
 
 def percent(share: float) -> str:

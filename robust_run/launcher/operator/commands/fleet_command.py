@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import time
@@ -137,7 +138,7 @@ def _since(text: str, now_s: float) -> float:
     """Return the moment that is meant, seconds since the epoch. Raises UserError."""
     ago_s = seconds_of(text)
     try:
-        moment_s = now_s - ago_s if ago_s == ago_s else _moment(text)
+        moment_s = now_s - ago_s if not math.isnan(ago_s) else _moment(text)
     except (ValueError, OverflowError):
         moment_s = -1.0
     if not 0 <= moment_s <= now_s:

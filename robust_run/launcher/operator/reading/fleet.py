@@ -32,7 +32,7 @@ class FleetReader:
     """Reads folders, again and again: what is known of runs that are over is kept."""
 
     def __init__(self, folders: Sequence[str], lives: Lives) -> None:
-        """`folders`: of runs, or run directories. Two names of one folder count once. Raises PlatformError for one that is none."""
+        """`folders`: of runs, or run directories; two names of one folder count once. Raises PlatformError where none is."""
         self._folders = tuple(_unlike(folders))
         self._lives = lives
         self._known: dict[str, dict[str, RunFacts]] = {}
@@ -74,6 +74,8 @@ def _unlike(folders: Sequence[str]) -> list[str]:
     found: dict[str, str] = {}
     for each in folders:
         if "\0" in each or not os.path.isdir(each):
-            raise PlatformError(f"there is no folder {each!r}; name folders of runs (what robust-run was given as --log-dir)")
+            raise PlatformError(
+                f"there is no folder {each!r}; name folders of runs (what robust-run was given as --log-dir)"
+            )
         found.setdefault(os.path.realpath(each), os.path.abspath(each))
     return [*found.values()]
