@@ -10,6 +10,7 @@ from robust_run.fleet.results import Fleet, Lemon, Part, Rate, RunLine, StartGro
 from robust_run.fleet.show import (
     counted,
     figure,
+    hours,
     lemon_lines,
     notes_of,
     percent,
