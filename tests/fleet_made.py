@@ -113,6 +113,17 @@ def poisson(rng: random.Random, mean: float) -> int:
     return count
 
 
+def few_enough(total: int, share: float, least: float = 1e-5) -> int:
+    """Return a count that a binomial one exceeds with this probability at most."""
+    term, below, count = total * math.log1p(-share), 0.0, 0
+    while True:
+        below += math.exp(term)
+        if 1.0 - below <= least:
+            return count
+        term += math.log((total - count) / (count + 1)) + math.log(share) - math.log1p(-share)
+        count += 1
+
+
 def incident(number: int = 1, at_s: float = BEGIN_S, kind: VerdictKind = "crash", **more: Any) -> IncidentFacts:
     """An incident of one node's GPU, as a rule sees it that is sure."""
     known = {"symptom": kind, "component": "gpu", "nodes": ("gpu-0001",), "action": "relaunch", "confidence": "high"}

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import random
 
 import pytest
-from fleet_made import DAY_S, Planted, fleet, name_of, poisson
+from fleet_made import DAY_S, Planted, few_enough, fleet, name_of, poisson
 
 from robust_run.fleet.lemons import LEVEL, own_failures, search
 from robust_run.fleet.poisson import interval
@@ -15,21 +16,8 @@ from robust_run.fleet.totals import fold
 FLEETS = 60
 
 
-def few_enough(total: int, share: float, least: float = 1e-5) -> int:
-    """Return a count that a binomial one exceeds with this probability at most."""
-    term, below, count = total * math.log1p(-share), 0.0, 0
-    while True:
-        below += math.exp(term)
-        if 1.0 - below <= least:
-            return count
-        term += math.log((total - count) / (count + 1)) + math.log(share) - math.log1p(-share)
-        count += 1
-
-
 def test_intervals_hold_the_truth_in_95_of_100_cases_whatever_the_count() -> None:
     """Of many counts: exact intervals miss in 5 % of cases at most, and not much less where counts are large."""
-    import random
-
     rng = random.Random(1)
     for mean in (0.5, 3.0, 20.0, 200.0):
         missed, of = 0, 3000
