@@ -34,6 +34,8 @@ FEWEST = 3
 TIMES = 2.0
 """Who fails less than so many times as often as the others is not named, however sure it is."""
 _MOST_NAMED = 1000
+#: Where a node has nearly all the time, no number of failures is improbable.
+_MOST_MORE = 1000
 #: Rules of what people or their list of nodes asked for.
 _ORDERED = frozenset({"node_evicted", "operator", "node_left"})
 
@@ -144,12 +146,13 @@ def _lemon(
 
 
 def _needed(counts: Mapping[str, int], node_s: Mapping[str, float]) -> int | None:
-    """Return from how many failures on a typical node would be named, beside what the others have."""
+    """Return from how many failures on a typical node would be named, beside what the others have; None: no number would do."""
     if len(node_s) < 2:
         return None
     total = sum(counts[node] for node in node_s)
-    share = statistics.median_high(node_s.values()) / sum(node_s.values())
-    count = max(FEWEST, int(total * share))
-    while share_at_least(count, total + count, share) * len(node_s) > LEVEL:
-        count += 1
-    return count
+    share = statistics.median_low(node_s.values()) / sum(node_s.values())
+    least = max(FEWEST, int(total * share))
+    for count in range(least, least + _MOST_MORE):
+        if share_at_least(count, total + count, share) * len(node_s) <= LEVEL:
+            return count
+    return None

@@ -44,7 +44,7 @@ def whisker(rate: Rate, most: float) -> str:
     return (
         f'<svg width={_WHISKER} height=14 viewBox="0 0 {_WHISKER} 14" aria-hidden=true><path class=grid d="M5 7H{_WHISKER - 5}"/>'
         f'<path class=fl-line d="M{x(rate.low):.1f} 7H{max(x(rate.high), x(rate.low) + 1):.1f}"/>'
-        f'<circle class=fl-dot cx="{x(rate.per_1000):.1f}" cy=7 r=4 /></svg>'
+        f'<rect class=fl-dot x="{x(rate.per_1000) - 4:.1f}" y=3 width=8 height=8 rx=4 /></svg>'
     )
 
 
