@@ -128,4 +128,3 @@ def test_a_job_that_a_scheduler_starts_again_is_not_over() -> None:
     assert course.until_s(writing.now_s + 50.0, alive=True) == writing.now_s + 50.0
     writing.line(a.Finish(exit_code=0, outcome="done"), 100.0)
     assert writing.course.until_s(9e9, alive=True) == writing.now_s
-
