@@ -148,7 +148,7 @@ def _lemons(fleet: Fleet) -> str:
         )
     most = max(each.rate.high for each in search.lemons)
     rows = (_lemon(each, most, fleet.at_unix_s) for each in search.lemons[:MOST_LEMONS])
-    heads = ("node", "#failures", "#due", "#times the others", "", "#per 1,000 node-days", "of these kinds", "last")
+    heads = ("node", "#failures", "#due", "#times as often", "", "#per 1,000 days", "of these kinds", "last")
     more = len(search.lemons) - MOST_LEMONS
     return section(
         "lemons",

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 
 from robust_run.fleet.results import CoursePoint, Rate
 from robust_run.fleet.show import counted, percent
+from robust_run.report.pages.charts import NARROW, WIDE
 from robust_run.report.pages.markup import join
 from robust_run.report.pages.words import date_time, lasted
 
 STYLE = (
-    ".fl-note{margin-top:1rem}.fl-rates td:nth-child(1){min-width:9rem}.fl-rates svg{margin-top:.3rem}"
+    ".fl-note{margin-top:1rem}.fl-rates td:nth-child(1){min-width:9rem}.fl-rates svg{margin-top:.3rem;min-width:90px}"
+    ".fl-heat td:nth-child(1){min-width:7rem}"
     ".fl-dot{fill:var(--series-1)}.fl-line{stroke:var(--series-1);stroke-width:2.5;stroke-opacity:.55}"
     ".fl-area{fill:var(--series-1);fill-opacity:.14}.fl-step{fill:none;stroke:var(--series-1);stroke-width:2}"
     ".fl-inc{fill:var(--bad);fill-opacity:.75}"
@@ -21,7 +23,7 @@ STYLE = (
         for level, share in ((1, 10), (2, 22), (3, 36), (4, 52), (5, 70))
     )
 )
-_WIDE, _HIGH, _LEFT, _TOP = 900, 150, 62, 10
+_HIGH, _LEFT, _TOP = 150, 62, 10
 _BARS_Y, _BARS_HIGH = _TOP + _HIGH + 16, 44
 _WHISKER = 190
 
@@ -49,55 +51,58 @@ def whisker(rate: Rate, most: float) -> str:
 
 
 def course_chart(points: Sequence[CoursePoint]) -> str:
-    """Return ETTR by stretch of time, and below it incidents; nothing where no ETTR is known."""
-    known = [each.ettr for each in points if each.ettr is not None]
-    if not known:
-        return ""
-    low = _floor(min(known))
-    begin_s, end_s = points[0].begin_s, points[-1].end_s
+    """Return ETTR by stretch of time, and below it incidents; nothing where no ETTR is known.
 
-    def x(at_s: float) -> float:
-        return _LEFT + _WIDE * (at_s - begin_s) / (end_s - begin_s)
+    It is drawn twice: for wide windows, and for phones.
+    """
+    if all(each.ettr is None for each in points):
+        return ""
+    drawn = [_course(points, wide) for wide in (WIDE, NARROW)]
+    return f"<div class='chart wide'>{drawn[0]}</div><div class='chart narrow'>{drawn[1]}</div>{_key(points)}"
+
+
+def _course(points: Sequence[CoursePoint], wide: int) -> str:
+    low = _floor(min(each.ettr for each in points if each.ettr is not None))
+    most = max(each.incidents for each in points)
 
     def y(value: float) -> float:
         return _TOP + _HIGH * (1.0 - (value - low) / (1.0 - low))
 
-    most = max(each.incidents for each in points)
     parts = [
-        f'<path class=grid d="M{_LEFT} {y(value):.1f}h{_WIDE}"/><text class=dim text-anchor=end x={_LEFT - 8} '
+        f'<path class=grid d="M{_LEFT} {y(value):.1f}h{wide}"/><text class=dim text-anchor=end x={_LEFT - 8} '
         f'y="{y(value) + 4:.1f}">{_tick(value)}</text>'
         for value in (low, (1.0 + low) / 2, 1.0)
     ]
-    for each in points:
-        left, wide = x(each.begin_s), x(each.end_s) - x(each.begin_s)
-        title = _said(each)
+    each_wide = wide / len(points)
+    for at, each in enumerate(points):
+        left, long = _LEFT + at * each_wide + 0.5, max(each_wide - 1.0, 1.0)
         if each.ettr is not None:
             top = y(each.ettr)
-            parts.append(
-                f'<rect class=fl-area x="{left + 0.5:.1f}" width="{max(wide - 1, 1):.1f}" y="{top:.1f}" '
-                f'height="{max(_TOP + _HIGH - top, 0):.1f}"><title>{title}</title></rect>'
-                f'<path class=fl-step d="M{left + 0.5:.1f} {top:.1f}h{max(wide - 1, 1):.1f}"/>'
+            parts += (
+                _rect("fl-area", left, long, top, _TOP + _HIGH - top, _said(each)),
+                f'<path class=fl-step d="M{left:.1f} {top:.1f}h{long:.1f}"/>',
             )
         if each.incidents:
             high = max(_BARS_HIGH * each.incidents / most, 2.0)
-            parts.append(
-                f'<rect class=fl-inc x="{left + 0.5:.1f}" width="{max(wide - 1, 1):.1f}" '
-                f'y="{_BARS_Y + _BARS_HIGH - high:.1f}" height="{high:.1f}"><title>{title}</title></rect>'
-            )
-    return f"<div class=chart>{_framed(parts, points, most)}</div>{_key(points)}"
+            parts.append(_rect("fl-inc", left, long, _BARS_Y + _BARS_HIGH - high, high, _said(each)))
+    return _framed(parts, points, most, wide)
 
 
-def _framed(parts: Sequence[str], points: Sequence[CoursePoint], most: int) -> str:
+def _rect(css: str, left: float, wide: float, top: float, high: float, title: str) -> str:
+    return f'<rect class={css} x="{left:.1f}" width="{wide:.1f}" y="{top:.1f}" height="{high:.1f}"><title>{title}</title></rect>'
+
+
+def _framed(parts: Sequence[str], points: Sequence[CoursePoint], most: int, wide: int) -> str:
     bottom = _BARS_Y + _BARS_HIGH
     begin, end = (_day(at_s) for at_s in (points[0].begin_s, points[-1].end_s))
     labels = (
         f"<text class=dim x={_LEFT} y={bottom + 20}>{begin}</text>"
-        f"<text class=dim text-anchor=end x={_LEFT + _WIDE} y={bottom + 20}>{end}</text>"
+        f"<text class=dim text-anchor=end x={_LEFT + wide} y={bottom + 20}>{end}</text>"
         f"<text class=dim text-anchor=end x={_LEFT - 8} y={_BARS_Y + 10}>{most}</text>"
         f"<text class=dim text-anchor=end x={_LEFT - 8} y={bottom}>0</text>"
-        f'<path class=grid d="M{_LEFT} {bottom}h{_WIDE}"/>'
+        f'<path class=grid d="M{_LEFT} {bottom}h{wide}"/>'
     )
-    box = f"0 0 {_LEFT + _WIDE + 6} {bottom + 26}"
+    box = f"0 0 {_LEFT + wide + 6} {bottom + 26}"
     return f'<svg viewBox="{box}" role=img aria-label="ETTR over time">{labels}{join(parts)}</svg>'
 
 

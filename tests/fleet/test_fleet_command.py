@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
+import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import click
@@ -164,10 +168,37 @@ def test_where_all_is_damaged_it_says_so_and_fails(tmp_path: Path) -> None:
     assert done.output.splitlines()[1].startswith("left out   1 directory: ")
 
 
+def test_a_page_is_kept_up_to_date_until_ctrl_c(folder: Path, tmp_path: Path) -> None:
+    """Also while the folder is away for a while."""
+    runs, page, away = tmp_path / "runs", tmp_path / "fleet.html", tmp_path / "away"
+    shutil.copytree(folder / "job-0001", runs / "job-0001")
+    words = ["fleet", str(runs), "--html", str(page), "--watch", "1s"]
+    code = "from robust_run.robust_cli import main; main()"
+    watching = subprocess.Popen([sys.executable, "-c", code, *words], stderr=subprocess.PIPE, text=True)
+    try:
+        wait_for(lambda: page.exists() and "1 run on" in page.read_text())
+        runs.rename(away)
+        assert watching.stderr is not None
+        assert "cannot list" in watching.stderr.readline()
+        shutil.copytree(folder / "job-0002", away / "job-0002")
+        away.rename(runs)
+        wait_for(lambda: "2 runs on" in page.read_text())
+        watching.send_signal(signal.SIGINT)
+        assert watching.wait(60) == 0
+    finally:
+        watching.kill()
+        watching.communicate()
+
+
+def wait_for(happened: Callable[[], bool]) -> None:
+    give_up_at_s = time.monotonic() + 60.0
+    while not happened():
+        assert time.monotonic() < give_up_at_s
+        time.sleep(0.05)
+
+
 def test_it_is_imported_when_it_is_asked_for() -> None:
     assert "fleet" in robust.list_commands(click.Context(robust))
-    import subprocess
-
     code = "import sys, robust_run.robust_cli; print([m for m in sys.modules if 'fleet' in m])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "[]"
