@@ -34,6 +34,8 @@ FEWEST = 3
 TIMES = 2.0
 """Who fails less than so many times as often as the others is not named, however sure it is."""
 _MOST_NAMED = 1000
+#: What sensors see that may be the rank's work, not its node.
+_ALSO_PROGRAMS = ("training.", "outlier.", "memory.")
 #: Where a node has nearly all the time, no number of failures is improbable.
 _MOST_MORE = 1000
 #: Rules of what people or their list of nodes asked for.
@@ -75,9 +77,11 @@ def _counts(incident: IncidentFacts) -> bool:
 
 
 def _is_certain(incident: IncidentFacts) -> bool:
-    """Whether no program can have done it: a sensor saw it, or it is the hardware's by its nature."""
-    is_seen = "." in incident.trouble or incident.trouble in ("ecc", "gpu_lost")
-    return incident.component in MACHINE and (is_seen or incident.kind in ("node_lost", "node_fault"))
+    """Whether no program can have done it: a sensor or a check saw it, or it is the hardware's by its nature."""
+    trouble = incident.trouble.removeprefix("worker.")
+    is_seen = "." in trouble and not trouble.startswith(_ALSO_PROGRAMS)
+    is_hardware = trouble in ("ecc", "gpu_lost") or incident.kind in ("node_lost", "node_fault")
+    return incident.component in MACHINE and (is_seen or is_hardware)
 
 
 def _apart(failures: Iterable[Failure]) -> list[Failure]:

@@ -41,6 +41,11 @@ def test_a_node_that_fails_again_and_again_is_a_lemon() -> None:
     assert lemon.chance < 0.01
 
 
+@pytest.mark.parametrize("trouble", ["ecc", "worker.gpu_lost", "gpu.xid.79", "check.compute"])
+def test_what_sensors_and_checks_saw_counts_each_time(trouble: str) -> None:
+    assert [each.node for each in looked(months(*row(8, trouble=trouble))).lemons] == [SICK]
+
+
 def test_two_failures_are_chance() -> None:
     assert not looked(months(*row(2), background=0)).lemons
 
@@ -58,7 +63,9 @@ def test_the_node_of_a_rank_whose_program_fails_is_healthy(component: str) -> No
     "seen",
     [
         {"component": "gpu", "trouble": "cuda"},
+        {"component": "gpu", "trouble": "worker.cuda"},
         {"component": "network", "trouble": "nccl"},
+        {"component": "node", "trouble": "outlier.cpu_percent", "kind": "slow"},
         {"component": "unknown", "trouble": "", "kind": "hang"},
     ],
 )
