@@ -38,6 +38,7 @@ LATE_GROUPS = {
     "outliers": ("robust_run.health.commands.outliers", "outliers"),
     "slurm": ("robust_run.slurm.commands", "slurm"),
     "plan": ("robust_run.planning.command", "plan"),
+    "fleet": ("robust_run.launcher.operator.commands.fleet_command", "fleet"),
     "ready": ("robust_run.launcher.operator.commands.deployment_commands", "ready"),
     "metrics-token": ("robust_run.launcher.operator.commands.deployment_commands", "metrics_token"),
     "docs": ("robust_run.guide", "docs"),
@@ -45,7 +46,7 @@ LATE_GROUPS = {
 }
 #: How `robust --help` lists them.
 SECTIONS = {
-    "How is my job?": ("status", "top", "nodes", "events", "report"),
+    "How is my job?": ("status", "top", "nodes", "events", "report", "fleet"),
     "What went wrong?": ("incident", "explain", "why", "stacks", "timeline", "outliers"),
     "Steer a job": ("restart", "stop", "update", "code", "evict", "readmit", "check"),
     "What jobs need": ("plan", "ckpt", "env", "image", "slurm", "warm"),

@@ -15,6 +15,8 @@ from man_pages import man_pages
 
 from robust_run.ckpt_io import notes
 from robust_run.ckpt_io.rules import types as ckpt_types
+from robust_run.fleet.gauges import families
+from robust_run.fleet.results import Fleet
 from robust_run.health.checks.history import History
 from robust_run.health.ladder.rules import RULES as LADDER_RULES
 from robust_run.health.rules.table import DEFAULTS
@@ -25,6 +27,7 @@ from robust_run.launcher.start.options.option_types import GROUPS, HELP, OptionD
 from robust_run.launcher.start.options.options import HELP_OPTIONS, OPTIONS
 from robust_run.prefetch.rules.types import BlockMap, HotList
 from robust_run.report import usage as usage_history
+from robust_run.report.metrics import PREFIX
 from robust_run.report.pages.advice import BY_KIND, BY_RULE, Step
 from robust_run.report.pages.rules import KIND_TITLES, NCCL_RULES, RULES
 from robust_run.report.startup import types as startup_types
@@ -223,6 +226,13 @@ def _files(table: tuple[tuple[str, str, str], ...]) -> Iterator[str]:
         yield _row(f"`{name}`", what, schema)
 
 
+def fleet_metrics() -> Iterator[str]:
+    """What `robust fleet --prometheus` writes."""
+    yield from (_row("figure", "labels", "what it says"), "|---|---|---|")
+    for family in families(Fleet()):
+        yield _row(f"`{PREFIX}{family.name}`", ", ".join(f"`{label}`" for label in family.labels), _cell(family.about))
+
+
 PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "flags": flags,
     "kinds": kinds,
@@ -232,6 +242,7 @@ PARTS: dict[str, Callable[[], Iterator[str]]] = {
     "ladder rules": ladder_rules,
     "files": lambda: _files(RUN_FILES),
     "files elsewhere": lambda: _files(OTHER_FILES),
+    "fleet metrics": fleet_metrics,
 }
 
 

@@ -61,7 +61,7 @@ def spans_of(
     `counts_steps`: whether first steps are known; else an attempt counts as productive once its workers run.
     """
     cuts = _Cuts(begin_s, end_s)
-    kept = kept_until([_resumed_s(attempt) for attempt in attempts])
+    kept = kept_until([resumed_s(attempt) for attempt in attempts])
     ended_of = _ended_of(incidents)
     for index, attempt in enumerate(attempts):
         number = attempt.number
@@ -101,14 +101,14 @@ def stretches_of(attempts: Sequence[AttemptTimes], incidents: Sequence[Incident]
             onset_s=_onset_s(attempt, ended_of.get(attempt.number)),
             told_s=attempt.told_s,
             ended_s=attempt.ended_s,
-            resumed_s=_resumed_s(attempt),
+            resumed_s=resumed_s(attempt),
             standstills=attempt.standstills,
         )
         for attempt in attempts
     ]
 
 
-def _resumed_s(attempt: AttemptTimes) -> float | None:
+def resumed_s(attempt: AttemptTimes) -> float | None:
     """Return when the state was made that an attempt began from: the job's beginning, if that is known to be it."""
     return attempt.resumed.created_s if attempt.resumed is not None else attempt.anew_s
 

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from robust_run.fleet.words import Lost
+from robust_run.report.pages.ettr import resumed_s
 from robust_run.report.pages.types import AttemptTimes, LifeSpan
 from robust_run.report.types import Incident
 
@@ -100,10 +101,10 @@ class Costs:
         last = self._places[span.attempt]
         left_until_s = span.end_s
         for place in range(last + 1, len(self._attempts)):
-            resumed = self._attempts[place].resumed
-            if resumed is None:
+            made_s = resumed_s(self._attempts[place])
+            if made_s is None:
                 continue
-            kept_s = min(max(resumed.created_s, span.begin_s), left_until_s)
+            kept_s = min(max(made_s, span.begin_s), left_until_s)
             self._lose(self._before(last + 1), "redo", left_until_s - kept_s)
             left_until_s, last = kept_s, place
             if left_until_s <= span.begin_s:
