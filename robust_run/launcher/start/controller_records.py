@@ -72,3 +72,6 @@ class ControllerRecords:
             journal_problem=self.journal.problem,
         )
         self.journal.wait_durable(DRAIN_S)
+        from robust_run.launcher.start.fleet_memory import leave_facts
+
+        leave_facts(self._run_directory, self._console.say)

@@ -331,4 +331,7 @@ class _Job:
             journal_problem=self._journal.problem,
         )
         self._journal.wait_durable(DRAIN_S)
+        from robust_run.launcher.start.fleet_memory import leave_facts
+
+        leave_facts(self._run_directory, self._console.say)
         return finish.exit_code

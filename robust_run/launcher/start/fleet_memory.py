@@ -1,0 +1,57 @@
+"""A run's facts, left for the fleet when it is over: for `robust fleet`, `--standby auto` and `robust plan --from`.
+
+The node that has the journal does it, after the job's last word; a run that is resumed replaces what it left before. A controller
+that dies leaves nothing: its run directory says what there was. Whatever goes wrong here is one line, and no failure of the job.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from robust_run.errors import RobustRunError
+
+if TYPE_CHECKING:
+    from robust_run.fleet.words import RunFacts
+    from robust_run.launcher.records.run_directory import RunDirectory
+
+
+def leave_facts(
+    run_directory: RunDirectory, say: Callable[[str], None], read: Callable[[str], RunFacts] | None = None
+) -> None:
+    """Leave the facts of a run that is over beside its run directory; of one that keeps nothing, none. Never raises.
+
+    `read`: what returns the facts of a run directory, in place of what does.
+    """
+    if run_directory.temporary:
+        return
+    try:
+        from robust_run.fleet.files import index
+        from robust_run.launcher.records.own_folder import check_way
+
+        log_dir = os.path.dirname(run_directory.path)
+        check_way(index.folder_of(log_dir))
+        index.keep(log_dir, (read or _read)(run_directory.path))
+    except OSError as error:
+        say(f"{_where(run_directory)}: {error.strerror or error}; {_INSTEAD}")
+    except RobustRunError as error:
+        say(f"{_where(run_directory)}: {error}; {_INSTEAD}")
+    except Exception as error:
+        say(
+            f"{_where(run_directory)}, by a fault of robust-run: {type(error).__name__}: {error}; please report it. "
+            f"Until then {_INSTEAD}"
+        )
+
+
+_INSTEAD = "robust fleet reads its run directory instead, as long as it is there"
+
+
+def _where(run_directory: RunDirectory) -> str:
+    return f"the fleet does not keep this run ({run_directory.shown(os.path.dirname(run_directory.path))}/.fleet)"
+
+
+def _read(path: str) -> RunFacts:
+    from robust_run.launcher.operator.reading.run_facts import read_facts
+
+    return read_facts(path)
