@@ -2,8 +2,8 @@
 
 A default is an observation of others: each is worth so much of one's own, and what is used lies between the two.
 
-- A rate is the mean of a Gamma distribution: the default, as if it had been seen in 2,500 node-days (changes of code: 10 days of a
-  job), and what was counted in as many node-days as there were. Its interval is that of the counts alone (Garwood 1936).
+- A rate is the mean of a Gamma distribution: the default, as if it had been seen in 2,500 node-days (changes of code: in 10 days
+  of a job), and what was counted in as many node-days as there were. Its interval is that of the counts alone (Garwood 1936).
 - A duration: median and p95 are means of logarithms, a default worth 10 of one's own; with fewer than 5 it stays.
 - A step and a save are the program's own: what was seen replaces the default.
 
@@ -86,7 +86,7 @@ def learned(found: Found, base: MixFile, fixed: frozenset[str], nodes: int) -> t
     mix = _lemons(_faults(base.mix, all_seen, runs, (node_days, job_days), book), runs, book)
     told = MixFile(
         mix=mix,
-        times=_times(base.times, all_seen, runs, book),
+        times=_times(base.times, runs, book),
         saving=_saving(base.saving, runs, book),
     )
     return told, Learned(
@@ -146,9 +146,7 @@ class _Book:
         if self.is_small and used.median < default.median:
             self._keep(name, default.median, len(found), median, "seen in much smaller jobs")
             return default
-        self.figures.append(
-            Figure(name=name, default=default.median, count=len(found), seen=median, used=used.median)
-        )
+        self.figures.append(Figure(name=name, default=default.median, count=len(found), seen=median, used=used.median))
         return used
 
     def own(self, name: str, default: float, found: Sequence[float], *, least: float) -> float:
@@ -220,7 +218,7 @@ def _of_row(
         over, prior, scale = (days[1], PRIOR_DAYS, 1.0) if field == "per_day" else (days[0], PRIOR_NODE_DAYS, 1000.0)
         label = f"faults.{'+'.join(free)}.{field}"
         used = book.rate(label, default, count, over, prior=prior, scale=scale)
-        for name in free:
+        for name in free if used != default else ():
             part = used * rates[name] / default if default else used / len(free)
             faults[name] = msgspec.structs.replace(faults[name], **{field: part})
     for name in names:
@@ -249,7 +247,7 @@ def _lemons(mix: Mix, runs: Sequence[RunFacts], book: _Book) -> Mix:
 # --- times
 
 
-def _times(times: Times, all_seen: Seen, runs: Sequence[RunFacts], book: _Book) -> Times:
+def _times(times: Times, runs: Sequence[RunFacts], book: _Book) -> Times:
     incidents = [each for run in runs for each in run.incidents]
     starts = [each for run in runs for each in run.starts]
     new = {id(run.starts[0]) for run in runs if run.starts}
@@ -265,9 +263,7 @@ def _times(times: Times, all_seen: Seen, runs: Sequence[RunFacts], book: _Book) 
     connect = book.spread("times.connect", times.connect, groups)
 
     def load(*sources: str) -> list[float]:
-        return [
-            each.lost.load - connect.median for each in incidents if each.source in sources and each.lost.load > 0
-        ]
+        return [each.lost.load - connect.median for each in incidents if each.source in sources and each.lost.load > 0]
 
     return msgspec.structs.replace(
         times,

@@ -60,7 +60,11 @@ ROWS = (
     ),
     Row(name="switches", faults=("switch",), troubles=("network.",), least_nodes=SWITCH_NODES),
     Row(name="network", faults=("infiniband",), troubles=("network.",), components=frozenset({"network"})),
-    Row(name="GPU memory", faults=("gpu_memory",), troubles=("ecc", "gpu.ecc", "gpu.remap_failed", "gpu.remap_pending", "gpu_memory.")),
+    Row(
+        name="GPU memory",
+        faults=("gpu_memory",),
+        troubles=("ecc", "gpu.ecc", "gpu.remap_failed", "gpu.remap_pending", "gpu_memory."),
+    ),
     Row(name="lost GPUs", faults=("gpu_lost",), troubles=("gpu_lost", "gpu.lost")),
     Row(
         name="CUDA errors",
@@ -69,14 +73,24 @@ ROWS = (
         components=frozenset({"gpu"}),
     ),
     Row(name="mounts", faults=("mount",), troubles=("mount.",)),
-    Row(name="disks", faults=("disk_fault",), troubles=("disk.read_only", "disk.error", "disk.lost", "disk.stuck", "disk.timeout"), components=frozenset({"disk"})),
+    Row(
+        name="disks",
+        faults=("disk_fault",),
+        troubles=("disk.read_only", "disk.error", "disk.lost", "disk.stuck", "disk.timeout"),
+        components=frozenset({"disk"}),
+    ),
     Row(
         name="storage",
         faults=("disk_space", "storage", "external_service"),
         troubles=("storage", "disk.", "fsync.", "store."),
         components=frozenset({"storage"}),
     ),
-    Row(name="host memory", faults=("host_memory",), troubles=("host_memory", "memory."), components=frozenset({"memory"})),
+    Row(
+        name="host memory",
+        faults=("host_memory",),
+        troubles=("host_memory", "memory."),
+        components=frozenset({"memory"}),
+    ),
     Row(name="overloaded hosts", faults=("cpu_overload",), troubles=("peer", "cpu."), components=frozenset({"cpu"})),
     Row(name="killed processes", faults=("container",), troubles=("native_crash",)),
 )
