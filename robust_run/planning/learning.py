@@ -75,16 +75,17 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
     """The plan is for a job so much larger that no time was made shorter."""
 
 
-def learned(found: Found, base: MixFile, fixed: frozenset[str], nodes: int) -> tuple[MixFile, Learned]:
-    """Return the numbers of a plan for so many nodes, and where they come from. `fixed`: names that the user's file has set."""
+def learned(found: Found, base: MixFile, nodes: int) -> tuple[MixFile, Learned]:
+    """Return the numbers of a plan for so many nodes, and where they come from. `base`: as the user's file has it."""
     runs = found.facts
     node_days = math.fsum(node_seconds(runs).values()) / DAY_S
     job_days = math.fsum(run.until_s - run.began_s for run in runs) / DAY_S
     largest = max((run.nodes for run in runs), default=0)
     all_seen = seen(runs)
-    book = _Book(fixed, is_small=nodes > SMALLER * largest)
+    book = _Book(base.named, is_small=nodes > SMALLER * largest)
     mix = _lemons(_faults(base.mix, all_seen, runs, (node_days, job_days), book), runs, book)
-    told = MixFile(
+    told = msgspec.structs.replace(
+        base,
         mix=mix,
         times=_times(base.times, runs, book),
         saving=_saving(base.saving, runs, book),

@@ -65,8 +65,8 @@ def as_facts(plan: Plan, seed: int) -> RunFacts:
     return run(nodes, plan.days, incidents=tuple(incidents))
 
 
-def learn(*runs: RunFacts, base: MixFile | None = None, fixed: frozenset[str] = frozenset(), nodes: int = 8) -> Learned:
-    return learned(Found(facts=runs), base or MixFile(), fixed, nodes)[1]
+def learn(*runs: RunFacts, nodes: int = 8) -> Learned:
+    return learned(Found(facts=runs), MixFile(), nodes)[1]
 
 
 def figure(found: Learned, name: str) -> Figure:
@@ -97,7 +97,7 @@ def test_three_times_the_faults_are_three_times_the_rates() -> None:
         for name, kind in DEFAULT.faults.items()
     }
     plan = Plan(nodes=2000, days=90.0, mix=msgspec.structs.replace(DEFAULT, faults=busy))
-    told, _ = learned(Found(facts=(as_facts(plan, 0),)), MixFile(), frozenset(), 2000)
+    told, _ = learned(Found(facts=(as_facts(plan, 0),)), MixFile(), 2000)
     for name in ("cuda_error", "host_memory", "hang"):
         assert told.mix.faults[name].per_1000_node_days == pytest.approx(
             3 * DEFAULT.faults[name].per_1000_node_days, rel=0.25
@@ -106,7 +106,7 @@ def test_three_times_the_faults_are_three_times_the_rates() -> None:
 
 def test_kinds_that_look_the_same_keep_their_proportions() -> None:
     many = tuple(incident(number, BEGAN_S + number * DAY_S / 3, trouble="storage") for number in range(30))
-    told, found = learned(Found(facts=(run(100, incidents=many),)), MixFile(), frozenset(), 8)
+    told, found = learned(Found(facts=(run(100, incidents=many),)), MixFile(), 8)
     row = figure(found, "faults.disk_space+storage+external_service.per_1000_node_days")
     assert row.count == 30
     for name in ("disk_space", "storage", "external_service"):
@@ -115,15 +115,15 @@ def test_kinds_that_look_the_same_keep_their_proportions() -> None:
 
 
 def test_a_folder_without_runs_changes_nothing() -> None:
-    told, found = learned(Found(), MixFile(), frozenset(), 100)
+    told, found = learned(Found(), MixFile(), 100)
     assert told == MixFile() and not found.figures and found.runs == 0
 
 
 def test_runs_without_incidents_lower_rates_as_far_as_they_were_long() -> None:
-    few, _ = learned(Found(facts=(run(8, 1.0),)), MixFile(), frozenset(), 8)
+    few, _ = learned(Found(facts=(run(8, 1.0),)), MixFile(), 8)
     usual = DEFAULT.faults["hang"].per_1000_node_days
     assert few.mix.faults["hang"].per_1000_node_days == pytest.approx(usual, rel=0.01)
-    many, _ = learned(Found(facts=(run(1000, 7.5),)), MixFile(), frozenset(), 8)
+    many, _ = learned(Found(facts=(run(1000, 7.5),)), MixFile(), 8)
     assert many.mix.faults["hang"].per_1000_node_days == pytest.approx(
         usual * PRIOR_NODE_DAYS / (PRIOR_NODE_DAYS + 7500)
     )
@@ -201,14 +201,14 @@ def test_what_every_kind_shows_is_found_in_its_own_row() -> None:
 
 
 def test_what_no_row_has_is_a_kind_of_its_own() -> None:
-    told, _ = learned(Found(facts=(run(1000, 7.5, incidents=(incident(),)),)), MixFile(), frozenset(), 8)
+    told, _ = learned(Found(facts=(run(1000, 7.5, incidents=(incident(),)),)), MixFile(), 8)
     assert told.mix.faults[UNEXPLAINED].per_1000_node_days == pytest.approx(1000 / (PRIOR_NODE_DAYS + 7500))
 
 
 def test_the_user_s_file_wins() -> None:
     hangs = tuple(incident(number, BEGAN_S + number * DAY_S, kind="hang") for number in range(9))
     fixed = frozenset({"faults.hang.per_1000_node_days", "times.end", "lemons"})
-    told, found = learned(Found(facts=(run(incidents=hangs),)), MixFile(), fixed, 8)
+    told, found = learned(Found(facts=(run(incidents=hangs),)), MixFile(named=fixed), 8)
     assert told.mix.faults["hang"] == DEFAULT.faults["hang"]
     assert not any(each.name in fixed for each in found.figures)
 
@@ -216,7 +216,7 @@ def test_the_user_s_file_wins() -> None:
 def test_of_a_row_the_file_takes_its_share() -> None:
     many = tuple(incident(number, BEGAN_S + number * DAY_S / 3, trouble="storage") for number in range(29))
     told, found = learned(
-        Found(facts=(run(100, incidents=many),)), MixFile(), frozenset({"faults.disk_space.per_1000_node_days"}), 8
+        Found(facts=(run(100, incidents=many),)), MixFile(named=frozenset({"faults.disk_space.per_1000_node_days"})), 8
     )
     assert told.mix.faults["disk_space"] == msgspec.structs.replace(
         DEFAULT.faults["disk_space"], detect=told.mix.faults["disk_space"].detect
@@ -229,8 +229,8 @@ def ends(seconds: float, count: int) -> tuple[IncidentFacts, ...]:
 
 
 def test_times_are_blended_from_five_on() -> None:
-    assert learned(Found(facts=(run(incidents=ends(30.0, 4)),)), MixFile(), frozenset(), 8)[0].times.end == Times().end
-    told, found = learned(Found(facts=(run(incidents=ends(30.0, 10)),)), MixFile(), frozenset(), 8)
+    assert learned(Found(facts=(run(incidents=ends(30.0, 4)),)), MixFile(), 8)[0].times.end == Times().end
+    told, found = learned(Found(facts=(run(incidents=ends(30.0, 10)),)), MixFile(), 8)
     assert told.times.end.median == pytest.approx(math.sqrt(3.0 * 30.0))
     assert figure(found, "times.end").count == 10
     assert figure(learn(run(incidents=ends(30.0, 4))), "times.end").why == "fewer than 5 seen"
@@ -238,11 +238,11 @@ def test_times_are_blended_from_five_on() -> None:
 
 def test_small_jobs_do_not_make_large_ones_start_sooner() -> None:
     quick, slow = run(8, incidents=ends(0.3, 20)), run(8, incidents=ends(30.0, 20))
-    assert learned(Found(facts=(quick,)), MixFile(), frozenset(), 32)[0].times.end.median < 1.0
-    told, found = learned(Found(facts=(quick,)), MixFile(), frozenset(), 1200)
+    assert learned(Found(facts=(quick,)), MixFile(), 32)[0].times.end.median < 1.0
+    told, found = learned(Found(facts=(quick,)), MixFile(), 1200)
     assert told.times.end == Times().end and found.is_small
     assert figure(found, "times.end").why == "seen in much smaller jobs"
-    assert learned(Found(facts=(slow,)), MixFile(), frozenset(), 1200)[0].times.end.median > 10.0
+    assert learned(Found(facts=(slow,)), MixFile(), 1200)[0].times.end.median > 10.0
 
 
 def test_starts_and_loads_are_told_apart() -> None:
@@ -260,7 +260,7 @@ def test_starts_and_loads_are_told_apart() -> None:
         for at in range(40)
     )
     runs = tuple(run(incidents=loads[at::8], starts=starts) for at in range(8))
-    told, found = learned(Found(facts=runs), MixFile(), frozenset(), 8)
+    told, found = learned(Found(facts=runs), MixFile(), 8)
     assert figure(found, "times.cold_launch").seen == 200.0 and figure(found, "times.launch").seen == 4.0
     connect = told.times.connect.median
     assert figure(found, "times.connect").seen == 40.0
@@ -270,11 +270,11 @@ def test_starts_and_loads_are_told_apart() -> None:
 
 def test_steps_and_saves_are_the_program_s_own() -> None:
     one = run(steps=1000, step_s=2.5, saves=50, save_every_s=600.0, blocked_s=0.4)
-    told, _ = learned(Found(facts=(one,)), MixFile(), frozenset(), 8)
+    told, _ = learned(Found(facts=(one,)), MixFile(), 8)
     assert (told.times.step, told.saving.every_s, told.saving.blocks_s) == (2.5, 600.0, 0.4)
     few = run(steps=5, step_s=2.5, saves=2, save_every_s=600.0, blocked_s=0.4)
-    assert learned(Found(facts=(few,)), MixFile(), frozenset(), 8)[0] != told
-    assert learned(Found(facts=(few,)), MixFile(), frozenset(), 8)[0].saving == MixFile().saving
+    assert learned(Found(facts=(few,)), MixFile(), 8)[0] != told
+    assert learned(Found(facts=(few,)), MixFile(), 8)[0].saving == MixFile().saving
 
 
 def test_changes_of_code_are_counted_by_days_of_jobs() -> None:
@@ -285,13 +285,13 @@ def test_changes_of_code_are_counted_by_days_of_jobs() -> None:
 
 def test_lemons_are_learned_where_any_could_be_found() -> None:
     plan = Plan(nodes=400, days=200.0, mix=msgspec.structs.replace(DEFAULT, lemons=0.05, lemon_factor=40.0))
-    told, found = learned(Found(facts=(as_facts(plan, 1),)), MixFile(), frozenset(), 400)
+    told, found = learned(Found(facts=(as_facts(plan, 1),)), MixFile(), 400)
     assert told.mix.lemons > DEFAULT.lemons and told.mix.lemon_factor > DEFAULT.lemon_factor
     assert figure(found, "lemons").count == 400
-    assert learned(Found(facts=(run(),)), MixFile(), frozenset(), 8)[0].mix.lemons == DEFAULT.lemons
+    assert learned(Found(facts=(run(),)), MixFile(), 8)[0].mix.lemons == DEFAULT.lemons
 
 
 def test_what_was_left_out_and_what_counts_for_nothing_is_said() -> None:
     own = incident(trouble="user_exception")
-    found = learned(Found(facts=(run(incidents=(own,)),), left_out={"damaged": 3}), MixFile(), frozenset(), 8)[1]
+    found = learned(Found(facts=(run(incidents=(own,)),), left_out={"damaged": 3}), MixFile(), 8)[1]
     assert found.left_out == "3 damaged" and found.own == 1 and found.runs == 1
