@@ -69,7 +69,7 @@ class Learned(msgspec.Struct, frozen=True, kw_only=True):
     """Files and directories that could not be read."""
     again: int = 0
     own: int = 0
-    """Incidents that count for nothing: of a fault that was seen before, and the program's own."""
+    """Incidents that count for nothing: of a fault that was seen before; the program's own, people's, and reports."""
     figures: tuple[Figure, ...] = ()
     is_small: bool = False
     """The plan is for a job so much larger that no time was made shorter."""
@@ -223,7 +223,8 @@ def _of_row(
             part = used * rates[name] / default if default else used / len(free)
             faults[name] = msgspec.structs.replace(faults[name], **{field: part})
     for name in names:
-        if faults[name].shows in ("crash", "lost", "alert"):
+        # Of all others a journal begins with the first sign, or goes on until it is known what to do.
+        if faults[name].shows == "lost":
             detects = [each.lost.detect for each in found if each.lost.detect > 0]
             spread = book.spread(f"faults.{name}.detect", faults[name].detect, detects)
             faults[name] = msgspec.structs.replace(faults[name], detect=spread)

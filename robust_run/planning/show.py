@@ -103,7 +103,10 @@ def learned_lines(learned: Learned) -> Iterator[str]:
         f"{left_out}"
     )
     if learned.again or learned.own:
-        yield f"  {learned.again} incidents of faults that were seen before, {learned.own} of the program's own: not counted"
+        yield (
+            f"  not counted: {learned.again} incidents of faults that were seen before, {learned.own} of the program's own, of "
+            "people's, or only reported"
+        )
     shown = [each for each in learned.figures if each.count]
     width = max((len(each.name) for each in shown), default=0)
     for each in shown:

@@ -5,7 +5,8 @@ divided among them as they come in the mix. What the program does by itself (an 
 fault of a cluster, and in no row.
 
 What is one fault: those of one row that name the same node within a day, which is how long one may stay in a node and show again
-until somebody takes it out; where no node is named, those within an hour. What was only reported is none, but for slow nodes.
+until somebody takes it out; where no node is named, those of a job within an hour; a version of the code. What was only reported
+is none, but for slow nodes.
 """
 
 from __future__ import annotations
@@ -98,6 +99,8 @@ ROWS = (
 
 OWN = ("user_exception", "usage", "device_memory")
 """Words of what the program does by itself."""
+WISHES = ("operator", "node_evicted")
+"""Rules of what people did: restarts and evictions. What they had seen has incidents of its own, if it was a fault."""
 UNEXPLAINED = "unexplained"
 """Kind of a plan for what ended attempts and is in no row."""
 
@@ -110,7 +113,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     again: int = 0
     """Incidents of a fault that was seen before."""
     own: int = 0
-    """Incidents that were the program's own."""
+    """Incidents that were the program's own, or people's wish, or were only reported."""
 
 
 def _is(trouble: str, word: str) -> bool:
@@ -119,7 +122,9 @@ def _is(trouble: str, word: str) -> bool:
 
 def row_of(incident: IncidentFacts) -> str:
     """Return the row of an incident; empty: it is no fault of a cluster, `unexplained`: it is in none."""
-    if incident.kind == "stopped" or incident.trouble in OWN:
+    if incident.kind == "stopped" or incident.rule in WISHES:
+        return ""
+    if incident.kind != "code" and incident.trouble in OWN:
         return ""
     row = next((row for row in ROWS if row.has(incident)), None)
     if incident.action == "report" and (row is None or row.name != "slow nodes"):
@@ -152,6 +157,8 @@ def seen(runs: Iterable[RunFacts]) -> Seen:
 def _is_again(newest: dict[tuple[str, str], float], row: str, incident: IncidentFacts, run: int) -> bool:
     """Whether one like it was seen a short time ago; it is remembered."""
     nodes: Sequence[str] = incident.nodes or (f"\0{run}",)  # of another job it is another fault
+    if incident.kind == "code":
+        nodes = (f"\0{run}/{incident.code or incident.number}",)  # wherever it ran
     within_s = DAY_S if incident.nodes else HOUR_S
     is_again = any(incident.at_s - newest.get((row, node), float("-inf")) < within_s for node in nodes)
     newest.update({(row, node): incident.at_s for node in nodes})

@@ -165,6 +165,9 @@ def test_the_same_without_a_node_in_two_jobs_is_two() -> None:
     [
         ({"kind": "stopped"}, ""),
         ({"trouble": "user_exception", "component": "code"}, ""),
+        ({"kind": "unknown", "rule": "operator"}, ""),
+        ({"kind": "node_fault", "component": "node", "rule": "node_evicted"}, ""),
+        ({"kind": "code", "trouble": "user_exception", "component": "code"}, "bad updates"),
         ({"component": "program"}, ""),
         ({"kind": "hang", "action": "report"}, ""),
         ({"kind": "slow", "action": "report"}, "slow nodes"),
