@@ -195,11 +195,10 @@ def test_a_folder_that_cannot_be_written_raises_what_the_system_says(tmp_path: P
     assert index.read(str(tmp_path)).left_out == {"unreadable": 1}
 
 
-def test_only_the_newest_are_read_where_there_are_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index, "MOST_RUNS", 2)
+def test_only_the_newest_are_read_where_there_are_too_many(tmp_path: Path) -> None:
     for number in range(5):
         index.keep(str(tmp_path), facts(f"r{number}", BEGAN_S + number))
-    found = index.read(str(tmp_path))
+    found = index.read(str(tmp_path), 2)
     assert [each.run_id for each in found.facts] == ["r3", "r4"] and found.left_out == {"too many": 3}
 
 

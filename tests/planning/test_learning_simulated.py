@@ -1,4 +1,4 @@
-"""The whole way round: a plan is simulated, what the core decides is a journal, and what is learned of it are the rates of the plan.
+"""The whole way round: a plan is simulated, what the core decides is a journal, and a plan that learns of it gets the rates back.
 
 Not compared: what evidence cannot tell apart (a row's kinds), and faults whose first sign never comes (a node is lost meanwhile).
 """

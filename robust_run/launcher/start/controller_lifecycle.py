@@ -246,6 +246,8 @@ class ControllerProcess:
             controller.tell(ControllerResumed(term=term, host=self._config.host, hold_s=hold_s, needs=needs))
         self._eviction_list.tell(controller.state, controller.tell)
         if not resumed:
+            if self._many.standby_why:
+                self._console.say(self._many.standby_why)
             controller.tell(JobStarted(restart=restart, hold_s=self._config.hold_s, needs=self._config.needs))
 
     async def _capture(self, controller: Controller) -> None:
