@@ -2,7 +2,8 @@
 
 More standbys cost money, fewer cost time, and what the folder holds is not to be relied on: it may be empty, foreign, damaged, of
 other machines. So a rate is taken from it only where much was seen, blended with the usual one and bounded (`fleet.daily`), and
-what cannot be read changes nothing but the line. Whether a job has one node or several never depends on it, nor how many nodes work.
+what cannot be read changes nothing but the line. Whether a job has one node or several never depends on it, nor how many nodes
+work: under Slurm, where each task reckons by itself how many of the step's nodes stand by, the usual rate counts.
 
 Nodes of a job may see different folders, and other jobs write meanwhile. What the node says that hosts the controller counts;
 only nodes that may be that one look.
