@@ -1,4 +1,5 @@
-"""A run's facts, left for the fleet when it is over: for `robust fleet`, `--standby auto` and `robust plan --from`.
+"""A run's facts, left for the fleet when it is over: for `robust fleet`, `--standby auto` and `robust plan --from`. And what a
+job of several nodes says at its beginning of what others have left.
 
 The node that has the journal does it, after the job's last word; a run that is resumed replaces what it left before. A controller
 that dies leaves nothing: its run directory says what there was. Whatever goes wrong here is one line, and no failure of the job.
@@ -16,7 +17,12 @@ from typing import TYPE_CHECKING
 from robust_run.errors import RobustRunError
 
 if TYPE_CHECKING:
+    import asyncio
+
+    from robust_run.clock import Clock
     from robust_run.fleet.words import RunFacts
+    from robust_run.launcher.controller.config import ControllerConfig
+    from robust_run.launcher.controller.remembered_nodes import RememberedNodes
     from robust_run.launcher.records.run_directory import RunDirectory
 
 
@@ -54,6 +60,21 @@ def leave_facts(
             f"{_where(run_directory)}, by a fault of robust-run: {type(error).__name__}: {error}; please report it. "
             f"Until then {_INSTEAD}"
         )
+
+
+def look_back(
+    config: ControllerConfig, clock: Clock, say: Callable[[str], None], loop: asyncio.AbstractEventLoop
+) -> RememberedNodes | None:
+    """Say why there are so many standbys, where nobody said how many; return what looks for nodes with a past, None: nothing."""
+    if config.spec.many is not None and config.spec.many.standby_why:
+        say(config.spec.many.standby_why)
+    if config.temporary:
+        return None
+    from robust_run.launcher.controller.remembered_nodes import MOST_RUNS, RememberedNodes
+    from robust_run.launcher.records.fleet_index import read_trusted
+
+    folder, name = os.path.split(config.run_path)
+    return RememberedNodes(lambda: read_trusted(folder, MOST_RUNS), clock, say, loop.call_soon_threadsafe, name)
 
 
 _INSTEAD = "robust fleet reads its run directory instead, as long as it is there"

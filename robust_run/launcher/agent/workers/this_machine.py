@@ -89,16 +89,9 @@ def system_world(env: Mapping[str, str] | None = None) -> World:
 
 
 def _fleet(log_dir: str) -> Found:
-    from robust_run.errors import UserError
-    from robust_run.fleet.files import index
-    from robust_run.fleet.found import Found
-    from robust_run.launcher.records.own_folder import check_way
+    from robust_run.launcher.records.fleet_index import read_trusted
 
-    try:
-        check_way(index.folder_of(log_dir))
-    except UserError:  # somebody else has put it there
-        return Found(left_out={"untrusted": 1})
-    return index.read(log_dir, RUNS_AT_START)
+    return read_trusted(log_dir, RUNS_AT_START)
 
 
 def _cpu_count() -> int:
