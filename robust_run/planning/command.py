@@ -134,14 +134,18 @@ def _plan_of(asked: dict[str, Any]) -> tuple[Plan, Learned | None]:
 
 
 def _learned(folders: list[str], base: MixFile, nodes: int) -> tuple[MixFile, Learned]:
-    """Return what runs have shown. Raises UserError: a folder cannot be looked into."""
+    """Return what runs have shown. Raises PlatformError: a folder cannot be listed, or no run is in any."""
     import time
 
-    from robust_run.launcher.operator.reading.fleet_reading import read_fleet
+    from robust_run.fleet.found import Found
+    from robust_run.fleet.runs import once
+    from robust_run.launcher.operator.reading.fleet import FleetReader
     from robust_run.launcher.operator.reading.run_facts import lives_here
     from robust_run.planning.learning import learned
 
-    return learned(read_fleet(folders, time.time(), lives_here(os.environ)), base, nodes)
+    seen = FleetReader(folders, lives_here(os.environ)).read(time.time())
+    left_out = {each.why: each.count for each in seen.skipped}
+    return learned(Found(facts=tuple(once(seen.runs)), left_out=left_out), base, nodes)
 
 
 def _write(path: str, found: Planned) -> None:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from robust_run.errors import UserError
+from robust_run.errors import PlatformError, UserError
 from robust_run.fleet.files import index
 from robust_run.fleet.words import IncidentFacts, RunFacts
-from robust_run.launcher.operator.reading.fleet_reading import read_fleet
-from robust_run.launcher.operator.reading.run_facts import nobody_lives
 from robust_run.planning.command import plan as command
 
 BEGAN_S = 1.7e9
@@ -90,27 +87,13 @@ def test_damaged_and_foreign_files_are_counted_and_change_nothing(tmp_path: Path
     (tmp_path / "broken" / "journal.jsonl").write_bytes(b"\0\xff")
     found = json.loads(said("--from", str(tmp_path), "--json"))
     assert found["plan"] == plain["plan"]
-    assert found["learned"]["left_out"] == "1 damaged, 1 damaged runs, 1 foreign"
+    assert found["learned"]["left_out"] == "1 damaged (in .fleet), 1 foreign (in .fleet), 1 no journal"
 
 
-def test_an_empty_folder_is_a_plan_by_default(tmp_path: Path) -> None:
-    assert json.loads(said("--from", str(tmp_path), "--json"))["plan"] == json.loads(said("--json"))["plan"]
-
-
-def test_a_folder_that_is_not_there_and_a_stray_word_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="cannot be looked into: No such file"):
+def test_a_folder_that_is_not_there_or_has_no_run_and_a_stray_word_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(PlatformError, match="there is no folder"):
         said("--from", str(tmp_path / "none"))
+    with pytest.raises(PlatformError, match="no run in"):
+        said("--from", str(tmp_path))
     with pytest.raises(UserError, match="is --from missing"):
         said(str(tmp_path))
-
-
-def test_a_run_that_went_on_after_its_facts_is_read_from_its_directory(tmp_path: Path) -> None:
-    index.keep(str(tmp_path), facts())
-    run = tmp_path / "r1"
-    run.mkdir()
-    journal = run / "journal.jsonl"
-    journal.write_bytes(b"broken")
-    os.utime(journal, (BEGAN_S, BEGAN_S))  # before its facts
-    assert not read_fleet([str(tmp_path)], BEGAN_S, nobody_lives).left_out
-    os.utime(journal, (BEGAN_S + 60 * DAY_S,) * 2)
-    assert read_fleet([str(tmp_path)], BEGAN_S, nobody_lives).left_out == {"damaged runs": 1}
