@@ -15,6 +15,7 @@ from man_pages import man_pages
 
 from robust_run.ckpt_io import notes
 from robust_run.ckpt_io.rules import types as ckpt_types
+from robust_run.fleet import words as fleet_words
 from robust_run.fleet.gauges import families
 from robust_run.fleet.results import Fleet
 from robust_run.health.checks.history import History
@@ -201,6 +202,11 @@ OTHER_FILES: tuple[tuple[str, str, str], ...] = (
     ("STORE/KEY/snapshot.json", "the manifest of a snapshot of dependencies", _schema_of(SnapshotManifest)),
     ("STORE/KEY/SHA256.sqsh", "its files, as squashfs", "squashfs"),
     ("--evict-list FILE", "evicted nodes, a line each: JSON, or a name and why", ""),
+    (
+        "LOG_DIR/.fleet/BEGAN-RUN_ID.json",
+        "what is kept of a run that is over, for `robust fleet`, `--standby auto` and `robust plan --from`",
+        f"`schema` {fleet_words.SCHEMA}",
+    ),
     (
         "~/.local/state/robust-run/checks.json",
         "what nodes of this fleet measured before",

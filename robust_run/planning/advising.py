@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from robust_run.planning.advice import Advice, advise
+from robust_run.planning.learning import Learned
 from robust_run.planning.many import run_all
 from robust_run.planning.results import SeedResult, Summary, summed_up
 from robust_run.planning.words import Plan
@@ -22,6 +23,8 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
     plan: Plan
     summary: Summary
     advice: Advice | None = None
+    learned: Learned | None = None
+    """What the plan's numbers were learned of; None: no runs were given."""
 
 
 def planned(

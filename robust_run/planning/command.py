@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from robust_run.planning.advising import Planned
+    from robust_run.planning.learning import Learned
+    from robust_run.planning.mix import MixFile
     from robust_run.planning.words import Plan
 
 
@@ -26,6 +29,14 @@ if TYPE_CHECKING:
     "--standby", default="auto", show_default=True, metavar="N|auto", help="auto: 99 % of the nodes that fail on a day."
 )
 @click.option("--mix", default="", metavar="FILE", help="Faults, times and costs of saving (docs/plan.md). TOML.")
+@click.option(
+    "--from",
+    "learns_from",
+    multiple=True,
+    metavar="DIR",
+    help="Learn rates and times of the runs in these folders, as far as they have shown any.",
+)
+@click.argument("more", nargs=-1, metavar="")
 @click.option(
     "--rate", type=click.FloatRange(0, 1000, min_open=True), metavar="N", help="Faults per 1,000 node-days, in all."
 )
@@ -44,10 +55,13 @@ def plan(**asked: Any) -> int:
     """Say what a job of so many nodes will lose to faults, to what, and what would help.
 
     Months of the job pass in virtual time, once for each seed: the decisions are those of robust-run itself, nodes, faults and
-    people are simulated. How often what fails, and how long what takes, is ByteRobust's where it is published; --mix changes it.
+    people are simulated. How often what fails, and how long what takes, is ByteRobust's where it is published; --from puts what
+    your own jobs have shown in its place, as far as they have shown enough, and --mix what you know.
     """
+    import msgspec
+
     from robust_run.planning.advising import planned
-    from robust_run.planning.show import advice_lines, lines_of
+    from robust_run.planning.show import advice_lines, learned_lines, lines_of
 
     shown = sys.stderr.isatty()
 
@@ -62,14 +76,18 @@ def plan(**asked: Any) -> int:
         if not asked["as_json"]:
             click.echo("\n".join(lines))
 
+    wanted, learned = _plan_of(asked)
+    if learned is not None:
+        show(learned_lines(learned))
     found = planned(
-        _plan_of(asked),
+        wanted,
         seeds,
         asked["processes"],
         advises=asked["advice"],
         said=said,
         first=lambda summary: show(lines_of(summary)),
     )
+    found = msgspec.structs.replace(found, learned=learned)
     if asked["html"]:
         _write(asked["html"], found)
     if found.advice is not None:
@@ -79,21 +97,28 @@ def plan(**asked: Any) -> int:
     return 0
 
 
-def _plan_of(asked: dict[str, Any]) -> Plan:
-    """Return the plan that a command line asks for. Raises UserError."""
+def _plan_of(asked: dict[str, Any]) -> tuple[Plan, Learned | None]:
+    """Return the plan that a command line asks for, and what its numbers were learned of. Raises UserError."""
     import msgspec
 
     from robust_run.planning import mix as mixes
     from robust_run.planning.words import Mechanisms, Plan
 
     read = mixes.load(asked["mix"]) if asked["mix"] else mixes.MixFile()
+    learned = None
+    if asked["learns_from"]:
+        read, learned = _learned([*asked["learns_from"], *asked["more"]], read, asked["nodes"])
+    elif asked["more"]:
+        raise UserError(
+            f"{asked['more'][0]!r}: robust plan takes options only; is --from missing before a folder of runs?"
+        )
     faults = mixes.scaled(read.mix, asked["rate"]) if asked["rate"] is not None else read.mix
     saving = read.saving
     if asked["ckpt_every"]:
         saving = msgspec.structs.replace(saving, every_s=_time("--ckpt-every", asked["ckpt_every"], 1.0))
     if asked["ckpt_blocks"]:
         saving = msgspec.structs.replace(saving, blocks_s=_time("--ckpt-blocks", asked["ckpt_blocks"], 0.0))
-    return Plan(
+    wanted = Plan(
         nodes=asked["nodes"],
         gpus_per_node=asked["gpus_per_node"],
         days=asked["days"],
@@ -105,6 +130,22 @@ def _plan_of(asked: dict[str, Any]) -> Plan:
         torch_timeout_s=_time("--torch-timeout", asked["torch_timeout"], 1.0),
         price=asked["price"],
     )
+    return wanted, learned
+
+
+def _learned(folders: list[str], base: MixFile, nodes: int) -> tuple[MixFile, Learned]:
+    """Return what runs have shown. Raises PlatformError: a folder cannot be listed, or no run is in any."""
+    import time
+
+    from robust_run.fleet.found import Found
+    from robust_run.fleet.runs import once
+    from robust_run.launcher.operator.reading.fleet import FleetReader
+    from robust_run.launcher.operator.reading.run_facts import lives_here
+    from robust_run.planning.learning import learned
+
+    seen = FleetReader(folders, lives_here(os.environ)).read(time.time())
+    left_out = {each.why: each.count for each in seen.skipped}
+    return learned(Found(facts=tuple(once(seen.runs)), left_out=left_out), base, nodes)
 
 
 def _write(path: str, found: Planned) -> None:

@@ -110,6 +110,8 @@ class MixFile(msgspec.Struct, frozen=True, kw_only=True):
     mix: Mix = DEFAULT
     times: Times = Times()
     saving: Saving = Saving()
+    named: frozenset[str] = frozenset()
+    """What the file sets: `faults.hang.stays`, `times.end`, `lemons`. Nothing else that is known of a cluster changes it."""
 
 
 def load(path: str) -> MixFile:
@@ -134,11 +136,14 @@ def parse(text: str, path: str = "mix.toml") -> MixFile:
     for name, table in own.items():
         if not isinstance(table, dict):
             raise UserError(f"{path}: {name} must be a table: [{name}...]")
+    named = {name for name in content if name != "faults"}
+    named |= {f"{table}.{name}" for table in ("times", "saving") for name in own[table]}
     faults = {**DEFAULT.faults, **{name: _kind(name, row, path) for name, row in own["faults"].items()}}
     return MixFile(
         mix=_changed(DEFAULT, {**content, "faults": faults}, path, ""),
         times=_changed(Times(), own["times"], path, "[times]"),
         saving=_changed(Saving(), own["saving"], path, "[saving]"),
+        named=frozenset(named | {f"faults.{kind}.{name}" for kind, row in own["faults"].items() for name in row}),
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from robust_run.planning.advice import Advice
+from robust_run.planning.learning import Learned
 from robust_run.planning.results import Part, Range, Summary
 from robust_run.report.summary import duration
 
@@ -92,6 +93,34 @@ def advice_lines(advice: Advice) -> Iterator[str]:
         money = f"  {worth.money:>14,.0f}" if worth.money is not None else ""
         hours = f"{worth.gpu_hours:>+12,.0f} ± {worth.chance:,.0f} GPU-hours"
         yield f"  {MECHANISM_WORDS[worth.mechanism]:<28} ETTR {_percent(worth.ettr)}  {hours}{money}"
+
+
+def learned_lines(learned: Learned) -> Iterator[str]:
+    """Yield what was learned of runs: each number that was seen, and in one line those that were not."""
+    left_out = f"; left out: {learned.left_out}" if learned.left_out else ""
+    yield (
+        f"learned of {learned.runs:,} runs, {learned.node_days:,.0f} node-days, the largest with {learned.largest:,} nodes"
+        f"{left_out}"
+    )
+    if learned.again or learned.own:
+        yield (
+            f"  not counted: {learned.again} incidents of faults that were seen before, {learned.own} of the program's own, of "
+            "people's, or only reported"
+        )
+    shown = [each for each in learned.figures if each.count]
+    width = max((len(each.name) for each in shown), default=0)
+    for each in shown:
+        interval = f" ({each.low:.3g} to {each.high:.3g})" if each.low is not None and each.high is not None else ""
+        used = (
+            f"stays {each.default:.3g}: {each.why}" if each.why else f"used {each.used:.3g}, default {each.default:.3g}"
+        )
+        yield f"  {each.name:<{width}}  {used}; seen {each.count:,}: {each.seen:.3g}{interval}"
+    unseen = [each.name.split(".")[1] for each in learned.figures if not each.count]
+    if unseen:
+        yield f"  never seen, and so less frequent than by default: {', '.join(unseen)}"
+    if learned.is_small:
+        yield "  these jobs had less than a quarter of the plan's nodes: no time was made shorter"
+    yield ""
 
 
 def _table(title: str, parts: Mapping[str, Part]) -> Iterator[str]:

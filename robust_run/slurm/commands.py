@@ -52,9 +52,15 @@ def submit(context: click.Context, dry_run: bool, step_options: tuple[str, ...],
     from robust_run.slurm.submit import submit as put_into_queue
     from robust_run.slurm.tools import SystemTools
 
-    wanted = plan(options, step_options, context.meta[_COMMAND], os.environ, os.getcwd())
+    def standbys(nodes: int, log_dir: str) -> tuple[int, str]:
+        from robust_run.launcher.agent.workers.this_machine import system_world
+        from robust_run.launcher.start.options.fleet_standby import standbys_for
+
+        return standbys_for(nodes, log_dir, system_world())
+
+    wanted = plan(options, step_options, context.meta[_COMMAND], os.environ, os.getcwd(), standbys)
     script = make_script(wanted)
-    for note in script.notes:
+    for note in (wanted.standby_why, *script.notes) if wanted.standby_why else script.notes:
         click.echo(f"robust: {plain(note)}", err=True)
     if dry_run:
         click.echo(script.text, nl=False)

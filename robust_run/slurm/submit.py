@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
@@ -38,10 +38,22 @@ class Submitted(msgspec.Struct, frozen=True, kw_only=True):
     """Where its output goes, as sbatch was told: `%j` in an option of the user's stays."""
 
 
+Standbys = Callable[[int, str], tuple[int, str]]
+"""Returns how many standbys `--standby auto` is for so many nodes, with this folder of runs, and why."""
+
+
 def plan(
-    options: Sequence[str], step_options: Sequence[str], command: Sequence[str], env: Mapping[str, str], cwd: str
+    options: Sequence[str],
+    step_options: Sequence[str],
+    command: Sequence[str],
+    env: Mapping[str, str],
+    cwd: str,
+    standbys: Standbys | None = None,
 ) -> JobWanted:
-    """Return the job that a command line asks for. Raises UserError for one that makes no sense."""
+    """Return the job that a command line asks for. Raises UserError for one that makes no sense.
+
+    `standbys`: None: `--standby auto` asks for no node more.
+    """
     if not command:
         raise UserError(
             "nothing to run: robust slurm submit [sbatch options] -- robust-run [options] SCRIPT [options of SCRIPT]"
@@ -58,11 +70,17 @@ def plan(
     log_dir = os.path.normpath(os.path.join(folder, ours.log_dir or env.get("ROBUST_LOG_DIR") or FOLDER))
     if log_dir == os.devnull:
         log_dir = os.path.normpath(folder)
+    nodes, standby_why = _nodes(ours), ""
+    # Whoever says how many nodes there are has counted, and is not to be refused for what a folder holds today.
+    if standbys is not None and nodes is not None and ours.standby.strip() == "auto" and not has(read, "nodes"):
+        more, standby_why = standbys(nodes, log_dir)
+        nodes += more
     return JobWanted(
         options=read,
         step_options=tuple(step_options),
         command=tuple(command),
-        nodes=_nodes(ours),
+        nodes=nodes,
+        standby_why=standby_why,
         name=_name(ours),
         requeues=ours.requeue != "never",
         log_dir=log_dir,

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from robust_run.errors import PlatformError
 from robust_run.fleet.files import index
+from robust_run.fleet.found import Found
 from robust_run.fleet.words import SCHEMA, CodeFacts, IncidentFacts, Lost, RunFacts, StartFacts
 from robust_run.launcher.operator.reading.runs import runs_in
 from robust_run.launcher.operator.reading.several import holds_runs, runs_page
@@ -81,7 +82,7 @@ def test_a_resumed_run_replaces_what_it_kept_and_another_of_its_name_does_not(tm
 
 
 def test_no_folder_is_no_memory_and_no_fault(tmp_path: Path) -> None:
-    assert index.read(str(tmp_path / "none")) == index.Found()
+    assert index.read(str(tmp_path / "none")) == Found()
 
 
 @pytest.mark.parametrize("run_id", ["../../etc", "a/b", "", "x" * 129, "a\0b", "a\nb", "é"])
@@ -181,7 +182,7 @@ def test_what_cannot_be_understood_is_counted_and_hides_nothing(tmp_path: Path) 
     ],
 )
 def test_impossible_facts_are_refused_by_writers_and_readers(tmp_path: Path, changes: dict[str, object]) -> None:
-    bad = facts(**changes)
+    bad = msgspec.structs.replace(facts(), **changes)
     assert index.decoded(index.encoded(bad), index.name_of(bad)) == "damaged"
     with pytest.raises(PlatformError, match="would not be read again"):
         index.keep(str(tmp_path), bad)
@@ -194,11 +195,10 @@ def test_a_folder_that_cannot_be_written_raises_what_the_system_says(tmp_path: P
     assert index.read(str(tmp_path)).left_out == {"unreadable": 1}
 
 
-def test_only_the_newest_are_read_where_there_are_too_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(index, "MOST_RUNS", 2)
+def test_only_the_newest_are_read_where_there_are_too_many(tmp_path: Path) -> None:
     for number in range(5):
         index.keep(str(tmp_path), facts(f"r{number}", BEGAN_S + number))
-    found = index.read(str(tmp_path))
+    found = index.read(str(tmp_path), 2)
     assert [each.run_id for each in found.facts] == ["r3", "r4"] and found.left_out == {"too many": 3}
 
 

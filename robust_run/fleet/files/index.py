@@ -69,12 +69,13 @@ def keep(log_dir: str, facts: RunFacts) -> None:
     write_file(os.path.join(folder, name), data, draft=os.path.join(folder, draft))
 
 
-def read(log_dir: str) -> Found:
-    """Return the facts that runs of a folder have left, in the order in which they began. Never raises: what cannot be read is
-    counted.
+def read(log_dir: str, most: int = MOST_RUNS) -> Found:
+    """Return the facts that runs of a folder have left, in the order in which they began: of the newest, `most` at most.
+
+    Never raises: what cannot be read is counted.
     """
     folder = folder_of(log_dir)
-    names, left_out = _names(folder)
+    names, left_out = _names(folder, most)
     facts: list[RunFacts] = []
     for name in names:
         found = _read_one(os.path.join(folder, name), name)
@@ -85,7 +86,7 @@ def read(log_dir: str) -> Found:
     return Found(facts=tuple(facts), left_out=left_out)
 
 
-def _names(folder: str) -> tuple[list[str], dict[str, int]]:
+def _names(folder: str, most: int) -> tuple[list[str], dict[str, int]]:
     """Return the files to read, oldest first, and how many of what kind are left out."""
     try:
         names = sorted(name for name in os.listdir(folder) if not name.startswith("."))
@@ -94,8 +95,8 @@ def _names(folder: str) -> tuple[list[str], dict[str, int]]:
     except OSError:
         return [], {"unreadable": 1}
     ours = [name for name in names if _NAME.fullmatch(name)]
-    counts = {"foreign": len(names) - len(ours), "too many": max(len(ours) - MOST_RUNS, 0)}
-    return ours[-MOST_RUNS:], {kind: count for kind, count in counts.items() if count}
+    counts = {"foreign": len(names) - len(ours), "too many": max(len(ours) - most, 0)}
+    return ours[-most:], {kind: count for kind, count in counts.items() if count}
 
 
 def _read_one(path: str, name: str) -> RunFacts | str:

@@ -82,6 +82,8 @@ class ManyNodes(NodePolicy, frozen=True, kw_only=True):
     """How long a node without workers looks for a controller that is gone; None: `join_timeout_s`."""
     standby: int = 0
     """Nodes expected beyond `most`; more are welcome."""
+    standby_why: str = ""
+    """Why so many, where nobody said how many: a line for people."""
     heartbeat_s: float = 1.0
     lease_s: float = 3.0
     """An agent that has had no answer for so long ends its workers."""

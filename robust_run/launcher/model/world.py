@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import msgspec
+
+if TYPE_CHECKING:
+    from robust_run.fleet.found import Found
 
 PathKind = Literal["missing", "forbidden", "file", "folder", "pipe", "socket", "device"]
 """What a path leads to, symbolic links followed. forbidden: a folder on the way may not be entered."""
@@ -52,6 +55,8 @@ class World(msgspec.Struct, frozen=True, kw_only=True):
     local_time: Callable[[], time.struct_time]
     random_hex: Callable[[int], str]
     """Random hexadecimal digits, as many as asked for."""
+    fleet: Callable[[str], Found] | None = None
+    """What the newest runs of a folder of runs have left (`fleet.files.index`). Raises nothing. None: nothing has been left."""
 
 
 def absolute(path: str, world: World) -> str:

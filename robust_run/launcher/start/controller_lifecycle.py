@@ -18,6 +18,7 @@ from robust_run.launcher.controller.eviction_list import EvictionList
 from robust_run.launcher.controller.leadership.alone import AloneWatch
 from robust_run.launcher.controller.leadership.hold import LeadershipHold, take_hold
 from robust_run.launcher.controller.refusals import Refusals
+from robust_run.launcher.controller.remembered_nodes import RememberedNodes
 from robust_run.launcher.controller.run_register import close_earlier, enter
 from robust_run.launcher.controller.service import LOOK_S, Service
 from robust_run.launcher.controller.usage_book import UsageBook
@@ -41,6 +42,7 @@ from robust_run.launcher.records.run_directory import RunDirectory
 from robust_run.launcher.start.console import Console
 from robust_run.launcher.start.controller_api import serve_people
 from robust_run.launcher.start.controller_records import ControllerRecords
+from robust_run.launcher.start.fleet_memory import look_back
 from robust_run.launcher.start.many.controller_supervisor import REPLACED
 
 #: Events that a successor must know of before anything is done about them.
@@ -84,6 +86,7 @@ class ControllerProcess:
         self._started_unix_s = clock.unix_s()
         self._eviction_list = EvictionList(self._many.evict_list, clock, console.say)
         self._refusals = Refusals(console.say)
+        self._remembered: RememberedNodes | None = None
         self._leaves_since_s: float | None = None
         """Since when it is known that this node leaves the job."""
         self._is_handed_over = False
@@ -124,6 +127,7 @@ class ControllerProcess:
         controller.admits = spec.admission_checks
         await self._serve(controller, service, hold, term)
         if not resumed:
+            self._remembered = look_back(config, self._clock, self._console.say, asyncio.get_running_loop())
             await self._capture(controller)
         self._begin(controller, service, term, resumed=resumed)
         silent_s = service.detector.silent_s
@@ -266,6 +270,8 @@ class ControllerProcess:
     def _changed(self, event: Event, hold: LeadershipHold, state: JobState) -> None:
         hold.changed(state, urgent=isinstance(event, URGENT))
         self._eviction_list.after(event, state)
+        if self._remembered is not None:
+            self._remembered.after(event, state)
 
     async def _wait(self, hold: LeadershipHold, service: Service) -> None:
         """Return when the job is over or somebody else leads."""

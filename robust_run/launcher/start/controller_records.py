@@ -61,14 +61,19 @@ class ControllerRecords:
     def say_goodbye(self, finish: Finish, state: JobState, *, refused: int) -> None:
         """Say how the job ended, and have all of it on the disk. `refused`: agents that were not let in."""
         self.book.flush()
+        lived_s = self._clock.unix_s() - self.started_unix_s
         say_goodbye(
             self._console.say,
             self._run_directory,
             self.book,
             finish,
             state,
-            self._clock.unix_s() - self.started_unix_s,
+            lived_s,
             refused=refused,
             journal_problem=self.journal.problem,
         )
         self.journal.wait_durable(DRAIN_S)
+        from robust_run.launcher.start.fleet_memory import is_trifle, leave_facts
+
+        if not is_trifle(finish.outcome, lived_s, len(self.book.incidents)):
+            leave_facts(self._run_directory, self._console.say)

@@ -188,14 +188,19 @@ class OneNodeJob:
         assert finish is not None
         from robust_run.launcher.controller.last_word import say_goodbye
 
+        lived_s = self._clock.monotonic_s() - started_at_s
         say_goodbye(
             self._console.say,
             self._run_directory,
             self._book,
             finish,
             self._controller.state,
-            self._clock.monotonic_s() - started_at_s,
+            lived_s,
             journal_problem=self._journal.problem,
         )
         self._journal.wait_durable(DRAIN_S)
+        from robust_run.launcher.start.fleet_memory import is_trifle, leave_facts
+
+        if self._resumed or not is_trifle(finish.outcome, lived_s, len(self._book.incidents)):
+            leave_facts(self._run_directory, self._console.say)
         return finish.exit_code

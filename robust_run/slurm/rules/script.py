@@ -51,6 +51,8 @@ class JobWanted(msgspec.Struct, frozen=True, kw_only=True):
     """`robust-run ... train.py ...`."""
     nodes: int | None = None
     """How many nodes the command line of robust-run needs, standbys included; None: it takes all there are."""
+    standby_why: str = ""
+    """Why there are so many standbys, where nobody said how many."""
     name: str = "robust-run"
     requeues: bool = True
     """robust-run has the job go back into the queue where that helps (`--requeue`)."""

@@ -98,6 +98,22 @@ def test_what_robust_runs_own_words_say(command: list[str], nodes: int | None, l
     assert (wanted.nodes, wanted.log_dir, wanted.name) == (nodes, log_dir, name)
 
 
+def test_standbys_that_nobody_has_counted_are_asked_for_by_what_the_folder_has_shown() -> None:
+    asked: list[tuple[int, str]] = []
+
+    def standbys(nodes: int, log_dir: str) -> tuple[int, str]:
+        asked.append((nodes, log_dir))
+        return 3, "3 standbys: because"
+
+    words = ["robust-run", "--nnodes", "8", "--standby", "auto", "t.py"]
+    wanted = plan([], [], words, {}, "/w", standbys)
+    assert (wanted.nodes, wanted.standby_why, asked) == (11, "3 standbys: because", [(8, "/w/robust-runs")])
+    counted = plan(["-N", "8"], [], words, {}, "/w", standbys)  # who types -N has counted
+    assert (counted.nodes, counted.standby_why, len(asked)) == (8, "", 1)
+    assert plan([], [], [*words[:4], "2", "t.py"], {}, "/w", standbys).nodes == 10
+    assert plan([], [], ["robust-run", "--standby", "auto", "t.py"], {}, "/w", standbys).nodes is None
+
+
 def test_a_job_may_work_elsewhere() -> None:
     assert plan(["-D", "/scratch/me"], [], ["robust-run", "t.py"], {}, "/w").log_dir == "/scratch/me/robust-runs"
 

@@ -7,10 +7,17 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from robust_run.errors import PlatformError
 from robust_run.launcher.agent.workers.devices import ask_torch, python_of
 from robust_run.launcher.model.world import PathKind, World
+
+if TYPE_CHECKING:
+    from robust_run.fleet.found import Found
+
+#: Of a fleet's memory, each node of a job reads so much before it starts.
+RUNS_AT_START = 100
 
 _KINDS: tuple[tuple[Callable[[int], bool], PathKind], ...] = (
     (stat.S_ISREG, "file"),
@@ -77,7 +84,14 @@ def system_world(env: Mapping[str, str] | None = None) -> World:
         user=_user(env),
         local_time=time.localtime,
         random_hex=lambda digits: os.urandom((digits + 1) // 2).hex()[:digits],
+        fleet=_fleet,
     )
+
+
+def _fleet(log_dir: str) -> Found:
+    from robust_run.launcher.records.fleet_index import read_trusted
+
+    return read_trusted(log_dir, RUNS_AT_START)
 
 
 def _cpu_count() -> int:

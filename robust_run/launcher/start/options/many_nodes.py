@@ -42,15 +42,20 @@ def resolve_many(options: Options, world: World) -> tuple[ManyNodes | None, tupl
     if is_one_node(options):
         return None, nothing_for_one_node(options)
     fewest, most = parse_nnodes(options.nnodes)
-    standby = parse_standby(options.standby, most)
+    standby = usual = parse_standby(options.standby, most)
+    standby_why = ""
     check_backend(options.rdzv_backend)
     settings = parse_settings(options.rdzv_conf)
     rdzv_conf.check_known(settings)
     static = options.rdzv_backend == "static"
-    place = meeting_place.static(options, most + standby) if static else meeting_place.c10d(options, settings)
+    place = meeting_place.static(options, most + usual) if static else meeting_place.c10d(options, settings)
     is_host = rdzv_conf.yes_or_no(settings, "is_host")
     if is_host is None and place.node_rank is not None:
         is_host = place.node_rank == 0
+    if options.standby.strip() == "auto" and is_host is not False and most > 1:
+        from robust_run.launcher.start.options.fleet_standby import standbys_by_fleet
+
+        standby, standby_why = standbys_by_fleet(most, options, world)
     heartbeat_s, lease_s = rdzv_conf.keep_alive(settings)
     tls_cert, tls_key, tls_ca = resolve_tls(options, is_host, world)
     many = ManyNodes(
@@ -66,10 +71,11 @@ def resolve_many(options: Options, world: World) -> tuple[ManyNodes | None, tupl
         last_call_s=rdzv_conf.seconds(settings, "last_call_timeout", rdzv_conf.DEFAULTS.last_call_s),
         wait_for_nodes_s=options.wait_for_nodes,
         standby=standby,
+        standby_why=standby_why,
         heartbeat_s=heartbeat_s,
         lease_s=lease_s,
         evict_list=_evict_list(options, world),
-        controller_standby=_controller_standby(options, most + standby),
+        controller_standby=_controller_standby(options, most + usual),
         on_sigterm=options.on_sigterm,
         coordinator=parse_coordinator(options),
         found=options.found,
