@@ -35,6 +35,8 @@ class Range(msgspec.Struct, frozen=True, kw_only=True):
     mean: float
     p5: float
     p95: float
+    lowest: float
+    highest: float
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -172,7 +174,13 @@ def _means(counts: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _range(values: Sequence[float]) -> Range:
-    return Range(mean=sum(values) / len(values), p5=_quantile(values, 0.05), p95=_quantile(values, 0.95))
+    return Range(
+        mean=sum(values) / len(values),
+        p5=_quantile(values, 0.05),
+        p95=_quantile(values, 0.95),
+        lowest=min(values),
+        highest=max(values),
+    )
 
 
 def _quantile(values: Sequence[float], share: float) -> float:

@@ -11,6 +11,8 @@ from robust_run.report.summary import duration
 #: What is smaller than this share of the time is not shown.
 LEAST_SHARE = 0.00005
 MOST_ENDINGS = 8
+#: Fewer say nothing of 9 in 10.
+FEW_SEEDS = 10
 PHASE_WORDS = {
     "detect": "until a fault is known, and what to do",
     "end": "ending attempts",
@@ -42,8 +44,8 @@ def lines_of(summary: Summary) -> Iterator[str]:
         f"{summary.seeds} seeds"
     )
     yield ""
-    yield f"ETTR      {_range(summary.ettr)}   worst hour {_percent(summary.worst_hour)}"
-    yield f"goodput   {_range(summary.goodput)}   without what saving and slow nodes take"
+    yield f"ETTR      {_range(summary.ettr, summary.seeds)}   worst hour {_percent(summary.worst_hour)}"
+    yield f"goodput   {_range(summary.goodput, summary.seeds)}   without what saving and slow nodes take"
     yield f"lost      {_part(summary.lost)}"
     yield (
         f"          {summary.attempts:.0f} attempts, a failure every {duration(summary.mtbf_s)}; longest stop "
@@ -107,8 +109,15 @@ def _part(part: Part) -> str:
     return f"{100 * part.share:6.2f} %  {part.gpu_hours:>12,.0f} GPU-hours{money}"
 
 
-def _range(of: Range) -> str:
-    return f"{_percent(of.mean)}  ({_percent(of.p5)} to {_percent(of.p95)} in 9 of 10 seeds)"
+def _range(of: Range, seeds: int) -> str:
+    return f"{_percent(of.mean)}  ({between(of, seeds)})" if seeds > 1 else _percent(of.mean)
+
+
+def between(of: Range, seeds: int) -> str:
+    """Return where most seeds are; of few, where all are: a twentieth of them is none."""
+    if seeds < FEW_SEEDS:
+        return f"lowest {_percent(of.lowest)}, highest {_percent(of.highest)}"
+    return f"{_percent(of.p5)} to {_percent(of.p95)} in 9 of 10 seeds"
 
 
 def _percent(share: float) -> str:
