@@ -51,7 +51,11 @@ def _answers(summary: Summary) -> str:
     lost = summary.lost
     money = f"; {lost.money:,.0f} in money" if lost.money is not None else ""
     cells = (
-        ("ETTR", _percent(summary.ettr.mean), f"{_range(summary.ettr, summary.seeds)}; worst hour {_percent(summary.worst_hour)}"),
+        (
+            "ETTR",
+            _percent(summary.ettr.mean),
+            f"{_range(summary.ettr, summary.seeds)}; worst hour {_percent(summary.worst_hour)}",
+        ),
         (
             "goodput",
             _percent(summary.goodput.mean),
