@@ -12,7 +12,7 @@ from robust_run.health.checks.types import CheckJudgement, SuspectNode
 from robust_run.health.types import Event as SensorEvent
 from robust_run.health.types import Finding, FindingKind, Trouble
 from robust_run.launcher.model.actions import Inquire
-from robust_run.launcher.model.check_events import Diagnose, Diagnosed
+from robust_run.launcher.model.check_events import Diagnose, Diagnosed, StandbyChecked
 from robust_run.launcher.model.code_events import CodeVersion, UpdateStaged
 from robust_run.launcher.model.events import HangSuspected, Inquired, RankExited, SignalReceived
 from robust_run.launcher.model.health_events import HealthSeen
@@ -115,6 +115,9 @@ class Strikes:
         self._outages = [each for each in self._outages if each[0] > world.now_s]
         for _, fault in self._outages:
             host = world.hosts[fault.host]
+            if fault.kind.shows == "crash":  # what all need is away: any rank may be the first to miss it
+                node = world.rng("outage", index, fault.number).choice(world.state.layout).node
+                host = world.by_agent.get(node, host)
             if host.agent in world.state.places:
                 self._manifest(host, fault, index)
 
@@ -303,6 +306,33 @@ class Strikes:
         passed = [world.by_agent[node].name for node in action.nodes if node in world.by_agent]
         judged = CheckJudgement(suspects=tuple(suspects), passed=tuple(name for name in passed if name not in found))
         return Diagnosed(attempt=action.attempt, judgement=judged, took_s=took_s)
+
+    def set_aside(self, host: Host) -> None:
+        """A standby took the place of this node, and people are told. It is checked as a standby is."""
+        world, fault = self._world, host.fault
+        self.look_at_standby(host)
+        if fault is not None:
+            person_s = world.plan.times.person.draw(world.rng("aside", host.index, host.boots))
+            world.after(person_s, lambda: self._people_evict(host, fault))
+
+    def look_at_standby(self, host: Host) -> None:
+        """A node that no attempt needs is checked while the job trains (--admission-checks)."""
+        world, agent = self._world, host.agent
+        took_s = world.plan.times.checks.draw(world.rng("standby", agent))
+
+        def checked() -> None:
+            state = world.state
+            is_idle = state.is_started and agent in world.by_agent and agent not in state.places
+            if host.agent != agent or not is_idle or host.name in state.evicted:
+                return
+            fault = host.fault
+            found = fault is not None and world.rng("admits", agent).random() < fault.kind.found
+            said = fault.name if fault is not None and found else "all checks passed"
+            rule = "wrong_results" if found else "all_passed"
+            world.feed(StandbyChecked(node=agent, name=host.name, admitted=not found, rule=rule, sentence=said))
+
+        if world.plan.uses.checks:
+            world.after(took_s, checked)
 
     def people_look(self, finds: bool) -> None:
         """People look at a job that failed: they mend its code, and may find the node."""

@@ -169,6 +169,8 @@ class World:
         self.feed(NodeJoined(node=info))
         if has_memory:
             self.feed(MemoryReady(node=info.id, host=host.name, port=1))
+        if self.course.attempts:
+            self.strikes.look_at_standby(host)
 
     def feed(self, event: Event) -> None:
         """Have the core decide about an event, and do what it says."""
@@ -216,6 +218,8 @@ class World:
                 self._recorded(action)
             case Decided():
                 self._counts["ladder"][action.rung] += 1
+                if action.rung == "swap":
+                    self.strikes.set_aside(self._host(action.nodes[0]))
             case HostEvicted():
                 self._evicted(action)
             case _:
@@ -300,8 +304,10 @@ class World:
 
     def _evicted(self, action: HostEvicted) -> None:
         self._counts["evicted"][action.by.split(",")[0] if action.by.startswith("rule") else action.by] += 1
-        host = self.hosts[int(action.name.rpartition("-")[2])]
-        self.put_out(host)
+        self.put_out(self._host(action.name))
+
+    def _host(self, name: str) -> Host:
+        return self.hosts[int(name.rpartition("-")[2])]
 
     def put_out(self, host: Host) -> None:
         """A host is taken away a while after it was put out of the job."""

@@ -116,7 +116,10 @@ def when(
         return ("last", host) if count >= LEAST else ("", "")
     if progressed:
         return ("now", host) if crashed == "device" and count >= LEAST and not _has_new_code(state) else ("", "")
-    return ("rather", host) if crashed in ("device", "memory", "signal") else ("", "")
+    if crashed not in ("device", "memory", "signal"):
+        return "", ""
+    is_known = count > LEAST and ladder_state.ladder.is_climbing and not _has_new_code(state)
+    return ("now" if is_known else "rather"), host  # code that has proven itself is less suspect than that node
 
 
 def _may(policy: CorePolicy, state: JobState) -> bool:
@@ -149,6 +152,7 @@ def set_aside(state: JobState, host: str, why: str) -> list[Action]:
     there = [member for member in state.members.values() if member.info.name == host and member.present]
     for member in there:
         member.aside = why[:500]
+        member.checked = ""  # it is checked as any standby is, while the job trains
     text = f"{host} is set aside: {why}; it stands by, and is taken last; robust evict {host} sends it away"
     return [Say(text=text, node=member.info.id) for member in there]
 
