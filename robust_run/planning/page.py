@@ -36,6 +36,12 @@ def plan_html(found: Planned, line: str) -> str:
             _bars(summary.by_cause, "cause"),
             note="A cause is the fault that time was lost to.",
         ),
+        section(
+            "improve",
+            "What to improve",
+            _improvements(summary),
+            note="What each would bring if halved, by itself; reckoned from what was lost.",
+        ),
         section("done", "What was done", _counts(summary), note="Incidents of one seed, on average."),
         *([_standbys(advice), _intervals(advice), _mechanisms(advice)] if advice is not None else []),
     ]
@@ -45,6 +51,14 @@ def plan_html(found: Planned, line: str) -> str:
         f"<p class='dim small'>Drawn anew by {command(line)}</p>"
     )
     return document(f"{title} · robust plan", "<span class=grow>robust plan</span>", body, f"robust-run {__version__}")
+
+
+def _improvements(summary: Summary) -> str:
+    rows = [
+        (text(each.what), f"+{100 * each.share:.2f} %", f"{each.gpu_hours:,.0f}", text(each.how), text(each.rests_on))
+        for each in summary.improvements
+    ]
+    return table(("halve", "#of the time", "#GPU-hours", "how", "rests on"), rows, "improvements")
 
 
 def _answers(summary: Summary) -> str:

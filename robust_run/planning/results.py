@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from robust_run.planning.course import Course, Lost, lost
+from robust_run.planning.course import PHASES, Course, Lost, lost
+from robust_run.planning.improve import Improvement, improvements
 from robust_run.planning.words import Plan
 from robust_run.planning.world import simulate
 
@@ -65,6 +66,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     lost: Part
     by_phase: dict[str, Part]
     by_cause: dict[str, Part]
+    improvements: tuple[Improvement, ...]
+    """What would bring most if it took half as long, the best first."""
     faults: dict[str, float]
     rungs: dict[str, float]
     """Incidents by what was done about them."""
@@ -137,6 +140,9 @@ def summed_up(plan: Plan, results: Sequence[SeedResult]) -> Summary:
         lost=part(1.0 - goodput.mean),
         by_phase=parts(lambda each: each.by_phase),
         by_cause=parts(lambda each: each.by_cause),
+        improvements=improvements(
+            plan, {phase: _means(each.lost.by_both.get(phase, {}) for each in results) for phase in PHASES}
+        ),
         faults=_means(each.faults for each in results),
         rungs=_means(each.actions for each in results),
         ladder=_means(each.ladder for each in results),

@@ -60,6 +60,17 @@ def lines_of(summary: Summary) -> Iterator[str]:
     if summary.ended_for:
         yield from ("", "why the job ended, and people and the queue were waited for")
         yield from (f"  {count:5.1f}  {why}" for why, count in [*summary.ended_for.items()][:MOST_ENDINGS])
+    yield from _improvement_lines(summary)
+
+
+def _improvement_lines(summary: Summary) -> Iterator[str]:
+    if not summary.improvements:
+        return
+    yield from ("", "what to improve: what each would bring if halved, by itself")
+    for each in summary.improvements:
+        money = f"  {each.money:>14,.0f}" if each.money is not None else ""
+        yield f"  {100 * each.share:+6.2f} %  {each.gpu_hours:>12,.0f} GPU-hours{money}  {each.what}"
+        yield f"{'':12}{each.how}" + (f"; rests on {each.rests_on}" if each.rests_on else "")
 
 
 def advice_lines(advice: Advice) -> Iterator[str]:

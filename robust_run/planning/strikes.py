@@ -12,7 +12,7 @@ from robust_run.health.checks.types import CheckJudgement, SuspectNode
 from robust_run.health.types import Event as SensorEvent
 from robust_run.health.types import Finding, FindingKind, Trouble
 from robust_run.launcher.model.actions import Inquire
-from robust_run.launcher.model.check_events import Diagnose, Diagnosed, StandbyChecked
+from robust_run.launcher.model.check_events import Diagnose, Diagnosed
 from robust_run.launcher.model.code_events import CodeVersion, UpdateStaged
 from robust_run.launcher.model.events import HangSuspected, Inquired, RankExited, SignalReceived
 from robust_run.launcher.model.health_events import HealthSeen
@@ -129,7 +129,7 @@ class Strikes:
         self._again[fault.number] += 1
         if self._again[fault.number] == PEOPLE_SEE:
             person_s = world.plan.times.person.draw(world.rng("people", fault.number))
-            world.after(person_s, lambda: self._people_evict(host, fault))
+            world.after(person_s, lambda: self.people_evict(host, fault))
 
     def trains(self, index: int) -> None:
         """The attempt makes steps: a slow node slows it down, new code may fail."""
@@ -156,7 +156,7 @@ class Strikes:
                 self._known_slow.add(fault.number)
                 world.after(detect_s, lambda: self._suspect(index, host, fault))
                 person_s = detect_s + world.plan.times.person.draw(rng)
-                world.after(person_s, lambda: self._people_evict(host, fault))
+                world.after(person_s, lambda: self.people_evict(host, fault))
             return
         if kind.shows == "nan":
             began_s = world.now_s
@@ -307,45 +307,19 @@ class Strikes:
         judged = CheckJudgement(suspects=tuple(suspects), passed=tuple(name for name in passed if name not in found))
         return Diagnosed(attempt=action.attempt, judgement=judged, took_s=took_s)
 
-    def set_aside(self, host: Host) -> None:
-        """A standby took the place of this node, and people are told. It is checked as a standby is."""
-        world, fault = self._world, host.fault
-        self.look_at_standby(host)
-        if fault is not None:
-            person_s = world.plan.times.person.draw(world.rng("aside", host.index, host.boots))
-            world.after(person_s, lambda: self._people_evict(host, fault))
-
-    def look_at_standby(self, host: Host) -> None:
-        """A node that no attempt needs is checked while the job trains (--admission-checks)."""
-        world, agent = self._world, host.agent
-        took_s = world.plan.times.checks.draw(world.rng("standby", agent))
-
-        def checked() -> None:
-            state = world.state
-            is_idle = state.is_started and agent in world.by_agent and agent not in state.places
-            if host.agent != agent or not is_idle or host.name in state.evicted:
-                return
-            fault = host.fault
-            found = fault is not None and world.rng("admits", agent).random() < fault.kind.found
-            said = fault.name if fault is not None and found else "all checks passed"
-            rule = "wrong_results" if found else "all_passed"
-            world.feed(StandbyChecked(node=agent, name=host.name, admitted=not found, rule=rule, sentence=said))
-
-        if world.plan.uses.checks:
-            world.after(took_s, checked)
-
     def people_look(self, finds: bool) -> None:
         """People look at a job that failed: they mend its code, and may find the node."""
         self._bad_update, self._bad_versions = None, set()
         if finds and self._last is not None and self._last.fault is not None:
             self._world.put_out(self._last)
 
-    def _people_evict(self, host: Host, fault: Fault) -> None:
+    def people_evict(self, host: Host, fault: Fault) -> None:
+        """People take a node out, if what they came for is still in it."""
         world = self._world
         if host.fault is not fault or host.is_out:
             return
         if world.state.is_over:  # a job of which nobody can put a node out
-            world.after(PEOPLE_AGAIN_S, lambda: self._people_evict(host, fault))
+            world.after(PEOPLE_AGAIN_S, lambda: self.people_evict(host, fault))
             return
         if world.attempt.told_s is None:
             world.attempt.cause = world.attempt.cause or fault.name

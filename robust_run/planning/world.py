@@ -34,6 +34,7 @@ from robust_run.launcher.model.code_events import CodeCaptured, CodeVersion
 from robust_run.launcher.model.events import Event, SignalReceived, StoreOpened, Tick
 from robust_run.launcher.model.node_events import JobStarted, NodeJoined, NodeLeft, NodeReadmitted
 from robust_run.launcher.model.resume_events import LookForCheckpoints, MemoryReady, ResumeChosen
+from robust_run.planning import standbys
 from robust_run.planning.agents import Agents
 from robust_run.planning.course import AttemptCourse, Course
 from robust_run.planning.faults import DAY_S, faults_of
@@ -170,7 +171,7 @@ class World:
         if has_memory:
             self.feed(MemoryReady(node=info.id, host=host.name, port=1))
         if self.course.attempts:
-            self.strikes.look_at_standby(host)
+            standbys.look_at(self, host)
 
     def feed(self, event: Event) -> None:
         """Have the core decide about an event, and do what it says."""
@@ -217,9 +218,7 @@ class World:
             case RecordIncident():
                 self._recorded(action)
             case Decided():
-                self._counts["ladder"][action.rung] += 1
-                if action.rung == "swap":
-                    self.strikes.set_aside(self._host(action.nodes[0]))
+                self._decided(action)
             case HostEvicted():
                 self._evicted(action)
             case _:
@@ -301,6 +300,11 @@ class World:
         self.begin_job()
 
     # --- hosts go and come back
+
+    def _decided(self, action: Decided) -> None:
+        self._counts["ladder"][action.rung] += 1
+        if action.rung == "swap":
+            standbys.set_aside(self, self._host(action.nodes[0]))
 
     def _evicted(self, action: HostEvicted) -> None:
         self._counts["evicted"][action.by.split(",")[0] if action.by.startswith("rule") else action.by] += 1

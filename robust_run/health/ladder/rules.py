@@ -64,7 +64,7 @@ RULES: dict[str, str] = {
     "all_passed": "all checks passed: it may pass, so it is tried again as it is",
     "nothing_certain": "checks found nothing that would justify an eviction: it is tried again as it is",
     "failed_again_rollback": "it failed again, and the code has changed since it last did well: the earlier code is put back",
-    "swapped_to_test": "it failed again on one node: a standby takes its place, once; if the ranks fail there too, no node is at fault",
+    "swapped_to_test": "it failed again on one node: a standby takes its place, once, to see if the ranks fail there too",
     "failed_again_replay": "it failed again: it is replayed on groups of nodes",
     "rollback_impossible": "the earlier code could not be put back: it is replayed on groups of nodes",
     "replay_found": "nodes that the replay found are evicted",
