@@ -77,6 +77,8 @@ def conclude(policy: CorePolicy, state: JobState, now_s: float) -> list[Action]:
     if climbed is not None and climbed.decision is not None:
         from robust_run.launcher.core.ladder import ladder
 
+        if climbed.decision.rung == "swap":
+            state.pause_until_s = None  # what failed is out of it
         if not decision.relaunch:
             state.trail = msgspec.structs.replace(state.trail, restarts=state.trail.restarts + 1)
         return [*said, *ladder.follow(policy, state, climbed.decision, incident, now_s)]

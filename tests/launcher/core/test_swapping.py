@@ -13,6 +13,7 @@ from robust_run.launcher.core.step import replay
 from robust_run.launcher.model.actions import Finish, Say
 from robust_run.launcher.model.check_events import Decided, Diagnosed, StandbyChecked
 from robust_run.launcher.model.code_events import CodeCaptured, CodeVersion, StepsSurvived, UpdateStaged
+from robust_run.launcher.model.events import Tick
 from robust_run.launcher.model.job import Progress
 
 DEVICE = Finding(kind="accelerator", line="CUDA error: unspecified launch failure", trouble="cuda", exception="E")
@@ -274,3 +275,32 @@ def test_code_that_has_proven_itself_is_not_rolled_back_before_the_node_that_fai
     passes(story)
     assert rules(again(story, 2)) == ["swapped_to_test"] and story.state.code.running == 2
     assert rules(again(story, 2)) == ["failed_again_rollback"], "it goes with the rank: then the code has its turn"
+
+
+# --- a node's own disk ------------------------------------------------------------------------------------------------
+
+FULL = Finding(
+    kind="storage", line="OSError: [Errno 28] No space left on device", exception="OSError", trouble="storage"
+)
+
+
+def test_a_disk_that_is_full_on_one_node_is_not_waited_out() -> None:
+    story = job("a", "b", "c")
+    fails(story, 2, finding=FULL, steps=50)
+    again(story, 2, finding=FULL, steps=0)
+    story.happens(Tick(), 5.0)
+    actions = again(story, 2, finding=FULL, steps=0)
+    assert rules(actions) == ["swapped_to_test"] and story.world == ["a", "spare-0", "c"]
+    assert story.state.phase == "opening", "no pause: what failed is out of it"
+    same_after_replay(story)
+
+
+@pytest.mark.parametrize("ranks", [(0, 0, 0, 0), (2, 4, 0, 2)], ids=["rank 0, which saves", "any node"])
+def test_an_outage_of_storage_sets_no_node_aside(ranks: tuple[int, ...]) -> None:
+    story = job("a", "b", "c")
+    fails(story, ranks[0], finding=FULL, steps=50)
+    for rank in ranks[1:]:
+        assert rules(again(story, rank, finding=FULL, steps=0)) == []
+        if story.state.phase == "gathering":
+            story.happens(Tick(), 60.0)
+    assert story.world == ["a", "b", "c"]

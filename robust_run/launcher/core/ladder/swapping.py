@@ -114,6 +114,8 @@ def when(
     count = ladder_state.repeats[host].count if host in ladder_state.repeats else 1
     if standing == "spent":
         return ("last", host) if count >= LEAST else ("", "")
+    if _is_own_disk(state, verdict) and count > LEAST and not _has_new_code(state):
+        return "now", host
     if progressed:
         return ("now", host) if crashed == "device" and count >= LEAST and not _has_new_code(state) else ("", "")
     if crashed not in ("device", "memory", "signal"):
@@ -129,6 +131,13 @@ def _may(policy: CorePolicy, state: JobState) -> bool:
     if not most_evicted(evict_share(policy), len(state.layout)):
         return False
     return any(counts(state, m) and m.info.id not in state.places and not m.aside for m in state.members.values())
+
+
+def _is_own_disk(state: JobState, verdict: AttemptJudgement) -> bool:
+    """Whether storage failed elsewhere than where rank 0 is: an outage strikes any node, and rank 0 uses storage most."""
+    finding = verdict.draft.culprit.finding if verdict.draft.culprit is not None else None
+    is_storage = finding is not None and finding.kind == "storage"
+    return is_storage and verdict.draft.ranks[0] not in ranks_of(state.layout[0])
 
 
 def _has_new_code(state: JobState) -> bool:
