@@ -98,6 +98,8 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
     """ETTR of the worst hour after the first."""
     by_phase: dict[str, float]
     by_cause: dict[str, float]
+    by_both: dict[str, dict[str, float]]
+    """By phase, then by cause."""
     longest_s: float
     """The longest time without training."""
 
@@ -105,6 +107,7 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
 def lost(course: Course, saving: Saving, times: Times) -> Lost:
     """Divide the time of a job among phases, and among the kinds of faults that began what was lost."""
     phases, causes = dict.fromkeys(PHASES, 0.0), dict[str, float]()
+    both: dict[str, dict[str, float]] = {phase: {} for phase in PHASES}
     until_s, before_s, cause = course.until_s, 0.0, "start"
     stretches = [each.stretch() for each in course.attempts]
     kept = kept_until([each.resumed_s for each in stretches])
@@ -114,6 +117,7 @@ def lost(course: Course, saving: Saving, times: Times) -> Lost:
     def lose(phase: str, seconds_: float, of: str) -> None:
         phases[phase] += seconds_
         causes[of] = causes.get(of, 0.0) + seconds_
+        both[phase][of] = both[phase].get(of, 0.0) + seconds_
 
     for attempt, kept_s in zip(course.attempts, kept, strict=True):
         gap_s = min(attempt.opened_s, until_s) - before_s
@@ -144,6 +148,7 @@ def lost(course: Course, saving: Saving, times: Times) -> Lost:
         worst_hour=worst_window(work, WINDOW_S, until_s),
         by_phase={name: value / until_s for name, value in phases.items()},
         by_cause={name: value / until_s for name, value in causes.items()},
+        by_both={phase: {name: value / until_s for name, value in of.items() if value} for phase, of in both.items()},
         longest_s=max((after[0] - before[1] for before, after in itertools.pairwise(work)), default=until_s),
     )
 

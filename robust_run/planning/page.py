@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from robust_run.planning.advice import Advice, IntervalChoice
 from robust_run.planning.advising import Planned
 from robust_run.planning.results import Part, Range, Summary
-from robust_run.planning.show import LEAST_SHARE, MECHANISM_WORDS, PHASE_WORDS
+from robust_run.planning.show import LEAST_SHARE, MECHANISM_WORDS, PHASE_WORDS, between
 from robust_run.report.pages.frame import document
 from robust_run.report.pages.markup import command, join, section, table, text
 from robust_run.report.pages.words import lasted
@@ -36,6 +36,12 @@ def plan_html(found: Planned, line: str) -> str:
             _bars(summary.by_cause, "cause"),
             note="A cause is the fault that time was lost to.",
         ),
+        section(
+            "improve",
+            "What to improve",
+            _improvements(summary),
+            note="What each would bring if halved, by itself; reckoned from what was lost.",
+        ),
         section("done", "What was done", _counts(summary), note="Incidents of one seed, on average."),
         *([_standbys(advice), _intervals(advice), _mechanisms(advice)] if advice is not None else []),
     ]
@@ -47,15 +53,27 @@ def plan_html(found: Planned, line: str) -> str:
     return document(f"{title} · robust plan", "<span class=grow>robust plan</span>", body, f"robust-run {__version__}")
 
 
+def _improvements(summary: Summary) -> str:
+    rows = [
+        (text(each.what), f"+{100 * each.share:.2f} %", f"{each.gpu_hours:,.0f}", text(each.how), text(each.rests_on))
+        for each in summary.improvements
+    ]
+    return table(("halve", "#of the time", "#GPU-hours", "how", "rests on"), rows, "improvements")
+
+
 def _answers(summary: Summary) -> str:
     lost = summary.lost
     money = f"; {lost.money:,.0f} in money" if lost.money is not None else ""
     cells = (
-        ("ETTR", _percent(summary.ettr.mean), f"{_range(summary.ettr)}; worst hour {_percent(summary.worst_hour)}"),
+        (
+            "ETTR",
+            _percent(summary.ettr.mean),
+            f"{_range(summary.ettr, summary.seeds)}; worst hour {_percent(summary.worst_hour)}",
+        ),
         (
             "goodput",
             _percent(summary.goodput.mean),
-            f"{_range(summary.goodput)}; without what saving and slow nodes take",
+            f"{_range(summary.goodput, summary.seeds)}; without what saving and slow nodes take",
         ),
         (
             "lost",
@@ -168,8 +186,8 @@ def _mechanisms(advice: Advice) -> str:
     return section("mechanisms", "What each mechanism is worth", table(heads, rows, "mechanisms"), note=note)
 
 
-def _range(of: Range) -> str:
-    return f"{_percent(of.p5)} to {_percent(of.p95)} in 9 of 10 seeds"
+def _range(of: Range, seeds: int) -> str:
+    return between(of, seeds) if seeds > 1 else "one seed"
 
 
 def _percent(share: float) -> str:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from robust_run.planning.course import Course, Lost, lost
+from robust_run.planning.course import PHASES, Course, Lost, lost
+from robust_run.planning.improve import Improvement, improvements
 from robust_run.planning.words import Plan
 from robust_run.planning.world import simulate
 
@@ -35,6 +36,8 @@ class Range(msgspec.Struct, frozen=True, kw_only=True):
     mean: float
     p5: float
     p95: float
+    lowest: float
+    highest: float
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +66,8 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     lost: Part
     by_phase: dict[str, Part]
     by_cause: dict[str, Part]
+    improvements: tuple[Improvement, ...]
+    """What would bring most if it took half as long, the best first."""
     faults: dict[str, float]
     rungs: dict[str, float]
     """Incidents by what was done about them."""
@@ -135,6 +140,9 @@ def summed_up(plan: Plan, results: Sequence[SeedResult]) -> Summary:
         lost=part(1.0 - goodput.mean),
         by_phase=parts(lambda each: each.by_phase),
         by_cause=parts(lambda each: each.by_cause),
+        improvements=improvements(
+            plan, {phase: _means(each.lost.by_both.get(phase, {}) for each in results) for phase in PHASES}
+        ),
         faults=_means(each.faults for each in results),
         rungs=_means(each.actions for each in results),
         ladder=_means(each.ladder for each in results),
@@ -172,7 +180,13 @@ def _means(counts: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 def _range(values: Sequence[float]) -> Range:
-    return Range(mean=sum(values) / len(values), p5=_quantile(values, 0.05), p95=_quantile(values, 0.95))
+    return Range(
+        mean=sum(values) / len(values),
+        p5=_quantile(values, 0.05),
+        p95=_quantile(values, 0.95),
+        lowest=min(values),
+        highest=max(values),
+    )
 
 
 def _quantile(values: Sequence[float], share: float) -> float:

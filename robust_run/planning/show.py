@@ -12,6 +12,8 @@ from robust_run.report.summary import duration
 #: What is smaller than this share of the time is not shown.
 LEAST_SHARE = 0.00005
 MOST_ENDINGS = 8
+#: Fewer say nothing of 9 in 10.
+FEW_SEEDS = 10
 PHASE_WORDS = {
     "detect": "until a fault is known, and what to do",
     "end": "ending attempts",
@@ -43,8 +45,8 @@ def lines_of(summary: Summary) -> Iterator[str]:
         f"{summary.seeds} seeds"
     )
     yield ""
-    yield f"ETTR      {_range(summary.ettr)}   worst hour {_percent(summary.worst_hour)}"
-    yield f"goodput   {_range(summary.goodput)}   without what saving and slow nodes take"
+    yield f"ETTR      {_range(summary.ettr, summary.seeds)}   worst hour {_percent(summary.worst_hour)}"
+    yield f"goodput   {_range(summary.goodput, summary.seeds)}   without what saving and slow nodes take"
     yield f"lost      {_part(summary.lost)}"
     yield (
         f"          {summary.attempts:.0f} attempts, a failure every {duration(summary.mtbf_s)}; longest stop "
@@ -59,6 +61,17 @@ def lines_of(summary: Summary) -> Iterator[str]:
     if summary.ended_for:
         yield from ("", "why the job ended, and people and the queue were waited for")
         yield from (f"  {count:5.1f}  {why}" for why, count in [*summary.ended_for.items()][:MOST_ENDINGS])
+    yield from _improvement_lines(summary)
+
+
+def _improvement_lines(summary: Summary) -> Iterator[str]:
+    if not summary.improvements:
+        return
+    yield from ("", "what to improve: what each would bring if halved, by itself")
+    for each in summary.improvements:
+        money = f"  {each.money:>14,.0f}" if each.money is not None else ""
+        yield f"  {100 * each.share:+6.2f} %  {each.gpu_hours:>12,.0f} GPU-hours{money}  {each.what}"
+        yield f"{'':12}{each.how}" + (f"; rests on {each.rests_on}" if each.rests_on else "")
 
 
 def advice_lines(advice: Advice) -> Iterator[str]:
@@ -136,8 +149,15 @@ def _part(part: Part) -> str:
     return f"{100 * part.share:6.2f} %  {part.gpu_hours:>12,.0f} GPU-hours{money}"
 
 
-def _range(of: Range) -> str:
-    return f"{_percent(of.mean)}  ({_percent(of.p5)} to {_percent(of.p95)} in 9 of 10 seeds)"
+def _range(of: Range, seeds: int) -> str:
+    return f"{_percent(of.mean)}  ({between(of, seeds)})" if seeds > 1 else _percent(of.mean)
+
+
+def between(of: Range, seeds: int) -> str:
+    """Return where most seeds are; of few, where all are: a twentieth of them is none."""
+    if seeds < FEW_SEEDS:
+        return f"lowest {_percent(of.lowest)}, highest {_percent(of.highest)}"
+    return f"{_percent(of.p5)} to {_percent(of.p95)} in 9 of 10 seeds"
 
 
 def _percent(share: float) -> str:

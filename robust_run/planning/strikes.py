@@ -117,6 +117,9 @@ class Strikes:
         self._outages = [each for each in self._outages if each[0] > world.now_s]
         for _, fault in self._outages:
             host = world.hosts[fault.host]
+            if fault.kind.shows == "crash":  # what all need is away: any rank may be the first to miss it
+                node = world.rng("outage", index, fault.number).choice(world.state.layout).node
+                host = world.by_agent.get(node, host)
             if host.agent in world.state.places:
                 self._manifest(host, fault, index)
 
@@ -128,7 +131,7 @@ class Strikes:
         self._again[fault.number] += 1
         if self._again[fault.number] == PEOPLE_SEE:
             person_s = world.plan.times.person.draw(world.rng("people", fault.number))
-            world.after(person_s, lambda: self._people_evict(host, fault))
+            world.after(person_s, lambda: self.people_evict(host, fault))
 
     def trains(self, index: int) -> None:
         """The attempt makes steps: a slow node slows it down, new code may fail."""
@@ -155,7 +158,7 @@ class Strikes:
                 self._known_slow.add(fault.number)
                 world.after(detect_s, lambda: self._suspect(index, host, fault))
                 person_s = detect_s + world.plan.times.person.draw(rng)
-                world.after(person_s, lambda: self._people_evict(host, fault))
+                world.after(person_s, lambda: self.people_evict(host, fault))
             return
         if kind.shows == "nan":
             began_s = world.now_s
@@ -311,12 +314,13 @@ class Strikes:
         if finds and self._last is not None and self._last.fault is not None:
             self._world.put_out(self._last)
 
-    def _people_evict(self, host: Host, fault: Fault) -> None:
+    def people_evict(self, host: Host, fault: Fault) -> None:
+        """People take a node out, if what they came for is still in it."""
         world = self._world
         if host.fault is not fault or host.is_out:
             return
         if world.state.is_over:  # a job of which nobody can put a node out
-            world.after(PEOPLE_AGAIN_S, lambda: self._people_evict(host, fault))
+            world.after(PEOPLE_AGAIN_S, lambda: self.people_evict(host, fault))
             return
         if world.attempt.told_s is None:
             world.attempt.cause = world.attempt.cause or fault.name

@@ -34,6 +34,7 @@ from robust_run.launcher.model.code_events import CodeCaptured, CodeVersion
 from robust_run.launcher.model.events import Event, SignalReceived, StoreOpened, Tick
 from robust_run.launcher.model.node_events import JobStarted, NodeJoined, NodeLeft, NodeReadmitted
 from robust_run.launcher.model.resume_events import LookForCheckpoints, MemoryReady, ResumeChosen
+from robust_run.planning import standbys
 from robust_run.planning.agents import Agents
 from robust_run.planning.course import AttemptCourse, Course
 from robust_run.planning.faults import DAY_S, Fault, faults_of
@@ -170,6 +171,8 @@ class World:
         self.feed(NodeJoined(node=info))
         if has_memory:
             self.feed(MemoryReady(node=info.id, host=host.name, port=1))
+        if self.course.attempts:
+            standbys.look_at(self, host)
 
     def feed(self, event: Event) -> None:
         """Have the core decide about an event, and do what it says."""
@@ -216,7 +219,7 @@ class World:
             case RecordIncident():
                 self._recorded(action)
             case Decided():
-                self._counts["ladder"][action.rung] += 1
+                self._decided(action)
             case HostEvicted():
                 self._evicted(action)
             case _:
@@ -299,10 +302,17 @@ class World:
 
     # --- hosts go and come back
 
+    def _decided(self, action: Decided) -> None:
+        self._counts["ladder"][action.rung] += 1
+        if action.rung == "swap":
+            standbys.set_aside(self, self._host(action.nodes[0]))
+
     def _evicted(self, action: HostEvicted) -> None:
         self._counts["evicted"][action.by.split(",")[0] if action.by.startswith("rule") else action.by] += 1
-        host = self.hosts[int(action.name.rpartition("-")[2])]
-        self.put_out(host)
+        self.put_out(self._host(action.name))
+
+    def _host(self, name: str) -> Host:
+        return self.hosts[int(name.rpartition("-")[2])]
 
     def put_out(self, host: Host) -> None:
         """A host is taken away a while after it was put out of the job."""

@@ -19,6 +19,7 @@ from robust_run.planning.faults import faults_of
 from robust_run.planning.many import run_all
 from robust_run.planning.mix import DEFAULT, parse, scaled
 from robust_run.planning.results import out_quantile
+from robust_run.planning.show import FEW_SEEDS, lines_of
 from robust_run.planning.words import FaultKind, Mix, Plan, Spread
 from robust_run.planning.worker import Task
 
@@ -173,3 +174,12 @@ def test_a_mistake_is_said(asked: list[str], words: str) -> None:
     refused = CliRunner().invoke(command, ["--nodes", "4", *asked], standalone_mode=False)
     assert isinstance(refused.exception, UserError)
     assert words in str(refused.exception)
+
+
+def test_of_few_seeds_the_lowest_and_the_highest_are_said() -> None:
+    few, many, one = (
+        "\n".join(lines_of(planned(SMALL, range(seeds), 1, advises=False).summary)) for seeds in (2, FEW_SEEDS, 1)
+    )
+    assert "lowest" in few and "in 9 of 10" not in few
+    assert "in 9 of 10 seeds" in many and "lowest" not in many
+    assert "lowest" not in one and "in 9 of 10" not in one

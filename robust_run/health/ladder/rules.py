@@ -11,6 +11,7 @@ TITLES = {
     "evict": "evict",
     "reattempt": "try again as it is",
     "rollback": "put earlier code back",
+    "swap": "put a standby in the place of",
     "replay": "replay on groups of nodes",
     "stop": "stop",
     "settled": "over",
@@ -63,6 +64,7 @@ RULES: dict[str, str] = {
     "all_passed": "all checks passed: it may pass, so it is tried again as it is",
     "nothing_certain": "checks found nothing that would justify an eviction: it is tried again as it is",
     "failed_again_rollback": "it failed again, and the code has changed since it last did well: the earlier code is put back",
+    "swapped_to_test": "it failed again on one node: a standby takes its place, once, to see if the ranks fail there too",
     "failed_again_replay": "it failed again: it is replayed on groups of nodes",
     "rollback_impossible": "the earlier code could not be put back: it is replayed on groups of nodes",
     "replay_found": "nodes that the replay found are evicted",
@@ -72,6 +74,7 @@ RULES: dict[str, str] = {
     "replay_clean": "it does not fail in the replay: the job ends with what is known",
     "nothing_left": "everything was tried: the job ends with what is known",
     "evict_helped": "the job got further after nodes were evicted: they were at fault",
+    "swap_helped": "the job got further with the standby: the node stays aside, and is used last",
     "reattempt_helped": "the job got further as it was: the fault has passed",
     "rollback_helped": "the job got further with the earlier code: the newer one is at fault, people have to look at it",
 }

@@ -1,6 +1,6 @@
 """From what happened to what to do about it: one rung after the other. Pure.
 
-    Failed ──► diagnose ──► evict | reattempt ──► (fails again) roll back ──► (again) replay ──► evict | stop
+    Failed ──► diagnose ──► evict | reattempt ──► (fails again) roll back ──► (again) swap ──► (again) replay ──► evict | stop
 
 A rung is tried once in an episode. What costs least comes first; what cannot be done here is passed over, and it is said why.
 """
@@ -41,7 +41,12 @@ BEGUN_BY: dict[FailureKind, str] = {
     "slow": "slow_diagnose",
 }
 #: What an episode is resolved by, and the rule that says so.
-HELPED: dict[Rung, str] = {"evict": "evict_helped", "reattempt": "reattempt_helped", "rollback": "rollback_helped"}
+HELPED: dict[Rung, str] = {
+    "evict": "evict_helped",
+    "reattempt": "reattempt_helped",
+    "rollback": "rollback_helped",
+    "swap": "swap_helped",
+}
 
 
 def step(policy: LadderPolicy, state: State, event: Event) -> tuple[State, LadderDecision | None]:
@@ -80,19 +85,35 @@ def allowed(policy: LadderPolicy, state: State) -> int:
 def _failed(policy: LadderPolicy, state: State, event: Failed) -> tuple[State, LadderDecision | None]:
     if state.rungs[-1:] in (("diagnose",), ("replay",)):
         return state, None  # nothing runs meanwhile: this is an echo of the failure it is about
-    if not state.is_climbing:
+    may_swap = bool(event.swap_of) and "swap" not in state.rungs
+    if event.swap == "last":
+        return _swap(state, event) if may_swap else (state, None)
+    if event.swap == "now" and may_swap:
+        return _swap(state, event)
+    if not state.is_climbing or state.rungs == ("swap",):
         return _diagnose(policy, state, event)
     state = _know(msgspec.structs.replace(state, failure=event), f"it failed again: {event.sentence}")
     if event.outstanding and state.rungs[-1] == "reattempt" and is_covered(policy, state, 1):
         why = f"{event.sentence}; {event.outstanding} was blamed again and again, and no other node nearly as often"
         return _decide(state, event.at_s, "evict", "suspected_evicted", why, nodes=(event.outstanding,))
-    if "replay" in state.rungs:
-        return _give_up(state, event.at_s, "nothing_left")
-    code = event.code
-    if "rollback" not in state.rungs and policy.may_roll_back and code.last_good and code.last_good != code.running:
+    code, is_replayed = event.code, "replay" in state.rungs
+    is_newer = policy.may_roll_back and code.last_good and code.last_good != code.running
+    if is_newer and "rollback" not in state.rungs and not is_replayed:
         why = f"{event.sentence}; {code.running or 'the code'} never did well, {code.last_good} did"
         return _decide(state, event.at_s, "rollback", "failed_again_rollback", why, version=code.last_good)
+    if event.swap and may_swap:
+        return _swap(state, event)
+    if is_replayed:
+        return _give_up(state, event.at_s, "nothing_left")
     return _replay(policy, state, event.at_s, "failed_again_replay", event.sentence)
+
+
+def _swap(state: State, event: Failed) -> tuple[State, LadderDecision]:
+    """A standby takes the place of the node that failed."""
+    if not state.is_climbing:
+        state = State(number=state.number, episode=state.episode + 1, known=(event.sentence,))
+    state = msgspec.structs.replace(state, failure=event)
+    return _decide(state, event.at_s, "swap", "swapped_to_test", event.sentence, nodes=(event.swap_of,))
 
 
 def _diagnose(policy: LadderPolicy, state: State, event: Failed) -> tuple[State, LadderDecision]:
@@ -224,7 +245,8 @@ def _settled(state: State, event: Settled) -> tuple[State, LadderDecision | None
     rule = HELPED.get(state.rungs[-1]) if state.decisions and not was_suspended else None
     if rule is None:
         return state, None
-    said = RULES[rule] + (f" ({', '.join(state.evicted)})" if state.rungs[-1] == "evict" else "")
+    named = {"evict": state.evicted, "swap": state.decisions[-1].nodes}.get(state.rungs[-1], ())
+    said = RULES[rule] + (f" ({', '.join(named)})" if named else "")
     after, decision = _decide(state, event.at_s, "settled", rule, said)
     return State(number=after.number, episode=after.episode), decision
 
@@ -271,6 +293,6 @@ def _decide(
         state,
         number=made.number,
         decisions=(*state.decisions, made),
-        evicted=(*state.evicted, *made.nodes),
+        evicted=(*state.evicted, *(made.nodes if rung == "evict" else ())),
     )
     return after, made

@@ -10,9 +10,14 @@ from robust_run.health.checks.replay import Conclusion
 from robust_run.health.checks.types import CheckJudgement, CheckName
 from robust_run.health.ladder.cover import TimeLost
 
-Rung = Literal["diagnose", "evict", "reattempt", "rollback", "replay", "stop", "settled"]
-"""evict, reattempt, rollback: a new attempt follows at once: without nodes, as before, with earlier code. diagnose, replay: the
+Rung = Literal["diagnose", "evict", "reattempt", "rollback", "swap", "replay", "stop", "settled"]
+"""evict, reattempt, rollback, swap: a new attempt follows at once: without nodes, as before, with earlier code, with a standby
+in the place of a node. diagnose, replay: the
 ladder waits for what comes of it. settled: the job got further, and an episode is over."""
+
+SwapWhen = Literal["", "rather", "now", "last"]
+"""When a standby is to take the place of the node that failed. rather: before replay and stop. now: at once. last: the job ends
+else. Empty: not."""
 
 FailureKind = Literal["crash", "nan", "hang", "unknown", "health", "jump", "slow"]
 """health, jump, slow: the job trained, and was suspended so that its nodes can be checked."""
@@ -74,6 +79,9 @@ class Failed(msgspec.Struct, frozen=True, tag="failed", kw_only=True):
     """It came on nodes that are suspect for what was before."""
     worst_first: tuple[str, ...] = ()
     """Nodes that anything is held against, by how much."""
+    swap: SwapWhen = ""
+    swap_of: str = ""
+    """The node whose place a standby can take."""
     outstanding: str = ""
     """The one of the nodes to blame that is suspect again and again and stands out from all others; empty: none."""
 
@@ -123,7 +131,7 @@ class LadderDecision(msgspec.Struct, frozen=True, kw_only=True):
     """See `rules.RULES`."""
     sentence: str
     nodes: tuple[str, ...] = ()
-    """evict: these."""
+    """evict, swap: these."""
     over_evicted: tuple[str, ...] = ()
     """Those of them that are evicted only because it is not known which one is at fault."""
     checks: tuple[CheckName, ...] = ()

@@ -31,7 +31,10 @@ def try_to_gather(policy: CorePolicy, state: JobState, now_s: float) -> list[Act
     if state.strays or state.told:
         return []  # what follows when the last of them has ended, or left
     if is_held(state, now_s):
-        return _hold(state)
+        return _wake_at(state, state.hold_until_s)
+    if is_paused(state, now_s):
+        return _wake_at(state, state.pause_until_s)
+    state.pause_until_s = None
     if state.usable < fewest_of(policy, state):
         if state.enough_since_s is not None:
             state.gathering_since_s = now_s  # there were enough: the wait for them begins anew
@@ -51,11 +54,16 @@ def is_held(state: JobState, now_s: float) -> bool:
     return state.hold_until_s is not None and now_s < state.hold_until_s
 
 
-def _hold(state: JobState) -> list[Action]:
-    if state.deadline_at_s == state.hold_until_s or state.hold_until_s is None:
+def is_paused(state: JobState, now_s: float) -> bool:
+    """Whether what failed the last attempt is given time to pass."""
+    return state.pause_until_s is not None and now_s < state.pause_until_s
+
+
+def _wake_at(state: JobState, at_s: float | None) -> list[Action]:
+    if at_s is None or state.deadline_at_s == at_s:
         return []
-    state.deadline_at_s = state.hold_until_s
-    return [WakeAt(state.hold_until_s)]
+    state.deadline_at_s = at_s
+    return [WakeAt(at_s)]
 
 
 def _wait(policy: CorePolicy, state: JobState, found: Gathering, now_s: float) -> list[Action]:

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from robust_run.launcher.core.attempts import begin, finish, is_held, stopped
+from robust_run.launcher.core.attempts import begin, finish, is_held, is_paused, stopped
 from robust_run.launcher.core.diagnosis.judge import AttemptJudgement, is_hang, is_nan, judge, was_sent_a_signal
 from robust_run.launcher.core.membership import name_of, wanted
 from robust_run.launcher.core.restart import NEVER_AGAIN, RestartDecision, RestartLimits, decide, has_progressed, healed
@@ -19,6 +19,10 @@ from robust_run.launcher.model.job import Placement
 
 if TYPE_CHECKING:
     from robust_run.launcher.core.ladder.ladder import Concluded
+
+
+Standing = Literal["goes_on", "spent", "over"]
+"""Whether the job is started again; spent: --max-restarts alone speaks against it."""
 
 
 def conclude(policy: CorePolicy, state: JobState, now_s: float) -> list[Action]:
@@ -41,7 +45,8 @@ def conclude(policy: CorePolicy, state: JobState, now_s: float) -> list[Action]:
     if policy.diagnose != "never" and is_nan(verdict.draft):
         verdict = msgspec.structs.replace(verdict, draft=msgspec.structs.replace(verdict.draft, kind="nan"))
     verdict, is_rolled_back = _without_suspect(state, verdict)
-    decision = _decide(policy, state, verdict, limits, is_rolled_back=is_rolled_back)
+    decision = _decide(policy, state, verdict, limits, now_s, is_rolled_back=is_rolled_back)
+    state.pause_until_s = now_s + decision.pause_s if decision.relaunch and decision.pause_s else None
     state.failed_at_s = verdict.onset_at_s if verdict.onset_at_s is not None else now_s
     waits = state.limit_is_near and decision.relaunch and not (verdict.heals or is_rolled_back or state.code.pending)
     if waits:
@@ -56,9 +61,11 @@ def conclude(policy: CorePolicy, state: JobState, now_s: float) -> list[Action]:
         reason=decision.reason,
     )
     may_go_on = decision.relaunch and not is_rolled_back and not state.code.pending
-    climbed = _asked_ladder(policy, state, verdict, progressed=progressed, may_go_on=may_go_on, now_s=now_s)
+    standing: Standing = "goes_on" if may_go_on else "spent" if decision.is_spent else "over"
+    climbed = _asked_ladder(policy, state, verdict, progressed=progressed, standing=standing, now_s=now_s)
+    goes_on = decision.relaunch or (climbed is not None and climbed.decision is not None)
     said = [*spoken, *(climbed.said if climbed is not None else ())]
-    if not decision.relaunch:
+    if not goes_on:
         known = climbed.known if climbed is not None else ""
         end = Finish(
             exit_code=verdict.draft.exit_code,
@@ -70,6 +77,10 @@ def conclude(policy: CorePolicy, state: JobState, now_s: float) -> list[Action]:
     if climbed is not None and climbed.decision is not None:
         from robust_run.launcher.core.ladder import ladder
 
+        if climbed.decision.rung == "swap":
+            state.pause_until_s = None  # what failed is out of it
+        if not decision.relaunch:
+            state.trail = msgspec.structs.replace(state.trail, restarts=state.trail.restarts + 1)
         return [*said, *ladder.follow(policy, state, climbed.decision, incident, now_s)]
     action = "rollback" if is_rolled_back else "evict" if verdict.evicts else "relaunch"
     return [*said, *_start_again(policy, state, msgspec.structs.replace(incident, action=action), now_s)]
@@ -78,18 +89,24 @@ def conclude(policy: CorePolicy, state: JobState, now_s: float) -> list[Action]:
 def _done(policy: CorePolicy, state: JobState, now_s: float) -> list[Action]:
     """The attempt did its work: so did the job."""
     _trust_code(state)
-    asked = _asked_ladder(policy, state, None, progressed=True, may_go_on=False, now_s=now_s)
+    asked = _asked_ladder(policy, state, None, progressed=True, standing="over", now_s=now_s)
     return [*(asked.said if asked is not None else ()), *finish(state, Finish(exit_code=0, outcome="done"))]
 
 
 def _decide(
-    policy: CorePolicy, state: JobState, verdict: AttemptJudgement, limits: RestartLimits, *, is_rolled_back: bool
+    policy: CorePolicy,
+    state: JobState,
+    verdict: AttemptJudgement,
+    limits: RestartLimits,
+    now_s: float,
+    *,
+    is_rolled_back: bool,
 ) -> RestartDecision:
     """Return whether the job is started again, and keep what later decisions of this kind depend on."""
     if verdict.heals or is_rolled_back:
         state.trail, decision = healed(state.trail, state.progress, limits)
     else:
-        state.trail, decision = decide(state.trail, verdict.draft, state.progress, limits)
+        state.trail, decision = decide(state.trail, verdict.draft, state.progress, limits, now_s)
     if is_rolled_back:
         decision = msgspec.structs.replace(decision, reason=f"back to version {state.code.running}")
     if state.no_point == "ever":
@@ -120,7 +137,7 @@ def _asked_ladder(
     verdict: AttemptJudgement | None,
     *,
     progressed: bool,
-    may_go_on: bool,
+    standing: Standing,
     now_s: float,
 ) -> Concluded | None:
     """Return what the ladder says of the end of an attempt. What cannot concern it does not even import it."""
@@ -130,7 +147,7 @@ def _asked_ladder(
         return None
     from robust_run.launcher.core.ladder import ladder
 
-    return ladder.concluded(policy, state, verdict, progressed=progressed, may_go_on=may_go_on, now_s=now_s)
+    return ladder.concluded(policy, state, verdict, progressed=progressed, standing=standing, now_s=now_s)
 
 
 def _may_concern_ladder(policy: CorePolicy, state: JobState, verdict: AttemptJudgement) -> bool:
@@ -195,6 +212,8 @@ def _without_suspect(state: JobState, verdict: AttemptJudgement) -> tuple[Attemp
 
 def _consequence(policy: CorePolicy, state: JobState, before: tuple[Placement, ...], now_s: float) -> str:
     """Return what becomes of the job's nodes, as a clause; empty if they stay the same."""
+    if state.phase == "gathering" and is_paused(state, now_s):
+        return ""
     if state.phase == "gathering" and is_held(state, now_s):
         return "a new attempt is started as soon as nothing of an old one can run anywhere"
     if state.phase == "gathering":

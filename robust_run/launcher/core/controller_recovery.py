@@ -9,6 +9,7 @@ import msgspec
 
 from robust_run.launcher.core.attempts import begin, start_order
 from robust_run.launcher.core.membership import awaits_resume
+from robust_run.launcher.core.restart import from_now
 from robust_run.launcher.core.state import CorePolicy, JobState
 from robust_run.launcher.model.actions import Action, OpenStore, WakeAt
 from robust_run.launcher.model.node_events import ControllerResumed
@@ -56,7 +57,8 @@ def resumed(policy: CorePolicy, state: JobState, event: ControllerResumed, now_s
         health_record.resumed(state, now_s)
     state.hold_until_s = now_s + event.hold_s if event.hold_s else None
     state.detected_at_s = None if state.detected_at_s is None else now_s
-    state.failed_at_s = None
+    state.failed_at_s = state.pause_until_s = None
+    state.trail = from_now(state.trail, now_s)
     if state.phase == "new":
         state.first_needs = event.needs
     if state.phase in ("new", "gathering"):

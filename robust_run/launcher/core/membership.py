@@ -84,11 +84,14 @@ def _enough_until(policy: CorePolicy, state: JobState, since_s: float, now_s: fl
 
 
 def arrange(there: list[Member], before: tuple[Placement, ...], most: int) -> tuple[Placement, ...]:
-    """Return the world of at most `most` nodes: places are kept, gaps filled by the longest waiting, then closed."""
+    """Return the world of at most `most` nodes: places are kept, gaps filled by the longest waiting, then closed.
+
+    Who was set aside keeps no place, and is taken last.
+    """
     places = {placement.node: placement.group_rank for placement in before}
-    survivors = sorted((m for m in there if m.info.id in places), key=lambda m: places[m.info.id])
-    newcomers = [m for m in there if m.info.id not in places]
-    newcomers = sorted(newcomers, key=_first_order if not before else lambda m: CHECKED.index(m.checked))
+    survivors = sorted((m for m in there if m.info.id in places and not m.aside), key=lambda m: places[m.info.id])
+    newcomers = [m for m in there if m.info.id not in places or m.aside]
+    newcomers = sorted(newcomers, key=_first_order if not before else _next_order)
     chosen = survivors[:most]
     free = iter(newcomers[: most - len(chosen)])
     by_place: dict[int, Member] = {places[m.info.id]: m for m in chosen}
@@ -102,6 +105,10 @@ def arrange(there: list[Member], before: tuple[Placement, ...], most: int) -> tu
         layout.append(Placement(node=info.id, group_rank=group_rank, first_rank=first_rank, nproc=info.nproc))
         first_rank += info.nproc
     return tuple(layout)
+
+
+def _next_order(member: Member) -> tuple[bool, int]:
+    return bool(member.aside), CHECKED.index(member.checked)
 
 
 def _first_order(member: Member) -> tuple[object, ...]:
@@ -169,6 +176,9 @@ def put_out(state: JobState, event: NodeEvicted) -> list[HostEvicted]:
 
 def let_in(state: JobState, name: str) -> bool:
     """Let a host be used again; False: it was not out."""
+    for member in state.members.values():
+        if member.info.name == name:
+            member.aside = ""
     if state.evicted.pop(name, None) is None:
         return False
     recount(state)

@@ -26,4 +26,4 @@ def reopen(state: JobState, restart: int) -> None:
     state.trail = Trail()
     state.memory_at, state.memory_peers, state.memory_keeps, state.memory_told = {}, {}, {}, {}
     state.memory_needs, state.memory_strides = {}, (1, 1)
-    state.failed_at_s = state.reached_step = None
+    state.failed_at_s = state.reached_step = state.pause_until_s = None

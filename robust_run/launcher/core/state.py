@@ -91,6 +91,8 @@ class Member(msgspec.Struct, kw_only=True):
     """When it joined, was lost or left."""
     checked: Literal["", "admitted", "refused"] = ""
     """What checks said of it while no attempt needed it; refused: and it stays all the same."""
+    aside: str = ""
+    """Why it was set aside: others are taken before it, and it is let go as soon as one can take its place. Empty: it was not."""
 
 
 class EndCause(msgspec.Struct, frozen=True, kw_only=True):
@@ -231,6 +233,8 @@ class JobState(msgspec.Struct, kw_only=True, rename={"ladder_state": "climb"}): 
     gathering_since_s: float | None = None
     first_needs: int = 0
     """Nodes without which the first attempt does not begin, where those are more than `fewest`."""
+    pause_until_s: float | None = None
+    """No attempt begins before: what failed the last one needs time to pass."""
     enough_since_s: float | None = None
     """Since when `fewest` nodes have been there, while gathering."""
     ending: EndAttempt | None = None

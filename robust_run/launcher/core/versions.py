@@ -96,7 +96,7 @@ def _taken_back(policy: CorePolicy, state: JobState, event: RollbackAsked, now_s
 
 def _survived(policy: CorePolicy, state: JobState, event: StepsSurvived, now_s: float) -> list[Action]:
     version = queries.on_probation(state.code)
-    state.code, too_slow = ledger.survived(state.code, event.node, event.steps, event.step_s, tuple(state.places))
+    state.code, too_slow = ledger.survived(state.code, event.node, event.steps, event.step_s, state.places)
     if too_slow:
         return _at_fault(policy, state, "slow", (), "slower_version", too_slow, now_s)
     if version is not None and queries.on_probation(state.code) is None:

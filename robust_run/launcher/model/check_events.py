@@ -107,7 +107,7 @@ CheckEvent = Diagnosed | StandbyChecked | ReplayStepped
 
 # --- actions --------------------------------------------------------------------------------------------------------
 
-RungName = Literal["diagnose", "evict", "reattempt", "rollback", "replay", "stop", "settled"]
+RungName = Literal["diagnose", "evict", "reattempt", "rollback", "swap", "replay", "stop", "settled"]
 
 
 class Diagnose(msgspec.Struct, frozen=True, tag="diagnose", kw_only=True):

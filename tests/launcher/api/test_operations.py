@@ -11,6 +11,7 @@ from robust_run.launcher.model.events import SignalReceived
 from robust_run.launcher.model.node_events import NodeEvicted, NodeReadmitted, RestartAsked
 from robust_run.launcher.operator.views import operations
 from robust_run.launcher.operator.views.operations import OperationRefusedError, OperatorWish
+from robust_run.launcher.operator.views.status import node_views
 
 Make = Callable[..., Any]
 WISH = OperatorWish(reason="bad memory", by="ann@desk")
@@ -148,3 +149,17 @@ def test_text_from_outside_is_one_short_printable_line(make_controller: Make) ->
     assert granted.event.reason.isprintable()
     assert len(granted.event.reason) <= 500
     assert granted.event.by == "operator"
+
+
+def test_a_host_that_was_set_aside_is_seen_and_can_be_taken_back(make_controller: Make) -> None:
+    controller = make_controller().start(5)
+    member = next(each for each in controller.state().members.values() if each.info.name == "gpu-5")
+    member.aside = "it failed there again"
+    seen = {each.name: each.reason for each in node_views(controller.state()).nodes}
+    assert seen["gpu-5"] == "set aside, is taken last: it failed there again"
+    granted = operations.readmit(controller.state(), "gpu-5", WISH)
+    assert granted.event == NodeReadmitted(name="gpu-5", by="ann@desk")
+    controller.tell(granted.event)
+    assert member.aside == ""
+    with pytest.raises(OperationRefusedError, match="is not evicted"):
+        operations.readmit(controller.state(), "gpu-5", WISH)

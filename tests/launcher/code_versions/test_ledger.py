@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 import pytest
 
@@ -196,3 +198,22 @@ def test_nodes_learn_whether_what_is_trusted_makes_steps() -> None:
     trusted, _ = survived(rules.begun(rules.staged(started(), version(2, 1), 0), 1), 0.0, steps=0)
     assert (fates(trusted)[1], makes_steps(trusted)) == ("trusted", False)
     assert "makes no steps" in trusted.records[1].why
+
+
+def test_what_nodes_say_is_noted_in_place_and_they_are_gone_through_once() -> None:
+    """10,000 nodes say it once in each attempt: a copy or a look at all of them for each would take minutes of the controller."""
+
+    class Counted(dict[str, int]):
+        looked_through = 0
+
+        def __iter__(self) -> Iterator[str]:
+            self.looked_through += 1
+            return super().__iter__()
+
+    nodes = Counted({f"node-{number}": number for number in range(50)})
+    ledger = rules.begun(rules.staged(started(), version(2, 1), 0), 1)
+    noted = ledger.survived
+    for number in reversed(range(50)):
+        ledger, _ = rules.survived(ledger, f"node-{number}", 20, 0.1, nodes)
+        assert ledger.survived is noted and nodes.looked_through <= (2 if number == 0 else 0)
+    assert fates(ledger) == ["trusted", "trusted"]

@@ -15,6 +15,8 @@ Which rung follows which is `health.ladder.step`'s to say. Here is what it is to
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from robust_run.health.checks.types import CheckJudgement
@@ -28,6 +30,7 @@ from robust_run.launcher.core.attempts import begin
 from robust_run.launcher.core.diagnosis import failure as diagnosis
 from robust_run.launcher.core.diagnosis.judge import AttemptJudgement as Verdict
 from robust_run.launcher.core.diagnosis.judge import is_hang, is_nan, was_sent_a_signal
+from robust_run.launcher.core.ladder import swapping
 from robust_run.launcher.core.ladder.ladder_state import LadderState, ladder_state_of, remember
 from robust_run.launcher.core.ladder.rungs import advance, decided, evict, evict_share, next_rung, stop, taken
 from robust_run.launcher.core.ladder.suspects import blame, checked, hosts, is_suspect, outstanding, ranked, to_blame
@@ -61,9 +64,16 @@ class Concluded(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def concluded(
-    policy: CorePolicy, state: JobState, verdict: Verdict | None, *, progressed: bool, may_go_on: bool, now_s: float
+    policy: CorePolicy,
+    state: JobState,
+    verdict: Verdict | None,
+    *,
+    progressed: bool,
+    standing: Literal["goes_on", "spent", "over"],
+    now_s: float,
 ) -> Concluded:
-    """Take in how an attempt ended (`verdict` None: well); return what follows. `may_go_on`: it would be started again."""
+    """Take in how an attempt ended (`verdict` None: well); return what follows. `standing`: see `swapping.when`."""
+    may_go_on = standing == "goes_on"
     ladder_state = ladder_state_of(state)
     said: list[Action] = []
     if (progressed or verdict is None) and ladder_state.ladder.decisions:
@@ -85,18 +95,28 @@ def concluded(
         here = tuple(name for name in blamed if name not in state.evicted)
         ladder_state = blame(policy, ladder_state, here, weight, draft.sentence, now_s, hung=kind == "hang")
     ladder_state = msgspec.structs.replace(
-        ladder_state, crashed=crashed, evicted=state.evicted_for if verdict.evicts else (), exit_code=draft.exit_code
+        ladder_state,
+        crashed=crashed,
+        evicted=state.evicted_for if verdict.evicts else (),
+        exit_code=draft.exit_code,
+        answer="",
+    )
+    ladder_state, answered = swapping.noted(policy, state, ladder_state, verdict, now_s)
+    said += answered
+    swap, swap_of = swapping.when(
+        policy, state, ladder_state, verdict, now_s, progressed=progressed, crashed=crashed, standing=standing
     )
     is_climbing = ladder_state.ladder.is_climbing
     in_vain = evicted_before if not progressed else ()
     is_healed = verdict.heals and not state.suspended_for
-    if kind is None or is_healed or not may_go_on or not (at_once or suspect or is_climbing or in_vain):
+    known = everything_known(ladder_state.ladder) if is_climbing else ladder_state.answer
+    begins = kind is not None and may_go_on and (at_once or suspect or is_climbing or in_vain)
+    if is_healed or not (begins or swap in ("now", "last")):
         remember(state, ladder_state)
-        known = everything_known(ladder_state.ladder) if is_climbing and not may_go_on else ""
-        return Concluded(said=tuple(said), known=known)
+        return Concluded(said=tuple(said), known="" if may_go_on else known)
     event = Failed(
         at_s=now_s,
-        kind=kind,
+        kind=kind or "crash",
         sentence=draft.sentence,
         nodes=hosts(state),
         code=_code(state),
@@ -105,10 +125,14 @@ def concluded(
         suspect=suspect,
         worst_first=ranked(policy, state, ladder_state, now_s),
         outstanding=outstanding(policy, state, ladder_state, blamed, now_s),
+        swap=swap,
+        swap_of=swap_of,
     )
     ladder_state, decision = next_rung(policy, state, ladder_state, event)
+    if decision is not None and decision.rung == "swap":
+        ladder_state = swapping.begun(state, ladder_state, verdict, swap_of, now_s)
     remember(state, ladder_state)
-    return Concluded(said=tuple(said), decision=decision)
+    return Concluded(said=tuple(said), decision=decision, known="" if may_go_on else known)
 
 
 def what_it_is(
@@ -175,7 +199,7 @@ def follow(
 
         record = msgspec.structs.replace(incident, action="replay", reason=rules.RULES[decision.rule])
         return [record, decided(state, decision), *replaying.start(policy, state, now_s)]
-    if decision.rung in ("evict", "reattempt"):
+    if decision.rung in ("evict", "reattempt", "swap"):
         action = "evict" if decision.rung == "evict" else "relaunch"
         record = msgspec.structs.replace(incident, action=action, reason=rules.RULES[decision.rule])
         return [record, *taken(policy, state, decision, now_s)]

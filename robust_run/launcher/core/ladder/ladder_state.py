@@ -52,6 +52,25 @@ class ReplayRun(msgspec.Struct, frozen=True, kw_only=True):
     """Why; empty: it goes on."""
 
 
+class Repeat(msgspec.Struct, frozen=True):
+    """Failures in a row on one host, as a machine may cause them."""
+
+    count: int
+    at_s: float
+    """Of the newest."""
+
+
+class SwapTest(msgspec.Struct, frozen=True, kw_only=True):
+    """A standby took the place of a node that failed again."""
+
+    node: str
+    """The host that was set aside."""
+    ranks: tuple[int, ...]
+    at_s: float
+    goes_along: bool = False
+    """They failed on the standby, too: it is no node's fault."""
+
+
 class LadderState(msgspec.Struct, frozen=True, kw_only=True):
     """All of it."""
 
@@ -67,6 +86,12 @@ class LadderState(msgspec.Struct, frozen=True, kw_only=True):
     """What is held against nodes, by host name."""
     suspended_at: dict[str, float] = {}
     """When the job was suspended to be checked, by what was seen and where."""
+    repeats: dict[str, Repeat] = {}
+    """By host name."""
+    tests: tuple[SwapTest, ...] = ()
+    """Newest last."""
+    answer: str = ""
+    """What a test has shown of the newest failure; empty: it is no answer to any."""
 
 
 def ladder_state_of(state: JobState) -> LadderState:
@@ -82,9 +107,10 @@ def remember(state: JobState, ladder_state: LadderState) -> None:
 def forget(state: JobState, name: str) -> None:
     """A host was mended, or is out: nothing is held against it."""
     ladder_state = ladder_state_of(state)
-    left = {host: one for host, one in ladder_state.suspicions.items() if host != name}
-    if len(left) < len(ladder_state.suspicions):
-        remember(state, msgspec.structs.replace(ladder_state, suspicions=left))
+    if name in ladder_state.suspicions or name in ladder_state.repeats:
+        suspicions = {host: one for host, one in ladder_state.suspicions.items() if host != name}
+        repeats = {host: one for host, one in ladder_state.repeats.items() if host != name}
+        remember(state, msgspec.structs.replace(ladder_state, suspicions=suspicions, repeats=repeats))
 
 
 def resumed(state: JobState, now_s: float) -> None:
@@ -92,4 +118,9 @@ def resumed(state: JobState, now_s: float) -> None:
     ladder_state = ladder_state_of(state)
     suspicions = from_now(ladder_state.suspicions, now_s)
     suspended_at = dict.fromkeys(ladder_state.suspended_at, now_s)
-    remember(state, msgspec.structs.replace(ladder_state, suspicions=suspicions, suspended_at=suspended_at))
+    repeats = {name: Repeat(one.count, now_s) for name, one in ladder_state.repeats.items()}
+    tests = tuple(msgspec.structs.replace(each, at_s=now_s) for each in ladder_state.tests)
+    after = msgspec.structs.replace(
+        ladder_state, suspicions=suspicions, suspended_at=suspended_at, repeats=repeats, tests=tests
+    )
+    remember(state, after)

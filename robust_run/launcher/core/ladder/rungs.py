@@ -12,12 +12,15 @@ from robust_run.health.ladder.types import LadderDecision, LadderPolicy
 from robust_run.launcher.core import membership
 from robust_run.launcher.core.attempts import begin, finish
 from robust_run.launcher.core.ladder.ladder_state import LadderState, ladder_state_of, remember
+from robust_run.launcher.core.restart import excused
 from robust_run.launcher.core.state import LADDER, CorePolicy, Eviction, JobState
 from robust_run.launcher.model.actions import Action, Finish, Say
 from robust_run.launcher.model.check_events import Decided
 
 #: A replay makes two passes, each lasts twice as long as the attempt that failed, within these limits.
 REPLAY_PASSES, REPLAY_LEAST_S, REPLAY_MOST_S = 2, 60.0, 1800.0
+#: Nodes that are evicted by these are at fault: what failed on them is no evidence against the program (`core.restart`).
+PROVEN = frozenset(("suspects_evicted", "certain_evicted", "replay_found"))
 #: Fewer nodes are not replayed in groups.
 LEAST_FOR_REPLAY = 4
 #: How long checks measure on a job's only node, which has no peer to be compared with; and else.
@@ -86,8 +89,17 @@ def advance(
 def taken(
     policy: CorePolicy, state: JobState, decision: LadderDecision, now_s: float, at_unix_s: float = 0.0
 ) -> list[Action]:
-    """Evict whom a decision names, and begin the next attempt."""
+    """Evict whom a decision names, or set it aside, and begin the next attempt."""
     actions: list[Action] = [decided(state, decision)]
+    if decision.rung == "swap":
+        from robust_run.launcher.core.ladder import swapping
+
+        actions += swapping.set_aside(state, decision.nodes[0], decision.sentence)
+    if decision.rule in PROVEN:
+        from robust_run.launcher.core.ladder import swapping
+
+        failures = swapping.failures_of(ladder_state_of(state), decision.nodes)
+        state.trail = excused(state.trail, failures)
     for name in decision.nodes if decision.rung == "evict" else ():
         actions += evict(state, name, decision.sentence, LADDER, at_unix_s)
     return [*actions, *begin(policy, state, now_s)]

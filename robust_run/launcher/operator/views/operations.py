@@ -98,7 +98,7 @@ def eviction_warning(facts: JobFacts, state: JobState, host: str) -> str:
 
 
 def readmit(state: JobState, name: str, wish: OperatorWish) -> Granted:
-    """Allow an evicted host again. Raises RefusedError if it is not evicted."""
+    """Allow an evicted host again, or one that was set aside. Raises RefusedError if it is not evicted."""
     host = readmittable(state, name)
     there = any(member.present and member.info.name == host for member in state.members.values())
     then = "it stands by" if there else "it is used when it joins"
@@ -108,9 +108,10 @@ def readmit(state: JobState, name: str, wish: OperatorWish) -> Granted:
 
 
 def readmittable(state: JobState, name: str) -> str:
-    """Return the host that would be allowed again. Raises RefusedError as `readmit` does."""
+    """Return the host that would be allowed again, evicted or set aside. Raises RefusedError as `readmit` does."""
     _check_alive(state)
-    host = match(name, state.evicted)
+    aside = (member.info.name for member in state.members.values() if member.aside and member.present)
+    host = match(name, dict.fromkeys((*state.evicted, *aside)))
     if not host:
         if not state.evicted:
             raise OperationRefusedError(404, f"{one_line(name)!r} is not evicted, nor is any other host")

@@ -133,10 +133,14 @@ def _node_view(
         nproc=info.nproc,
         silent_s=silent_s(info.id) if member.present else None,
         since_s=None if now_s is None else max(now_s - member.since_s, 0.0),
-        reason=_why(state, info.name) if standing == "evicted" else member.reason,
+        reason=_why(state, info.name) if standing == "evicted" else member.reason or _aside(member),
         pid=info.pid,
         version=info.version,
     )
+
+
+def _aside(member: Member) -> str:
+    return f"set aside, is taken last: {member.aside}" if member.aside else ""
 
 
 def _why(state: JobState, name: str) -> str:
