@@ -13,6 +13,8 @@ from robust_run.launcher.core.state import JobState
 
 PACKAGE = Path(launcher.__file__).parent.parent
 CORE = PACKAGE / "launcher" / "core"
+#: It has a state of its own, with phases of its own.
+ORCHESTRATOR = PACKAGE / "orchestrator"
 
 #: Where the phase is named for people and for metrics.
 SHOWN_IN = {
@@ -45,7 +47,7 @@ def outside() -> dict[str, ast.Module]:
     return {
         path.relative_to(PACKAGE).as_posix(): ast.parse(text)
         for path in sorted(PACKAGE.rglob("*.py"))
-        if CORE not in path.parents and ".phase" in (text := path.read_text())
+        if not {CORE, ORCHESTRATOR} & set(path.parents) and ".phase" in (text := path.read_text())
     }
 
 
