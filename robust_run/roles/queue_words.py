@@ -19,6 +19,8 @@ MOST_BYTES = 1 << 30
 MOST_ITEMS = 1 << 20
 MOST_NAMES = 64
 """Queues of one job."""
+MOST_TAKE_BYTES = 16 << 20
+"""So much is taken at once, or a single item."""
 LEASE_S = 600.0
 
 
@@ -40,7 +42,8 @@ class Item(msgspec.Struct, frozen=True, array_like=True):
     generation: int
     """Of what it was made with: a policy's version. What is older than a consumer wants is refused."""
     key: str
-    """What it is about, chosen by who put it; an item with a key that the queue has or had is not taken in again."""
+    """What it is about, chosen by who put it; an item with a key that the queue has or had is not taken in again. One that waits
+    is replaced by one of a later generation; one that was dropped because it was too old may be put again."""
     payload: bytes
     tries: int = 1
     """How often it was taken, this time included."""
@@ -51,6 +54,8 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
 
     through: int = -1
     beyond: tuple[int, ...] = ()
+    of: str = ""
+    """Which queue: the numbers of another one, of an earlier run for instance, mean nothing here."""
 
     def has(self, number: int) -> bool:
         """Whether it was kept."""

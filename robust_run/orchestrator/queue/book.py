@@ -1,8 +1,9 @@
 """All queues of a job, with what is kept of them on disk: an orchestrator that is started again has every item.
 
 A line is an event with its time, or a snapshot, as msgpack behind four bytes of length and four of CRC32. A torn or damaged end
-is cut off. A file that has grown far beyond its items is written anew. What was leased stays so for `RECONNECT_S`, until its
-consumer has come back.
+is put aside. A file that has grown far beyond its items is written anew, and so is one that was read: its queue goes on with other
+numbers. What was leased stays so for `RECONNECT_S`, until its consumer has come back. Writes are not forced to the disk: what the
+kernel has outlives this process, not the machine.
 """
 
 from __future__ import annotations
@@ -19,13 +20,17 @@ import msgspec
 from robust_run.atomic_file import write_file
 from robust_run.errors import PlatformError, UserError
 from robust_run.orchestrator.queue.core import Answer, QueueState, step
-from robust_run.roles.queue_words import MOST_NAMES, ConsumerGone, Put, QueueEvent, QueueLimits, Renew, Took
+from robust_run.roles.queue_words import MOST_NAMES, ConsumerGone, Put, QueueEvent, QueueLimits, Took
 
 NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]{0,63}")
 #: A file smaller than this is never written anew.
 LEAST_BYTES = 4 << 20
 #: So long consumers may take to come back to an orchestrator that was started again.
 RECONNECT_S = 30.0
+#: A file that could not be written is tried again after so long.
+TRY_AGAIN_S = 1.0
+#: Numbers that no item gets after a file was read: its last ones may be lost, and somebody may still know them.
+NUMBERS_LEFT_OUT = 1 << 20
 _MAGIC = b"robust-run queue 1\n"
 _HEADER_BYTES = 8
 
@@ -48,22 +53,35 @@ _lines: msgspec.msgpack.Decoder[Entry | Snapshot] = msgspec.msgpack.Decoder(Entr
 
 
 class Queue:
-    """One queue and its file. `say` is called with a line when the file cannot be written."""
+    """One queue and its file. `say` is called with a line when the file cannot be written, and when it can be again."""
 
-    def __init__(self, path: str, limits: QueueLimits, now_s: float, say: Callable[[str], None]) -> None:
-        """Raises PlatformError where the file is of another version."""
+    def __init__(
+        self, path: str, limits: QueueLimits, now_s: float, say: Callable[[str], None], identity: str = ""
+    ) -> None:
+        """`identity`: of a new queue. Raises PlatformError where the file is of another version, or cannot be read."""
         self._path = path
         self._say = say
-        self.state = QueueState(limits=limits)
         self._descriptor = -1
-        self._bytes = 0
-        self._read(limits, now_s)
+        self._bytes = self._anew_bytes = 0
+        self._is_behind = False
+        """The file lacks an event: nothing is appended, or numbers would mean other items; it has to be written anew."""
+        self._try_at_s = 0.0
+        data = self._read()
+        self.state, good = recovered(data, limits)
+        if good < len(data):
+            self._keep_damaged(data, good)
+        self.state.identity = self.state.identity or identity
+        if data:
+            self.state.next_number += NUMBERS_LEFT_OUT
+        for held in self.state.held.values():
+            held.until_s = now_s + RECONNECT_S
+        self._write_anew(now_s)
 
     def tell(self, event: QueueEvent, now_s: float) -> Answer:
         """Take in an event; it is on record before it is answered."""
         answer = step(self.state, event, now_s)
         if matters(event, answer):
-            self._append(Entry(now_s, event))
+            self._append(Entry(now_s, event), now_s)
         return answer
 
     def close(self) -> None:
@@ -72,27 +90,32 @@ class Queue:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def _read(self, limits: QueueLimits, now_s: float) -> None:
-        data = b""
-        with suppress(FileNotFoundError), open(self._path, "rb") as file:
-            data = file.read()
-        if data and not data.startswith(_MAGIC[: len(data)]):
-            raise PlatformError(f"the queue {self._path} is of another version of robust-run; use that one")
-        self.state, good = recovered(data, limits)
-        for held in self.state.held.values():
-            held.until_s = now_s + RECONNECT_S
+    def _read(self) -> bytes:
         try:
-            self._descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            os.ftruncate(self._descriptor, good)
-            os.lseek(self._descriptor, good, os.SEEK_SET)
-            if not good:
-                good = os.write(self._descriptor, _MAGIC)
+            with open(self._path, "rb") as file:
+                data = file.read()
+        except FileNotFoundError:
+            return b""
         except OSError as error:
-            self._complain(error)
-        self._bytes = good
+            raise PlatformError(f"the queue {self._path} cannot be read: {error.strerror}") from error
+        if not data.startswith(_MAGIC[: len(data)]):
+            raise PlatformError(f"the queue {self._path} is of another version of robust-run; use that one")
+        return data
 
-    def _append(self, entry: Entry) -> None:
-        if self._descriptor < 0:
+    def _keep_damaged(self, data: bytes, good: int) -> None:
+        """What cannot be read is no longer in the queue; it is put aside for people."""
+        aside = f"{self._path}.damaged"
+        with suppress(OSError):
+            write_file(aside, data[good:], mode=0o600)
+        self._say(
+            f"the queue {self._path} had {len(data) - good} bytes at its end that are damaged or not whole: what they say is"
+            f" lost; they are in {aside}"
+        )
+
+    def _append(self, entry: Entry, now_s: float) -> None:
+        if self._is_behind:
+            if now_s >= self._try_at_s:
+                self._write_anew(now_s)
             return
         line = _framed(entry)
         try:
@@ -102,25 +125,36 @@ class Queue:
         except OSError as error:
             with suppress(OSError):
                 os.ftruncate(self._descriptor, self._bytes)
-                os.lseek(self._descriptor, self._bytes, os.SEEK_SET)
-            self._complain(error)
+            self._fall_behind(error, now_s)
             return
-        if self._bytes > max(LEAST_BYTES, 3 * (self.state.bytes + 256 * len(self.state.held))):
-            self._write_anew()
+        if self._bytes > self._anew_bytes:
+            self._write_anew(now_s)
 
-    def _write_anew(self) -> None:
+    def _write_anew(self, now_s: float) -> None:
         try:
-            write_file(self._path, _MAGIC + _framed(Snapshot(self.state)), mode=0o600, durable=True)
+            write_file(self._path, _MAGIC + _framed(Snapshot(self.state)), mode=0o600, durable=bool(self.state.next_number))
             self.close()
             self._descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
             self._bytes = os.fstat(self._descriptor).st_size
         except OSError as error:
-            self._complain(error)
+            if self._descriptor >= 0 and not self._is_behind:
+                self._anew_bytes = 2 * self._bytes  # the old file is whole, and goes on for a while
+            else:
+                self._fall_behind(error, now_s)
+            return
+        self._anew_bytes = max(LEAST_BYTES, 3 * self._bytes)
+        if self._is_behind:
+            self._is_behind = False
+            self._say(f"the queue {self._path} can be written again, and has all")
 
-    def _complain(self, error: OSError) -> None:
-        self._say(
-            f"the queue {self._path} cannot be written ({error.strerror}): a restart of the orchestrator would lose items"
-        )
+    def _fall_behind(self, error: OSError, now_s: float) -> None:
+        self._try_at_s = now_s + TRY_AGAIN_S
+        if not self._is_behind:
+            self._is_behind = True
+            self._say(
+                f"the queue {self._path} cannot be written ({error.strerror}): until it can be, a restart of the orchestrator"
+                " would lose items; make room"
+            )
 
 
 class QueueBook:
@@ -143,8 +177,10 @@ class QueueBook:
             )
         if len(self.queues) >= MOST_NAMES:
             raise UserError(f"there are {MOST_NAMES} queues already; {name} is one too many")
-        os.makedirs(self._folder, mode=0o700, exist_ok=True)
-        queue = Queue(os.path.join(self._folder, f"{name}.queue"), self._limits, now_s, self._say)
+        with suppress(OSError):  # it is in memory then, and that is said
+            os.makedirs(self._folder, mode=0o700, exist_ok=True)
+        path = os.path.join(self._folder, f"{name}.queue")
+        queue = Queue(path, self._limits, now_s, self._say, os.urandom(8).hex())
         self.queues[name] = queue
         return queue
 
@@ -181,8 +217,7 @@ def recovered(data: bytes, limits: QueueLimits) -> tuple[QueueState, int]:
         except msgspec.MsgspecError:
             return state, at
         if isinstance(line, Snapshot):
-            state = line.state
-            state.limits = limits
+            state = msgspec.structs.replace(line.state, limits=limits)
         else:
             step(state, line.event, line.at_s)
         at += _HEADER_BYTES + size
@@ -190,8 +225,6 @@ def recovered(data: bytes, limits: QueueLimits) -> tuple[QueueState, int]:
 
 def matters(event: QueueEvent, answer: Answer) -> bool:
     """Whether an event changed what has to be known after a restart."""
-    if isinstance(event, Renew):
-        return False
     if isinstance(event, Put):
         return answer.accepted and not answer.is_again
     return not isinstance(event, Took) or bool(answer.items or answer.stale)

@@ -1,18 +1,20 @@
 """Decisions of a work queue: (state, event, now) to the next state and an answer. Pure, deterministic, replayed from a journal.
 
 At least once: an item is gone only when a consumer said so. A consumer that says so late, after its lease was over and the item
-went to another, is told; whoever is first counts.
+went to another, is told; whoever is first counts. Who says the same twice, because the answer was lost, is told the same.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections.abc import Callable
 from typing import Literal
 
 import msgspec
 
 from robust_run.roles.queue_words import (
     MOST_ITEM_BYTES,
+    MOST_TAKE_BYTES,
     ConsumerGone,
     Counts,
     Done,
@@ -31,6 +33,8 @@ from robust_run.roles.queue_words import (
 
 #: Keys of items that are gone are remembered for so many puts, so that one that is put again late is known.
 KEYS_REMEMBERED = 1 << 16
+#: And so many items that are gone, with who was done with them.
+DONE_REMEMBERED = 1 << 12
 
 Standing = Literal["waiting", "leased", "kept"]
 
@@ -50,6 +54,8 @@ class QueueState(msgspec.Struct, kw_only=True):
     """All of a queue. Changed in place by `step`."""
 
     limits: QueueLimits = QueueLimits()
+    identity: str = ""
+    """Of this queue and no other, whatever its name."""
     held: dict[int, Held] = {}
     waiting: list[int] = []
     """A heap of numbers; may name some that do not wait any more."""
@@ -58,6 +64,8 @@ class QueueState(msgspec.Struct, kw_only=True):
     """Of items that are held, and of those that are gone, the newest."""
     gone_keys: dict[str, None] = {}
     """In the order in which their items went."""
+    done_by: dict[int, str] = {}
+    """Of the items that went last: who was done with them."""
     bytes: int = 0
     kept: int = 0
     """How many of `held` are kept."""
@@ -93,8 +101,10 @@ def step(state: QueueState, event: QueueEvent, now_s: float) -> Answer:
         case Restore():
             return _restore(state, event)
         case Release(position=position):
-            for number in [n for n, held in state.held.items() if held.standing == "kept" and position.has(n)]:
-                _drop(state, number, "done")
+            if position.of == state.identity:
+                has = _having(position)
+                for number in [n for n, held in state.held.items() if held.standing == "kept" and has(n)]:
+                    _drop(state, number, "done")
         case ConsumerGone(consumer=consumer):
             _return(state, [n for n, held in state.held.items() if _is_leased(held, consumer)])
         case Renew(consumer=consumer):
@@ -124,7 +134,7 @@ def position(state: QueueState, consumer: str) -> Position:
     open_numbers = [n for n, held in state.held.items() if held.standing != "kept" or held.consumer != consumer]
     through = min(open_numbers, default=state.next_number) - 1
     kept = sorted(n for n, h in state.held.items() if h.standing == "kept" and h.consumer == consumer and n > through)
-    return Position(through=through, beyond=tuple(kept))
+    return Position(through=through, beyond=tuple(kept), of=state.identity)
 
 
 def counts(state: QueueState) -> Counts:
@@ -135,7 +145,6 @@ def counts(state: QueueState) -> Counts:
         leased=standings.count("leased"),
         kept=standings.count("kept"),
         bytes=state.bytes,
-        put=state.next_number,
         **state.counts,
     )
 
@@ -146,8 +155,7 @@ def _put(state: QueueState, event: Put) -> Answer:
     if size > most:
         return Answer(accepted=False, flaw=f"an item of {size} bytes is larger than {most}; put a path to it instead")
     if event.key and event.key in state.keys:
-        _count(state, "again")
-        return Answer(is_again=True)
+        return _put_again(state, event, state.keys[event.key])
     if len(state.held) - state.kept >= state.limits.items or state.bytes + size > state.limits.bytes:
         return Answer(accepted=False)
     number = state.next_number
@@ -158,35 +166,57 @@ def _put(state: QueueState, event: Put) -> Answer:
     state.bytes += size
     if event.key:
         state.keys[event.key] = number
+    _count(state, "put")
+    return Answer()
+
+
+def _put_again(state: QueueState, event: Put, number: int) -> Answer:
+    """A key that is known. One of a later generation takes the place of one that waits: that might be refused as too old."""
+    held = state.held.get(number)
+    if held is None or held.standing != "waiting" or held.item.generation >= event.generation:
+        _count(state, "again")
+        return Answer(is_again=True)
+    more = len(event.payload) - len(held.item.payload)
+    if state.bytes + more > state.limits.bytes:
+        return Answer(accepted=False)
+    state.bytes += more
+    held.item = Item(number, event.generation, event.key, event.payload)
     return Answer()
 
 
 def _take(state: QueueState, event: Took, now_s: float) -> Answer:
     taken: list[Item] = []
     stale: list[int] = []
-    while state.waiting and len(taken) < event.count:
-        number = heapq.heappop(state.waiting)
-        held = state.held.get(number)
-        if held is None or held.standing != "waiting":
-            continue
-        if held.item.generation < event.least:
-            _drop(state, number, "stale")
-            stale.append(number)
-            continue
-        held.standing, held.consumer, held.until_s = "leased", event.consumer, now_s + state.limits.lease_s
-        held.tries += 1
-        taken.append(msgspec.structs.replace(held.item, tries=held.tries))
+    size = 0
+    while state.waiting and len(taken) < max(event.count, 1):
+        held = state.held.get(state.waiting[0])
+        if held is not None and held.standing == "waiting":
+            if held.item.generation < event.least:
+                _drop(state, held.item.number, "stale")
+                stale.append(held.item.number)
+            else:
+                size += len(held.item.payload)
+                if taken and size > MOST_TAKE_BYTES:
+                    break
+                held.standing, held.consumer, held.until_s = "leased", event.consumer, now_s + state.limits.lease_s
+                held.tries += 1
+                taken.append(msgspec.structs.replace(held.item, tries=held.tries))
+        heapq.heappop(state.waiting)
     return Answer(items=tuple(taken), stale=tuple(stale))
 
 
 def _settle(state: QueueState, event: Done | Keep | GiveBack) -> Answer:
     lost = []
-    for number in event.numbers:
+    for number in dict.fromkeys(event.numbers):
         held = state.held.get(number)
         if held is None or not _is_leased(held, event.consumer):
-            lost.append(number)
+            if not _was_settled(state, event, number):
+                lost.append(number)
         elif isinstance(event, Done):
             _drop(state, number, "done")
+            state.done_by[number] = event.consumer
+            if len(state.done_by) > DONE_REMEMBERED:
+                del state.done_by[next(iter(state.done_by))]
         elif isinstance(event, Keep):
             held.standing = "kept"
             state.kept += 1
@@ -195,19 +225,33 @@ def _settle(state: QueueState, event: Done | Keep | GiveBack) -> Answer:
     return Answer(lost=tuple(lost))
 
 
+def _was_settled(state: QueueState, event: Done | Keep | GiveBack, number: int) -> bool:
+    """Whether this consumer has said the same before."""
+    if isinstance(event, Done):
+        return state.done_by.get(number) == event.consumer
+    held = state.held.get(number)
+    return isinstance(event, Keep) and held is not None and held.standing == "kept" and held.consumer == event.consumer
+
+
 def _restore(state: QueueState, event: Restore) -> Answer:
     """Give back what the checkpoint does not have. What it has and another was given since is the consumer's again: it was
-    trained on before that checkpoint."""
+    trained on before that checkpoint. A checkpoint with another queue's numbers has nothing of this one."""
+    has = _having(event.position if event.position.of == state.identity else Position())
     back = []
     for number, held in state.held.items():
-        if event.position.has(number):
+        if has(number):
             state.kept += held.standing != "kept"
             held.standing, held.consumer = "kept", event.consumer
         elif held.consumer == event.consumer and held.standing != "waiting":
             back.append(number)
     _return(state, back)
-    missing = tuple(n for n in event.position.beyond if n not in state.held and n >= state.next_number)
-    return Answer(lost=missing)
+    return Answer()
+
+
+def _having(position: Position) -> Callable[[int], bool]:
+    """Return `position.has`, fast for many."""
+    through, beyond = position.through, frozenset(position.beyond)
+    return lambda number: number <= through or number in beyond
 
 
 def _return(state: QueueState, numbers: list[int] | tuple[int, ...]) -> None:
@@ -224,7 +268,9 @@ def _drop(state: QueueState, number: int, why: str) -> None:
     state.bytes -= len(held.item.payload)
     state.kept -= held.standing == "kept"
     _count(state, why)
-    if held.item.key:
+    if held.item.key and why == "stale":
+        state.keys.pop(held.item.key, None)  # what it is about may be made again, with a newer generation
+    elif held.item.key:
         state.gone_keys[held.item.key] = None
         if len(state.gone_keys) > KEYS_REMEMBERED:
             oldest = next(iter(state.gone_keys))

@@ -59,9 +59,10 @@ class Waiting:
         return min((each.until_s for each in (*self._takers, *self._putters)), default=None)
 
     def _put_some(self, now_s: float) -> bool:
+        """Who asked first is let in first: a small item does not pass a large one that waits for room."""
         changed, left = False, []
         for each in self._putters:
-            answer = self.queue.tell(each.event, now_s)
+            answer = Answer(accepted=False) if left else self.queue.tell(each.event, now_s)
             if answer.accepted or answer.flaw or each.until_s <= now_s:
                 changed |= answer.accepted and not answer.is_again
                 each.answer(answer)
@@ -74,11 +75,10 @@ class Waiting:
         changed, left = False, []
         for each in self._takers:
             answer = self.queue.tell(each.event, now_s)
+            changed |= bool(answer.items or answer.stale)
             if answer.items or each.until_s <= now_s:
-                changed |= bool(answer.items or answer.stale)
                 each.answer(answer)
             else:
-                changed |= bool(answer.stale)
                 left.append(each)
         self._takers = left
         return changed
