@@ -8,6 +8,8 @@ Each member's own launcher heals it: restarts, hangs, evictions. Here it is deci
       │           job: all members are ended, and begin again ◄──┤
       └──────────                                                └─► together: the job fails
 
+A role whose members are all done is done; those that were given up do not count, as long as `fewest` others are left.
+
 A launcher that fails has already started its workers again as often as it may, and names the reason; so a role of one world is
 not started anew, unless the launcher itself was killed. What healthy things look the same: a member that is idle, that waits for
 another role, or that takes long to be ready is left alone for ever; only an end is acted on. What comes back: a node may be
@@ -18,8 +20,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from robust_run.orchestrator.placement import occupy, place, vacate
-from robust_run.orchestrator.state import JobState, Member, Node
+from robust_run.orchestrator.placement import needs, occupy, place, vacate
+from robust_run.orchestrator.state import UP, JobState, Member, Node
 from robust_run.orchestrator.words import (
     Action,
     Asked,
@@ -30,6 +32,7 @@ from robust_run.orchestrator.words import (
     MemberName,
     NodeGone,
     NodeOffered,
+    RankEnded,
     RankGone,
     RankReady,
     RoleSpec,
@@ -42,6 +45,8 @@ from robust_run.orchestrator.words import (
     WorldEnded,
     WorldFailed,
     WorldRuns,
+    code_text,
+    exit_code,
 )
 
 #: A member whose launcher ran for so long has not failed in a row.
@@ -49,16 +54,14 @@ STEADY_S = 600.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 SIGTERM, SIGKILL = 15, 9
 
-_UP = ("starting", "running", "stopping")
-
 
 def step(spec: RolesSpec, state: JobState, event: Event, now_s: float) -> tuple[Action, ...]:
     """Change the state by one event; return what is to be done now. Late or repeated events change nothing."""
     if state.phase == "over":
         return ()
-    actions = list(_take(spec, state, event, now_s))
-    actions += _settle(spec, state, now_s)
-    return tuple(actions)
+    actions = [*_take(spec, state, event, now_s), *_settle(spec, state, now_s)]
+    changed = dict.fromkeys(action for action in actions if isinstance(action, Changed))
+    return (*(action for action in actions if not isinstance(action, Changed)), *changed)
 
 
 def replay(spec: RolesSpec, events: Iterable[tuple[Event, float]]) -> JobState:
@@ -77,7 +80,7 @@ def _take(spec: RolesSpec, state: JobState, event: Event, now_s: float) -> Itera
                 state.wanted[role.name] = role.members
                 for index in range(max(role.most, role.members)):
                     name = MemberName(role.name, index)
-                    state.members[name] = Member(name=name)
+                    state.members[name] = Member(name=name, standing=state.idle(name))
         case NodeOffered():
             state.nodes.setdefault(event.node, Node(event.slots, event.devices))
         case NodeGone():
@@ -86,9 +89,9 @@ def _take(spec: RolesSpec, state: JobState, event: Event, now_s: float) -> Itera
             yield from _end(state, 128 + event.signal, f"{event.by or 'somebody'} asked for it", event.signal)
         case Asked(what="scale"):
             yield from _scale(spec, state, event)
-        case WorldRuns() | WorldFailed() | WorldEnded() | RankReady() | RankGone():
+        case WorldRuns() | WorldFailed() | WorldEnded() | RankReady() | RankGone() | RankEnded():
             member = state.members.get(event.member)
-            if member is not None and member.serial == event.serial and member.standing in _UP:
+            if member is not None and member.serial == event.serial and member.standing in UP:
                 yield from _take_of_member(spec, state, member, event, now_s)
         case Begun() | Tick():
             pass
@@ -98,7 +101,7 @@ def _take_of_member(
     spec: RolesSpec,
     state: JobState,
     member: Member,
-    event: WorldRuns | WorldFailed | WorldEnded | RankReady | RankGone,
+    event: WorldRuns | WorldFailed | WorldEnded | RankReady | RankGone | RankEnded,
     now_s: float,
 ) -> Iterator[Action]:
     role = spec.role(member.name.role)
@@ -111,13 +114,14 @@ def _take_of_member(
                 yield from _runs(role, member, event.attempt, now_s)  # it was faster than its launcher's word
             if event.attempt == member.attempt:
                 member.ready[event.rank] = event.address
-                member.is_ready = role.ready == "started" or len(member.ready) >= role.nproc * role.nodes
+                enough = role.ready == "started" or len(member.ready) >= role.nproc * role.nodes
+                member.is_ready = enough and member.standing == "running"
                 yield Changed(member=member.name)
-        case RankGone() if event.attempt == member.attempt:
-            member.ready.pop(event.rank, None)
+        case RankGone() | RankEnded() if event.attempt == member.attempt and event.rank in member.ready:
+            del member.ready[event.rank]
             member.is_ready = member.is_ready and role.ready == "started"
             yield Changed(member=member.name)
-        case WorldFailed():
+        case WorldFailed() if event.attempt >= member.attempt:
             member.ready, member.is_ready, member.sentence = {}, False, event.sentence
             yield Changed(member=member.name)
         case WorldEnded():
@@ -131,7 +135,7 @@ def _runs(role: RoleSpec, member: Member, attempt: int, now_s: float) -> Iterato
     member.attempt = attempt
     member.generation += 1
     member.ready = {}
-    member.is_ready = role.ready == "started"
+    member.is_ready = role.ready == "started" and member.standing == "running"
     if member.runs_since_s is None:
         member.runs_since_s = now_s
     yield Changed(member=member.name)
@@ -144,25 +148,34 @@ def _ended(spec: RolesSpec, state: JobState, member: Member, event: WorldEnded, 
     _down(state, member)
     member.code, member.sentence = event.code, event.sentence
     yield Changed(member=member.name)
+    if was_stopping or state.phase != "going":
+        member.standing = "done" if event.code == 0 and state.phase == "ending" else "held"
+        return
     if event.code == 0:
         member.standing = "done"
         return
-    if was_stopping or state.phase != "going":
-        member.standing = "held"
-        return
-    member.failed = 1 if ran_s >= STEADY_S else member.failed + 1
-    why = f"{member.name} ended with {_code(event.code)}" + (f": {event.sentence}" if event.sentence else "")
-    if role.restart == "job" and state.job_restarts < role.max_restarts:
-        state.job_restarts += 1
-        member.standing = "held"
-        state.phase = "restarting"
-        yield SayLine(text=f"{why}; all roles begin again ({state.job_restarts} of {role.max_restarts})")
-        yield from _stop_all(state, SIGTERM)
-    elif role.restart == "alone" or event.code < 0:
+    steady = ran_s >= STEADY_S
+    member.failed = 1 if steady else member.failed + 1
+    why = f"{member.name} ended with {code_text(event.code)}" + (f": {event.sentence}" if event.sentence else "")
+    if role.restart == "job":
+        state.job_restarts = 0 if steady else state.job_restarts
+        if state.job_restarts < role.max_restarts:
+            yield from _begin_again(state, role, member, why)
+            return
+    if role.restart == "alone" or (role.restart == "together" and event.code < 0):
         yield from _pause(state, role, member, why, now_s)
-    else:
-        member.standing = "given_up"
-        yield from _end(state, _exit_code(event.code), why, SIGTERM)
+        return
+    member.standing = "given_up"
+    yield from _end(state, exit_code(event.code), why, SIGTERM)
+
+
+def _begin_again(state: JobState, role: RoleSpec, member: Member, why: str) -> Iterator[Action]:
+    """End all members; they are started once none runs."""
+    state.job_restarts += 1
+    state.phase = "restarting"
+    member.standing = "held"
+    yield SayLine(text=f"{why}; all roles begin again ({state.job_restarts} of {role.max_restarts})")
+    yield from _stop_all(state, SIGTERM)
 
 
 def _pause(state: JobState, role: RoleSpec, member: Member, why: str, now_s: float) -> Iterator[Action]:
@@ -177,7 +190,7 @@ def _pause(state: JobState, role: RoleSpec, member: Member, why: str, now_s: flo
     left = sum(each.standing != "given_up" for each in state.of(role.name)[: state.wanted[role.name]])
     if left < role.fewest:
         why += f"; {left} of the {role.fewest} members that {role.name} needs are left"
-        yield from _end(state, _exit_code(member.code or 1), why, SIGTERM)
+        yield from _end(state, exit_code(member.code or 1), why, SIGTERM)
     else:
         yield SayLine(text=f"{why}; it is given up after {member.failed} in a row, {left} members of {role.name} go on")
 
@@ -187,50 +200,53 @@ def _node_gone(spec: RolesSpec, state: JobState, event: NodeGone, now_s: float) 
     if state.nodes.pop(event.node, None) is None:
         return
     for member in list(state.members.values()):
-        if member.standing in _UP and event.node in member.nodes:
+        if member.standing in UP and event.node in member.nodes:
             sentence = f"its node {event.node} is gone" + (f" ({event.why})" if event.why else "")
             ended = WorldEnded(member=member.name, serial=member.serial, code=-SIGKILL, sentence=sentence)
             yield from _ended(spec, state, member, ended, now_s)
 
 
 def _scale(spec: RolesSpec, state: JobState, event: Asked) -> Iterator[Action]:
-    if event.role not in spec.names or state.phase != "going":
+    if event.role not in spec.names or state.phase not in ("going", "restarting"):
         return
     role = spec.role(event.role)
     wanted = min(max(event.members, role.fewest), role.most)
+    if wanted == state.wanted[event.role]:
+        return
     state.wanted[event.role] = wanted
     yield SayLine(text=f"{event.role} is to have {wanted} members" + (f", says {event.by}" if event.by else ""))
     for member in state.of(event.role):
         if member.name.index >= wanted and member.standing in ("starting", "running"):
-            member.standing = "stopping"
-            yield StopMember(member=member.name, serial=member.serial)
-        elif member.name.index >= wanted and member.standing in ("waits", "pausing"):
-            member.standing = "held"
+            yield from _stop(member, SIGTERM)
+        elif member.standing in ("waits", "held") or (member.standing == "pausing" and member.name.index >= wanted):
+            member.standing = state.idle(member.name) if state.phase == "going" else "held"
+            yield Changed(member=member.name)
 
 
 def _settle(spec: RolesSpec, state: JobState, now_s: float) -> Iterator[Action]:
     """Do what can be done now: start members that may be, end what is over."""
     if state.phase == "going":
-        over = [role for role in spec.roles if role.ends == "job" and _is_done(state, role)]
+        over = [role for role in spec.roles if role.ends == "job" and state.is_done(role.name)]
         if over:
             yield from _end(state, 0, f"{over[0].name} is done", SIGTERM)
-        elif all(_is_done(state, role) for role in spec.roles):
+        elif all(state.is_done(role.name) for role in spec.roles):
             yield from _end(state, 0, "", SIGTERM)
-    if state.phase == "restarting" and not _any_up(state):
+    if state.phase == "restarting" and not state.any_up():
         state.phase = "going"
         for member in state.members.values():
             if member.standing != "given_up":
-                member.standing, member.code = "waits", None
+                member.standing, member.code, member.failed = state.idle(member.name), None, 0
+                yield Changed(member=member.name)
     if state.phase == "going":
         for role in spec.roles:
             yield from _start_role(spec, state, role, now_s)
-    if state.phase == "ending" and not _any_up(state):
+    if state.phase == "ending" and not state.any_up():
         state.phase = "over"
         yield Finish(code=state.code, sentence=state.sentence)
 
 
 def _start_role(spec: RolesSpec, state: JobState, role: RoleSpec, now_s: float) -> Iterator[Action]:
-    if not all(_is_ready(state, spec.role(name)) for name in role.depends_on):
+    if not all(state.is_ready(spec.role(name)) for name in role.depends_on):
         return
     for member in state.of(role.name)[: state.wanted[role.name]]:
         due = member.standing == "pausing" and now_s >= member.until_s
@@ -238,58 +254,49 @@ def _start_role(spec: RolesSpec, state: JobState, role: RoleSpec, now_s: float) 
             continue
         where = place(role, member, state.nodes)
         if where is None:
-            member.standing = "waits"
+            yield from _no_room(role, member)
             continue
         occupy(role, member, state.nodes, where)
-        member.standing, member.runs_since_s = "starting", None
+        member.standing, member.runs_since_s, member.sentence = "starting", None, ""
         member.serial += 1
         member.attempt = 0
         yield StartMember(member=member.name, serial=member.serial, nodes=where[0], devices=where[1])
+        yield Changed(member=member.name)
+
+
+def _no_room(role: RoleSpec, member: Member) -> Iterator[Action]:
+    """It waits; people are told once."""
+    member.standing = "waits"
+    sentence = f"{member.name} waits for {needs(role)}: others use it"
+    if sentence != member.sentence:
+        member.sentence = sentence
+        yield SayLine(text=sentence)
 
 
 def _end(state: JobState, code: int, sentence: str, signal: int) -> Iterator[Action]:
-    """End the job: the first reason counts."""
-    if state.phase in ("ending", "over"):
-        yield from _stop_all(state, signal, again=True)
-        return
-    state.phase, state.code, state.sentence = "ending", code, sentence
-    yield from _stop_all(state, signal)
+    """End the job: the first reason counts, and members are told again."""
+    again = state.phase == "ending"
+    if not again:
+        state.phase, state.code, state.sentence = "ending", code, sentence
+    yield from _stop_all(state, signal, again=again)
 
 
 def _stop_all(state: JobState, signal: int, *, again: bool = False) -> Iterator[Action]:
     for member in state.members.values():
         if member.standing in ("starting", "running") or (again and member.standing == "stopping"):
-            member.standing = "stopping"
-            yield StopMember(member=member.name, serial=member.serial, signal=signal)
+            yield from _stop(member, signal)
         elif member.standing in ("waits", "pausing"):
             member.standing = "held"
+            yield Changed(member=member.name)
+
+
+def _stop(member: Member, signal: int) -> Iterator[Action]:
+    """Tell a member to end; others cannot rely on it any more."""
+    member.standing, member.is_ready = "stopping", False
+    yield StopMember(member=member.name, serial=member.serial, signal=signal)
+    yield Changed(member=member.name)
 
 
 def _down(state: JobState, member: Member) -> None:
     vacate(member, state.nodes)
     member.ready, member.is_ready, member.runs_since_s = {}, False, None
-
-
-def _is_done(state: JobState, role: RoleSpec) -> bool:
-    members = state.of(role.name)[: state.wanted.get(role.name, 0)]
-    return bool(members) and all(member.standing == "done" for member in members)
-
-
-def _is_ready(state: JobState, role: RoleSpec) -> bool:
-    """Whether what depends on a role may start: enough of its members are ready, or have done their work."""
-    members = state.of(role.name)[: state.wanted.get(role.name, 0)]
-    return sum(member.is_ready or member.standing == "done" for member in members) >= min(
-        role.fewest, len(members) or 1
-    )
-
-
-def _any_up(state: JobState) -> bool:
-    return any(member.standing in _UP for member in state.members.values())
-
-
-def _code(code: int) -> str:
-    return f"signal {-code}" if code < 0 else f"exit code {code}"
-
-
-def _exit_code(code: int) -> int:
-    return 128 - code if code < 0 else (code or 1)

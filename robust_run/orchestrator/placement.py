@@ -18,11 +18,26 @@ Place = tuple[tuple[str, ...], tuple[int, ...]]
 def place(role: RoleSpec, member: Member, nodes: Mapping[str, Node]) -> Place | None:
     """Return where a member is started; None: there is no room now."""
     fits = [name for name in nodes if _fits(role, nodes[name])]
-    if len(fits) < role.nodes:
-        return None
     fits.sort(key=lambda name: (name not in member.nodes, -nodes[name].free, name))
-    chosen = tuple(fits[: role.nodes])
-    return chosen, _free_devices(nodes[chosen[0]])[: role.devices * role.nproc]
+    if role.nodes == 1 and fits:
+        return (fits[0],), _free_devices(nodes[fits[0]])[: role.devices * role.nproc]
+    chosen: list[str] = []
+    common: tuple[int, ...] = ()
+    for name in fits:  # the same GPUs of each
+        free = _free_devices(nodes[name])
+        both = free if not chosen else tuple(device for device in common if device in free)
+        if len(both) >= role.devices * role.nproc:
+            chosen.append(name)
+            common = both
+        if len(chosen) == role.nodes:
+            return tuple(chosen), common[: role.devices * role.nproc]
+    return None
+
+
+def needs(role: RoleSpec) -> str:
+    """Return in words what a member needs."""
+    gpus = f" with {role.devices * role.nproc} GPUs" if role.devices else ""
+    return f"room for {role.nproc} workers{gpus} on {role.nodes} node{'s' * (role.nodes > 1)}"
 
 
 def occupy(role: RoleSpec, member: Member, nodes: Mapping[str, Node], where: Place) -> None:

@@ -148,7 +148,9 @@ def _role(name: str, table: _Role, roles: Mapping[str, _Role], path: str) -> Rol
     for option in table.options:
         own = _OWN.get(option.partition("=")[0])
         if own is not None:
-            raise UserError(f"{where} options has {option}: that is said elsewhere ({own})")
+            raise UserError(f"{where} options has {option}: leave it out, that is said elsewhere ({own})")
+    if any("\0" in word for word in (*command, *table.options, *table.env.values())):
+        raise UserError(f"{where} has a zero byte in its command, options or env; no program can be given one")
     for variable in table.env:
         if not _VARIABLE.fullmatch(variable):
             raise UserError(f"{where} env has {variable[:80]!r}, which is no name of a variable")

@@ -13,28 +13,22 @@ import msgspec
 
 from robust_run.clock import Clock
 from robust_run.errors import RobustRunError
-from robust_run.launcher.control.errors import ProtocolError
 from robust_run.launcher.control.handshake import printable
+from robust_run.orchestrator.connection import Worker
 from robust_run.orchestrator.queue.book import QueueBook
 from robust_run.orchestrator.queue.core import Answer as QueueAnswer
-from robust_run.orchestrator.queue.core import counts, next_expiry_s, position
+from robust_run.orchestrator.queue.core import counts, leased_to, next_expiry_s, position
 from robust_run.orchestrator.queue.waiting import Waiting
 from robust_run.orchestrator.words import Event, MemberName, RankGone, RankReady
-from robust_run.roles.queue_words import GiveBack, Put, QueueEvent, Release
-from robust_run.roles.wire import Frames, OrchestratorHalf
+from robust_run.roles.queue_words import GiveBack, Put, QueueEvent, Release, Renew
 from robust_run.roles.words import (
     Answer,
-    FromWorker,
-    Hello,
     Me,
     Member,
     PositionCall,
-    Proof,
     QueueCall,
     ReadyCall,
-    Refused,
     Told,
-    ToWorker,
     Welcome,
 )
 
@@ -43,70 +37,8 @@ PATIENCE_S = 5.0
 MOST_UNPROVEN = 256
 MOST_WAIT_S = 60.0
 """An answer waits no longer; who wants to wait longer asks again."""
-MOST_BACKLOG_BYTES = 256 << 20
-
-
-class Worker(asyncio.Protocol):
-    """A connection of one worker."""
-
-    def __init__(self, server: RoleServer) -> None:
-        self._server = server
-        self._half: OrchestratorHalf | None = OrchestratorHalf(server.secret)
-        self._frames = Frames(FromWorker)
-        self._transport: asyncio.Transport | None = None
-        self.me: Me | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.Protocol`."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        self._server.came(self)
-
-    def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`."""
-        self._frames.feed(data)
-        try:
-            while self._transport is not None and (message := self._frames.next()) is not None:
-                self._take(message)
-        except ProtocolError as error:
-            self.end(str(error))
-
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        """See `asyncio.Protocol`."""
-        self._transport = None
-        self._server.went(self)
-
-    def send(self, message: ToWorker) -> None:
-        """Send a message; a worker that reads none is given up."""
-        if self._transport is None:
-            return
-        try:
-            self._transport.write(self._frames.frame(message))
-        except ProtocolError as error:
-            self.end(str(error))
-            return
-        if self._transport.get_write_buffer_size() > MOST_BACKLOG_BYTES:
-            self._transport.abort()
-
-    def end(self, why: str = "") -> None:
-        """Hang up, with a word where it may be read."""
-        if self._transport is not None:
-            if why:
-                self._transport.write(self._frames.frame(Refused(why=printable(why))))
-            self._transport.close()
-
-    def _take(self, message: object) -> None:
-        if self._half is None:
-            self._server.hear(self, message)
-        elif isinstance(message, Hello):
-            self.send(self._half.challenge(message))
-        elif isinstance(message, Proof):
-            keys = self._half.check(message)
-            self._half = None
-            self._frames.trust(*keys)
-            self._server.let_in(self, message)
-        else:
-            raise ProtocolError(f"a {type(message).__name__} in the middle of the handshake")
+#: Who has lost its connection keeps what it works on for so long, unless its launcher says that its process has ended.
+COMES_BACK_S = 10.0
 
 
 class RoleServer:
@@ -119,15 +51,22 @@ class RoleServer:
         clock: Clock,
         tell: Callable[[Event], None],
         members: Callable[[], Mapping[str, Member]],
+        newest: Callable[[str], tuple[int, int]] = lambda _: (0, 0),
     ) -> None:
+        """`newest`: which start of a member is known to be the latest, by its launcher and attempt."""
         self.secret = secret
         self.queues = queues
         self._clock = clock
         self._tell = tell
         self._members = members
+        self._newest_start = newest
         self._workers: dict[str, Worker] = {}
         """By consumer: the newest incarnation of each."""
         self._newest: dict[str, tuple[int, int]] = {}
+        self._over: dict[str, tuple[int, int]] = {}
+        """The newest of each whose process has ended, says its launcher."""
+        self._away: dict[str, asyncio.TimerHandle] = {}
+        """Those that have lost their connection, and may come back."""
         self._unproven: set[Worker] = set()
         self._waiting: dict[str, Waiting] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -145,6 +84,8 @@ class RoleServer:
             self._server.close()
         if self._timer is not None:
             self._timer.cancel()
+        for timer in self._away.values():
+            timer.cancel()
         for worker in [*self._workers.values(), *self._unproven]:
             worker.end()
 
@@ -159,41 +100,78 @@ class RoleServer:
         if worker in self._unproven:
             worker.end()
 
-    def let_in(self, worker: Worker, proof: Proof) -> None:
+    def let_in(self, worker: Worker, me: Me, holds: Mapping[str, tuple[int, ...]]) -> None:
         """Somebody has proven that it knows the secret. An older incarnation of itself is sent away."""
-        me = proof.me
         self._unproven.discard(worker)
         if me.member not in self._members():
             worker.end(f"this job has no member {me.member}")
             return
-        if me.incarnation < self._newest.get(me.consumer, (0, 0)):
+        newest = max(self._newest.get(me.consumer, (0, 0)), self._newest_start(me.member))
+        if me.incarnation < newest or me.incarnation <= self._over.get(me.consumer, (0, -1)):
             worker.end(
-                f"a later start of {me.consumer} has been here; this one (start {me.serial}.{me.attempt}) was given up"
+                f"a later start of {me.consumer} has been here, or this one has ended: this one"
+                f" (start {me.serial}.{me.attempt}) was given up"
             )
             return
         before = self._workers.get(me.consumer)
-        is_new = me.incarnation != self._newest.get(me.consumer)
         self._newest[me.consumer] = me.incarnation
         self._workers[me.consumer] = worker
         worker.me = me
         if before is not None:
-            before.me = None
-            before.end("a later start of the same rank has connected")
-        self._reconcile(me, {} if is_new else proof.holds)
+            self._send_away(before, "a later start of the same rank, or a later connection, is here: this one was given up")
+        self._is_not_away(me.consumer)
+        self._reconcile(me, holds)
         worker.send(Welcome(members=tuple(self._members().values())))
 
     def went(self, worker: Worker) -> None:
-        """A connection has ended: its process has, or is about to come back."""
+        """A connection has ended: its process has, or is about to come back. Which of them its launcher will say."""
         self._unproven.discard(worker)
-        for waiting in self._waiting.values():
-            waiting.forget(worker)
         me = worker.me
+        self._send_away(worker)
         if me is None or self._workers.get(me.consumer) is not worker:
             return
         del self._workers[me.consumer]
-        self.queues.consumer_gone(me.consumer, self._clock.monotonic_s())
-        self._go_on()
+        loop = asyncio.get_running_loop()
+        self._is_not_away(me.consumer)
+        self._away[me.consumer] = loop.call_later(COMES_BACK_S, self._give_up, me.consumer)
         self._tell(RankGone(member=_name(me), serial=me.serial, rank=me.rank, attempt=me.attempt))
+
+    def ended(self, member: MemberName, rank: int | None, incarnation: tuple[int, int]) -> None:
+        """The process of a rank has ended, or those of all (None): what they worked on is given to others at once."""
+        for consumer in self._consumers(member, rank):
+            if self._newest.get(consumer, incarnation) > incarnation:
+                continue  # a later one is here already
+            self._over[consumer] = max(incarnation, self._over.get(consumer, incarnation))
+            worker = self._workers.pop(consumer, None)
+            if worker is not None:
+                self._send_away(worker, "its launcher says that this process has ended")
+            self._is_not_away(consumer)
+            self._give_up(consumer)
+
+    def _consumers(self, member: MemberName, rank: int | None) -> set[str]:
+        """Return which ranks of a member are here, or have something."""
+        if rank is not None:
+            return {f"{member}:{rank}"}
+        known = {*self._workers, *self._newest, *self.queues.consumers()}
+        return {consumer for consumer in known if consumer.startswith(f"{member}:")}
+
+    def _send_away(self, worker: Worker, why: str = "") -> None:
+        """Nothing that it asked for is given to it any more."""
+        worker.me = None
+        for waiting in self._waiting.values():
+            waiting.forget(worker)
+        if why:
+            worker.end(why)
+
+    def _is_not_away(self, consumer: str) -> None:
+        timer = self._away.pop(consumer, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _give_up(self, consumer: str) -> None:
+        self._away.pop(consumer, None)
+        self.queues.consumer_gone(consumer, self._clock.monotonic_s())
+        self._go_on()
 
     def changed(self, member: Member) -> None:
         """Tell everybody of a member."""
@@ -242,7 +220,7 @@ class RoleServer:
             )
 
         event = _of(call.event, me.consumer)
-        wait_s = min(max(call.wait_s, 0.0), MOST_WAIT_S)
+        wait_s = min(call.wait_s, MOST_WAIT_S) if call.wait_s > 0 else 0.0
         self._at(call.queue, now_s).tell(event, now_s, wait_s, worker, answer)
         self._wake_later()
 
@@ -251,12 +229,12 @@ class RoleServer:
         now_s = self._clock.monotonic_s()
         for name, queue in self.queues.queues.items():
             held = frozenset(holds.get(name, ()))
-            leased = [
-                n for n, each in queue.state.held.items() if each.standing == "leased" and each.consumer == me.consumer
-            ]
+            leased = leased_to(queue.state, me.consumer)
             lacks = tuple(n for n in leased if n not in held)
             if lacks:
                 queue.tell(GiveBack(consumer=me.consumer, numbers=lacks), now_s)
+            if len(lacks) < len(leased):
+                queue.tell(Renew(consumer=me.consumer), now_s)
         self._go_on()
 
     def _at(self, name: str, now_s: float) -> Waiting:

@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from robust_run.orchestrator.words import MemberName
+from robust_run.orchestrator.words import MemberName, RoleSpec
 
 Phase = Literal["new", "going", "restarting", "ending", "over"]
 """restarting: all members are being ended, to begin again. ending: the same, for good."""
@@ -14,6 +14,10 @@ Phase = Literal["new", "going", "restarting", "ending", "over"]
 Standing = Literal["held", "waits", "starting", "running", "stopping", "pausing", "done", "given_up"]
 """held: it is not wanted now (roles of `min..max`). waits: for what it depends on, or for room. running: its launcher heals it
 where needed. stopping: it was told to end. pausing: its launcher failed, and is started anew in a moment. given_up: too often."""
+
+
+UP: tuple[Standing, ...] = ("starting", "running", "stopping")
+"""A launcher of it runs."""
 
 
 class Node(msgspec.Struct):
@@ -69,3 +73,22 @@ class JobState(msgspec.Struct, kw_only=True):
     def of(self, role: str) -> list[Member]:
         """Return the members of a role, in order."""
         return [each for name, each in self.members.items() if name.role == role]
+
+    def idle(self, name: MemberName) -> Standing:
+        """Return how a member stands that nothing runs of."""
+        return "waits" if name.index < self.wanted[name.role] else "held"
+
+    def is_done(self, role: str) -> bool:
+        """Whether all that are to run have done their work, but for those that were given up."""
+        standings = [member.standing for member in self.of(role)[: self.wanted.get(role, 0)]]
+        return "done" in standings and all(standing in ("done", "given_up") for standing in standings)
+
+    def is_ready(self, role: RoleSpec) -> bool:
+        """Whether what depends on a role may start: enough of its members are ready, or have done their work."""
+        members = self.of(role.name)[: self.wanted.get(role.name, 0)]
+        ready = sum(member.is_ready or member.standing == "done" for member in members)
+        return ready >= min(role.fewest, len(members) or 1)
+
+    def any_up(self) -> bool:
+        """Whether anything runs."""
+        return any(member.standing in UP for member in self.members.values())

@@ -120,6 +120,8 @@ class WorldFailed(msgspec.Struct, frozen=True, kw_only=True, tag="world_failed")
 
     member: MemberName
     serial: int
+    attempt: int = 0
+    """Which one failed: the next may run already when this is told."""
     sentence: str = ""
 
 
@@ -145,7 +147,16 @@ class RankReady(msgspec.Struct, frozen=True, kw_only=True, tag="rank_ready"):
 
 
 class RankGone(msgspec.Struct, frozen=True, kw_only=True, tag="rank_gone"):
-    """The process of a rank has hung up: it has ended."""
+    """The process of a rank has hung up: it has ended, or is about to come back."""
+
+    member: MemberName
+    serial: int
+    rank: int
+    attempt: int
+
+
+class RankEnded(msgspec.Struct, frozen=True, kw_only=True, tag="rank_ended"):
+    """The process of a rank has ended, says its launcher."""
 
     member: MemberName
     serial: int
@@ -167,7 +178,9 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True, tag="tick"):
     """Time has passed."""
 
 
-Event = Begun | NodeOffered | NodeGone | WorldRuns | WorldFailed | WorldEnded | RankReady | RankGone | Asked | Tick
+Event = (
+    Begun | NodeOffered | NodeGone | WorldRuns | WorldFailed | WorldEnded | RankReady | RankGone | RankEnded | Asked | Tick
+)
 
 # What is done.
 
@@ -217,3 +230,13 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True, tag="finish"):
 
 
 Action = StartMember | StopMember | Changed | SayLine | WakeAt | Finish
+
+
+def code_text(code: int) -> str:
+    """Return an exit code in words."""
+    return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def exit_code(code: int) -> int:
+    """Return what a failed member's code is as the job's: never 0."""
+    return 128 - code if code < 0 else (code or 1)

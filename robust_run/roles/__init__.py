@@ -42,6 +42,9 @@ __all__ = [
 
 PLACE, ROLE, INDEX, SERIAL = "ROBUST_ROLES_PLACE", "ROBUST_ROLE", "ROBUST_ROLE_INDEX", "ROBUST_ROLE_SERIAL"
 
+AWAITED = ("waits", "starting", "running", "pausing")
+"""States of a member that is ready, or will be."""
+
 _lock = threading.Lock()
 _client: Client | None = None
 _queues: dict[str, Queue] = {}
@@ -89,13 +92,13 @@ def members(role: str) -> tuple[Member, ...]:
 def wait_ready(role: str, count: int | None = None, timeout_s: float | None = None) -> tuple[Member, ...]:
     """Wait until members of a role are ready, and return those; `count`: so many are enough, None: all that are to run.
 
-    Raises TimeoutError.
+    Those that are done, were given up or are told to end are not waited for. Raises TimeoutError.
     """
     client = _connected()
     members(role)
 
     def enough() -> bool:
-        known = [each for each in client.known(role) if each.state != "held"]
+        known = [each for each in client.known(role) if each.state in AWAITED]
         return sum(each.ready for each in known) >= (len(known) if count is None else count)
 
     if not client.wait(enough, timeout_s):
@@ -104,8 +107,9 @@ def wait_ready(role: str, count: int | None = None, timeout_s: float | None = No
 
 
 def changes(role: str) -> Iterator[tuple[Member, ...]]:
-    """Yield the members of a role now, and again whenever one has changed."""
+    """Yield the members of a role now, and again whenever one has changed. Raises UserError as `members`."""
     client = _connected()
+    members(role)
     last: tuple[Member, ...] = ()
     while True:
         client.wait(lambda seen=last: tuple(sorted(client.known(role), key=lambda each: each.index)) != seen, None)  # type: ignore[misc]
@@ -124,7 +128,7 @@ def _connected() -> Client:
     global _client  # noqa: PLW0603 - one connection of a process
     with _lock:
         if _client is None:
-            _client = Client(me(), _place, lambda: {name: each.holds() for name, each in _queues.items()})
+            _client = Client(me(), _place)
         return _client
 
 

@@ -18,10 +18,12 @@ import msgspec
 
 from robust_run.errors import PlatformError, RobustRunError, UserError
 from robust_run.launcher.control.errors import ProtocolError
+from robust_run.roles.queue_words import Done, GiveBack, Keep, Restore
 from robust_run.roles.wire import Frames, WorkerHalf
 from robust_run.roles.words import (
     Answer,
     Challenge,
+    Holds,
     Me,
     Member,
     PositionCall,
@@ -36,6 +38,8 @@ from robust_run.version import __version__
 
 #: How long an orchestrator that is gone is looked for.
 GIVE_UP_S = 600.0
+#: And how long one that does not prove that it is the job's: another job's may have got the port of one that is being started again.
+STRANGER_S = 10.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 2.0
 CONNECT_S = 10.0
 
@@ -62,10 +66,10 @@ class _Asked:
 class Client:
     """The connection of one worker. Raises PlatformError from any call when the orchestrator is gone for good."""
 
-    def __init__(self, me: Me, where: Callable[[], Place], holds: Callable[[], dict[str, tuple[int, ...]]]) -> None:
+    def __init__(self, me: Me, where: Callable[[], Place]) -> None:
         self.me = me
         self._where = where
-        self._holds = holds
+        self._holds: dict[str, set[int]] = {}
         self._changed = threading.Condition()
         self._members: dict[str, Member] = {}
         self._asked: dict[int, _Asked] = {}
@@ -87,18 +91,17 @@ class Client:
 
     def ask(self, request: Request) -> Answer:
         """Ask, and wait for the answer."""
-        if os.getpid() != self._pid:
-            raise UserError(
-                "robust_run.roles cannot be used in a process that was forked: use it in the one that was started"
-            )
+        self._check_process()
         asked = _Asked(request)
         with self._changed:
             self._asked[request.number] = asked
-            if isinstance(request, ReadyCall):
-                self._ready = request
-            self._send(request)
-            self._changed.wait_for(lambda: asked.answer is not None or self._over)
-            self._asked.pop(request.number, None)
+            try:
+                self._send(request)
+                if isinstance(request, ReadyCall):
+                    self._ready = request
+                self._changed.wait_for(lambda: asked.answer is not None or self._over)
+            finally:
+                del self._asked[request.number]
             if asked.answer is None:
                 raise PlatformError(self._over)
         if asked.answer.error:
@@ -109,8 +112,14 @@ class Client:
         """Return the number of a new request."""
         return next(self._numbers)
 
+    def holds(self, queue: str) -> tuple[int, ...]:
+        """Return the numbers of a queue's items that this worker works on."""
+        with self._changed:
+            return tuple(sorted(self._holds.get(queue, ())))
+
     def members(self, role: str) -> tuple[Member, ...]:
         """Return what is known of a role's members now, in order."""
+        self._check_process()
         with self._changed:
             self._changed.wait_for(lambda: self._is_in or self._over)
             self._check()
@@ -119,6 +128,7 @@ class Client:
 
     def wait(self, is_enough: Callable[[], bool], timeout_s: float | None) -> bool:
         """Wait until something is true that members' changes may make true; False: it took too long."""
+        self._check_process()
         with self._changed:
             self._changed.wait_for(lambda: self._over or (self._is_in and is_enough()), timeout_s)
             self._check()
@@ -136,6 +146,12 @@ class Client:
                 with suppress(OSError):
                     self._socket.shutdown(socket.SHUT_RDWR)
             self._changed.notify_all()
+
+    def _check_process(self) -> None:
+        if os.getpid() != self._pid:
+            raise UserError(
+                "robust_run.roles cannot be used in a process that was forked: use it in the one that was started"
+            )
 
     def _check(self) -> None:
         if self._over:
@@ -156,8 +172,9 @@ class Client:
                 self._read()
             except Refused_ as refused:
                 self._end(f"the orchestrator of this job refuses this worker: {refused}")
-            except RobustRunError as error:
-                self._end(f"the orchestrator of this job: {error}")
+            except RobustRunError as error:  # what is heard is none of the job's, or damaged
+                if gone_at_s and time.monotonic() - gone_at_s > STRANGER_S:
+                    self._end(f"the orchestrator of this job: {error}")
             except OSError as error:
                 reason = error.strerror or str(error)
                 if gone_at_s and time.monotonic() - gone_at_s > GIVE_UP_S:
@@ -171,20 +188,9 @@ class Client:
     def _connect(self) -> None:
         place = self._where()
         connection = socket.create_connection((place.address, place.port), CONNECT_S)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        half, frames = WorkerHalf(place.secret, self.me, __version__), Frames(ToWorker)
         try:
-            connection.sendall(frames.frame(half.hello))
-            challenge = _next(connection, frames)
-            if not isinstance(challenge, Challenge):
-                raise _unexpected(challenge)
-            with self._changed:
-                proof, key_in, key_out = half.answer(challenge, self._holds())
-            connection.sendall(frames.frame(proof))
-            frames.trust(key_in, key_out)
-            welcome = _next(connection, frames)
-            if not isinstance(welcome, Welcome):
-                raise _unexpected(welcome)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            frames, welcome = self._shake_hands(connection, place.secret)
         except BaseException:
             connection.close()
             raise
@@ -196,8 +202,28 @@ class Client:
             if self._ready is not None and self._ready.number not in self._asked:
                 self._send(self._ready)  # said before, to an orchestrator or a connection that is gone
             for asked in list(self._asked.values()):
-                self._send(asked.request)
+                if asked.answer is None:
+                    self._send(asked.request)
             self._changed.notify_all()
+
+    def _shake_hands(self, connection: socket.socket, secret: bytes) -> tuple[Frames, Welcome]:
+        half, frames = WorkerHalf(secret, self.me, __version__), Frames(ToWorker)
+        connection.sendall(frames.frame(half.hello))
+        challenge = _next(connection, frames)
+        if not isinstance(challenge, Challenge):
+            raise ProtocolError(f"who answers refuses this worker ({_words(challenge)})")
+        proof, key_in, key_out = half.answer(challenge)
+        connection.sendall(frames.frame(proof))
+        frames.trust(key_in, key_out)
+        with self._changed:
+            holds = Holds(numbers={name: tuple(sorted(held)) for name, held in self._holds.items() if held})
+        connection.sendall(frames.frame(holds))
+        welcome = _next(connection, frames)
+        if isinstance(welcome, Refused):
+            raise Refused_(welcome.why)
+        if not isinstance(welcome, Welcome):
+            raise ProtocolError(f"the handshake ends with {_words(welcome)}")
+        return frames, welcome
 
     def _read(self) -> None:
         assert self._socket is not None
@@ -210,11 +236,23 @@ class Client:
                     self._version += 1
                 elif isinstance(message, Answer):
                     asked = self._asked.get(message.number)
-                    if asked is not None:
+                    if asked is not None and asked.answer is None:
                         asked.answer = message
+                        self._take_note(asked.request, message)
                 elif isinstance(message, Refused):
                     raise Refused_(message.why)
                 self._changed.notify_all()
+
+    def _take_note(self, request: Request, answer: Answer) -> None:
+        """What this worker holds changes with the answer, before anybody reads it: the connection may be lost at any moment."""
+        if not isinstance(request, QueueCall) or answer.error:
+            return
+        held = self._holds.setdefault(request.queue, set())
+        held.update(item.number for item in answer.items)
+        if isinstance(request.event, (Done, Keep, GiveBack)):
+            held.difference_update(request.event.numbers)
+        elif isinstance(request.event, Restore):
+            held.clear()
 
     def _hang_up(self) -> None:
         with self._changed:
@@ -242,7 +280,5 @@ def _next(connection: socket.socket, frames: Frames) -> object:
     return message
 
 
-def _unexpected(message: object) -> Exception:
-    if isinstance(message, Refused):
-        return Refused_(message.why)
-    return ProtocolError(f"a {type(message).__name__} in the middle of the handshake")
+def _words(message: object) -> str:
+    return message.why if isinstance(message, Refused) else f"a {type(message).__name__}"

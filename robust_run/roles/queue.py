@@ -14,9 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from robust_run.errors import UserError
 from robust_run.roles.client import Client
 from robust_run.roles.queue_words import (
+    MOST_ITEM_BYTES,
     Counts,
     Done,
     GiveBack,
@@ -42,12 +45,10 @@ class Queue:
     def __init__(self, client: Client, name: str) -> None:
         self.name = name
         self._client = client
-        self._held: set[int] = set()
-        self._put = 0
 
     def holds(self) -> tuple[int, ...]:
         """Return the numbers of items that this worker works on."""
-        return tuple(sorted(self._held))
+        return self._client.holds(self.name)
 
     def put(self, payload: bytes, *, generation: int = 0, key: str = "", timeout_s: float | None = None) -> bool:
         """Put an item; wait while the queue is full. False: it was full for `timeout_s`.
@@ -55,10 +56,14 @@ class Queue:
         `key`: an item whose key the queue has or had is not taken in again, so that work that was given to two workers counts
         once. Raises UserError for an item that is too large.
         """
+        if len(payload) > MOST_ITEM_BYTES:
+            raise UserError(
+                f"an item of {len(payload)} bytes is larger than {MOST_ITEM_BYTES}; put it into a file, and its path into the queue"
+                f" {self.name}"
+            )
         if not key:
             me = self._client.me
-            self._put += 1
-            key = f"\0{me.consumer}.{me.serial}.{me.attempt}.{self._put}"  # so that a request that is sent again counts once
+            key = f"\0{me.consumer}.{me.serial}.{me.attempt}.{self._client.number()}"  # so that a request that is sent again counts once
         event = Put(key=key, generation=generation, payload=bytes(payload))
         return any(answer.accepted for answer in self._until(event, timeout_s))
 
@@ -74,10 +79,9 @@ class Queue:
         event = Took(consumer="", count=count, least=least_generation)
         for answer in self._until(event, timeout_s):
             if answer.items:
-                self._held.update(item.number for item in answer.items)
-                if keep:
-                    self.keep(answer.items)
-                return list(answer.items)
+                lost = self.keep(answer.items) if keep else ()
+                if len(lost) < len(answer.items):
+                    return [item for item in answer.items if item.number not in lost]
         return []
 
     def done(self, *items: Item) -> list[int]:
@@ -99,11 +103,13 @@ class Queue:
     def state_dict(self) -> dict[str, object]:
         """Return what this worker has kept, for its checkpoint."""
         found = self._client.ask(PositionCall(number=self._client.number(), queue=self.name)).position or Position()
-        return {"queue": self.name, "through": found.through, "beyond": list(found.beyond)}
+        return {"queue": self.name, "of": found.of, "through": found.through, "beyond": list(found.beyond)}
 
     def load_state_dict(self, state: dict[str, object] | None) -> None:
-        """Go back to a checkpoint; None: to the beginning. What was kept since is given again, to whoever takes it."""
-        self._held.clear()
+        """Go back to a checkpoint; None: to the beginning. What was kept since is given again, to whoever takes it.
+
+        A checkpoint of another run has nothing of this run's queue: then this is the beginning. Raises UserError for what is none.
+        """
         self._ask(Restore(consumer="", position=self._position(state)))
 
     def release(self, state: dict[str, object]) -> None:
@@ -117,15 +123,15 @@ class Queue:
     def _position(self, state: dict[str, object] | None) -> Position:
         if state is None:
             return Position()
-        through, beyond = state.get("through"), state.get("beyond")
-        if state.get("queue") != self.name or not isinstance(through, int) or not isinstance(beyond, (list, tuple)):
+        through, beyond, of = state.get("through"), state.get("beyond"), state.get("of")
+        numbers = beyond if isinstance(beyond, (list, tuple)) else [None]
+        is_whole = isinstance(through, int) and isinstance(of, str) and all(isinstance(each, int) for each in numbers)
+        if state.get("queue") != self.name or not is_whole:
             raise UserError(f"what was saved is no state of the queue {self.name}: {str(state)[:200]}")
-        return Position(through=through, beyond=tuple(int(each) for each in beyond))
+        return msgspec.convert({"through": through, "beyond": numbers, "of": of}, Position)
 
     def _settle(self, event: Done | Keep | GiveBack) -> list[int]:
-        lost = self._ask(event).lost
-        self._held.difference_update(event.numbers)
-        return list(lost)
+        return list(self._ask(event).lost) if event.numbers else []
 
     def _ask(self, event: QueueEvent, wait_s: float = 0.0) -> Answer:
         return self._client.ask(QueueCall(number=self._client.number(), queue=self.name, event=event, wait_s=wait_s))

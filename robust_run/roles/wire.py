@@ -3,6 +3,7 @@
     worker         Hello(nonce)
     orchestrator   Challenge(nonce, proof)     HMAC-SHA256 over "orchestrator", both nonces
     worker         Proof(proof, who it is)     HMAC-SHA256 over "worker", both nonces, who it is
+                   Holds(items it works on)    sealed, as all that follows
     orchestrator   Welcome, or Refused
 
 A frame is four bytes of length and a msgpack map; those after the proofs end in a seal (`launcher.control.sealing`), each
@@ -96,15 +97,14 @@ class WorkerHalf:
         self._secret = secret
         self._me = me
 
-    def answer(self, challenge: Challenge, holds: dict[str, tuple[int, ...]]) -> tuple[Proof, bytes, bytes]:
+    def answer(self, challenge: Challenge) -> tuple[Proof, bytes, bytes]:
         """Return the proof, and the keys of what comes in and goes out. Raises ProtocolError where the other knows no secret."""
         nonces = self.hello.nonce + challenge.nonce
         if len(challenge.nonce) != NONCE_BYTES or not hmac.compare_digest(
             challenge.proof, _proof(self._secret, b"orchestrator", nonces)
         ):
             raise ProtocolError("who answers does not know this job's secret")
-        said = _encoder.encode((self._me, holds))
-        proof = Proof(proof=_proof(self._secret, b"worker", nonces, said), me=self._me, holds=holds)
+        proof = Proof(proof=_proof(self._secret, b"worker", nonces, _encoder.encode(self._me)), me=self._me)
         return proof, *_keys(self._secret, nonces)
 
 
@@ -130,7 +130,7 @@ class OrchestratorHalf:
 
     def check(self, proof: Proof) -> tuple[bytes, bytes]:
         """Return the keys of what comes in and goes out. Raises ProtocolError where the worker does not know the secret."""
-        said = _encoder.encode((proof.me, proof.holds))
+        said = _encoder.encode(proof.me)
         if not self._nonces or not hmac.compare_digest(
             proof.proof, _proof(self._secret, b"worker", self._nonces, said)
         ):

@@ -84,8 +84,12 @@ class Proof(msgspec.Struct, frozen=True, kw_only=True, tag="proof"):
 
     proof: bytes
     me: Me
-    holds: dict[str, tuple[int, ...]] = {}
-    """Items that it works on, by queue: it was connected before."""
+
+
+class Holds(msgspec.Struct, frozen=True, kw_only=True, tag="holds"):
+    """First word after the proof: items that it works on, by queue; it was connected before."""
+
+    numbers: dict[str, tuple[int, ...]] = {}
 
 
 class Welcome(msgspec.Struct, frozen=True, kw_only=True, tag="welcome"):
@@ -142,5 +146,5 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, tag="told"):
     member: Member
 
 
-FromWorker = Hello | Proof | ReadyCall | QueueCall | PositionCall
+FromWorker = Hello | Proof | Holds | ReadyCall | QueueCall | PositionCall
 ToWorker = Challenge | Welcome | Refused | Answer | Told

@@ -19,7 +19,7 @@ import msgspec
 
 from robust_run.atomic_file import write_file
 from robust_run.errors import PlatformError, UserError
-from robust_run.orchestrator.queue.core import Answer, QueueState, step
+from robust_run.orchestrator.queue.core import Answer, QueueState, leased_to, step
 from robust_run.roles.queue_words import MOST_NAMES, ConsumerGone, Put, QueueEvent, QueueLimits, Took
 
 NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]{0,63}")
@@ -194,7 +194,13 @@ class QueueBook:
     def consumer_gone(self, consumer: str, now_s: float) -> None:
         """A consumer ended: what is leased to it waits again."""
         for queue in self.queues.values():
-            queue.tell(ConsumerGone(consumer=consumer), now_s)
+            if leased_to(queue.state, consumer):
+                queue.tell(ConsumerGone(consumer=consumer), now_s)
+
+    def consumers(self) -> set[str]:
+        """Return who works on anything."""
+        held = (each for queue in self.queues.values() for each in queue.state.held.values())
+        return {each.consumer for each in held if each.standing == "leased"}
 
     def close(self) -> None:
         """Let go of all files."""

@@ -106,7 +106,7 @@ def step(state: QueueState, event: QueueEvent, now_s: float) -> Answer:
                 for number in [n for n, held in state.held.items() if held.standing == "kept" and has(n)]:
                     _drop(state, number, "done")
         case ConsumerGone(consumer=consumer):
-            _return(state, [n for n, held in state.held.items() if _is_leased(held, consumer)])
+            _return(state, leased_to(state, consumer))
         case Renew(consumer=consumer):
             for held in state.held.values():
                 if _is_leased(held, consumer):
@@ -135,6 +135,11 @@ def position(state: QueueState, consumer: str) -> Position:
     through = min(open_numbers, default=state.next_number) - 1
     kept = sorted(n for n, h in state.held.items() if h.standing == "kept" and h.consumer == consumer and n > through)
     return Position(through=through, beyond=tuple(kept), of=state.identity)
+
+
+def leased_to(state: QueueState, consumer: str) -> tuple[int, ...]:
+    """Return the numbers of what a consumer works on."""
+    return tuple(n for n, held in state.held.items() if _is_leased(held, consumer))
 
 
 def counts(state: QueueState) -> Counts:
