@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from robust_run.orchestrator.words import RoleSpec, StartMember
+from robust_run.orchestrator.words import RoleSpec, StartMember, StopMember
 from robust_run.roles import INDEX, PLACE, ROLE, SERIAL
 
 #: What a launcher inside a job of several roles must not take over from the environment of the whole.
 _NOT_HANDED_ON = ("ROBUST_RUN_ID", "PET_RUN_ID", "ROBUST_LOG_DIR", "PET_LOG_DIR", "PET_NPROC_PER_NODE", "PET_NNODES")
 
 
-def run_name(start: StartMember) -> str:
+def run_name(start: StartMember | StopMember) -> str:
     """Return the name of a launcher's run directory: `rollout-3.1` is the first launcher of rollout/3."""
     return f"{start.member.role}-{start.member.index}.{start.serial}"
 

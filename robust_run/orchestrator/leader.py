@@ -9,6 +9,7 @@ import socket
 import sys
 from collections import deque
 from collections.abc import Mapping
+from contextlib import suppress
 
 import msgspec
 
@@ -16,11 +17,13 @@ from robust_run.atomic_file import write_file
 from robust_run.clock import Clock
 from robust_run.errors import UserError
 from robust_run.orchestrator import core
-from robust_run.orchestrator.members import MemberLauncher
-from robust_run.orchestrator.placement import can_ever_fit
+from robust_run.orchestrator.guarding.words import Link
+from robust_run.orchestrator.journal import Journal, Line
+from robust_run.orchestrator.launchers import Launchers
+from robust_run.orchestrator.placement import can_ever_fit, needs
 from robust_run.orchestrator.queue.book import QueueBook
 from robust_run.orchestrator.server import RoleServer
-from robust_run.orchestrator.state import JobState
+from robust_run.orchestrator.state import UP
 from robust_run.orchestrator.words import (
     Action,
     Asked,
@@ -30,6 +33,7 @@ from robust_run.orchestrator.words import (
     Finish,
     MemberName,
     NodeOffered,
+    RankEnded,
     RolesSpec,
     SayLine,
     StartMember,
@@ -42,68 +46,91 @@ from robust_run.roles.client import Place
 from robust_run.roles.queue_words import QueueLimits
 from robust_run.roles.words import Member
 from robust_run.terminal import plain
-from robust_run.version import RUN_DIR_SCHEMA, __version__
 
 #: Workers of one machine, where nothing says how many fit.
 MANY_SLOTS = 1 << 16
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-class JournalLine(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A line of the journal: what happened, and what was decided."""
-
-    at: float
-    mono: float
-    event: Event | None = None
-    actions: tuple[Action, ...] = ()
+LOOPBACK = "127.0.0.1"
+PLACE = "roles.place"
+#: More than any launcher makes.
+ALL_ATTEMPTS = 1 << 62
 
 
 class Leader:
-    """One job of several roles on this machine. `folder`: its run directory, which exists."""
+    """One job of several roles on this machine. `folder`: its run directory, which exists; `link`: to the guard.
 
-    def __init__(self, spec: RolesSpec, folder: str, env: Mapping[str, str], clock: Clock) -> None:
+    Where the journal is not empty, an earlier leader was killed: this one goes on.
+    """
+
+    def __init__(self, spec: RolesSpec, folder: str, env: Mapping[str, str], clock: Clock, link: Link) -> None:
+        """Raises PlatformError where what an earlier leader left is of another version, OSError."""
         self._spec, self._folder, self._env, self._clock = spec, folder, env, clock
-        self.state = JobState()
-        self._place = os.path.join(folder, "roles.place")
-        self._members_folder = os.path.join(folder, "members")
-        self._launchers: dict[MemberName, MemberLauncher] = {}
+        self._journal = Journal(folder, spec, self.say)
+        self.state = core.replay(spec, self._journal.past)
+        self._place = os.path.join(folder, PLACE)
+        self._fleet = Launchers(folder, self._place, env, link, self.tell, self.say)
         self._events: deque[Event] = deque()
         self._busy = False
         self._done: asyncio.Future[Finish] | None = None
         limits = QueueLimits(items=spec.queue_items, bytes=spec.queue_bytes, lease_s=spec.lease_s)
         self._queues = QueueBook(os.path.join(folder, "queues"), limits, self.say)
-        self._server = RoleServer(os.urandom(32), self._queues, clock, self.tell, self._known)
-        self._encoder = msgspec.json.Encoder()
-        self._journal = -1
+        self._before = place_of(self._place)
+        secret = self._before.secret if self._before is not None else os.urandom(32)
+        self._server = RoleServer(secret, self._queues, clock, self.tell, self._known, self._newest)
 
     async def run(self) -> Finish:
         """Lead the job to its end. Raises UserError where no node could ever run one of its roles, OSError."""
         loop = asyncio.get_running_loop()
         self._done = loop.create_future()
-        os.makedirs(self._members_folder, mode=0o700, exist_ok=True)
-        self._journal = os.open(
-            os.path.join(self._folder, "roles.jsonl"), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
-        )
-        head = {"schema": RUN_DIR_SCHEMA, "version": __version__, "roles": msgspec.to_builtins(self._spec)}
-        os.write(self._journal, self._encoder.encode(head) + b"\n")
-        port = await self._server.listen("127.0.0.1")
-        place = Place(address="127.0.0.1", port=port, secret=self._server.secret, roles=self._spec.names)
-        write_file(self._place, msgspec.json.encode(place), mode=0o600)
-        for number in SIGNALS:
-            loop.add_signal_handler(number, self._signalled, number)
         try:
-            self.tell(NodeOffered(node=socket.gethostname(), slots=MANY_SLOTS, devices=devices(self._env)))
-            for role in self._spec.roles:
-                if not can_ever_fit(role, self.state.nodes):
-                    raise UserError(
-                        f"[roles.{role.name}] needs {role.devices * role.nproc} GPUs on {role.nodes} nodes, which there are not"
-                    )
-            self.tell(Begun())
+            self._queues.reopen(self._clock.monotonic_s())
+            await self._open()
+            for number in SIGNALS:
+                loop.add_signal_handler(number, self._signalled, number)
+            self._fleet.listen(self._signalled)
+            if self.state.phase == "new":
+                self._begin()
+            else:
+                self._go_on()
             return await self._done
         finally:
             self._server.close()
             self._queues.close()
-            os.close(self._journal)
+            self._journal.close()
+
+    async def _open(self) -> None:
+        """Listen where the earlier leader did, if possible: workers look there first."""
+        try:
+            port = await self._server.listen(LOOPBACK, self._before.port if self._before is not None else 0)
+        except OSError:
+            if self._before is None:
+                raise
+            port = await self._server.listen(LOOPBACK)
+        place = Place(address=LOOPBACK, port=port, secret=self._server.secret, roles=self._spec.names)
+        write_file(self._place, msgspec.json.encode(place), mode=0o600)
+
+    def _begin(self) -> None:
+        self.tell(NodeOffered(node=socket.gethostname(), slots=MANY_SLOTS, devices=devices(self._env)))
+        for role in self._spec.roles:
+            if not can_ever_fit(role, self.state.nodes):
+                raise UserError(
+                    f"[roles.{role.name}] needs {needs(role)}, and this machine has"
+                    f" {devices(self._env)} GPUs and is one node; ask for less (nproc, devices, nodes)"
+                )
+        self.tell(Begun())
+
+    def _go_on(self) -> None:
+        """Do what an earlier leader decided and may not have done."""
+        if self.state.phase == "over":
+            self._do(Finish(code=self.state.code, sentence=self.state.sentence))
+            return
+        for member in list(self.state.members.values()):
+            if member.standing in UP:
+                self._fleet.adopt(self._spec.role(member.name.role), member, self.state)
+            elif member.standing == "pausing":
+                self._do(WakeAt(at_s=member.until_s))
+        self._fleet.end_unknown()
+        self.tell(Tick())
 
     def tell(self, event: Event) -> None:
         """Take in what happened, and do what follows; events told meanwhile are taken in turn."""
@@ -119,25 +146,27 @@ class Leader:
 
     def say(self, text: str) -> None:
         """Tell people a line."""
-        sys.stderr.write(f"robust-run: {plain(text)}\n")
-        sys.stderr.flush()
+        with suppress(OSError):
+            sys.stderr.write(f"robust-run: {plain(text)}\n")
+            sys.stderr.flush()
 
     def _take(self, event: Event) -> None:
         now_s = self._clock.monotonic_s()
         actions = core.step(self._spec, self.state, event, now_s)
-        line = JournalLine(at=self._clock.unix_s(), mono=now_s, event=event, actions=actions)
-        os.write(self._journal, self._encoder.encode(line) + b"\n")
+        self._journal.add(Line(at=self._clock.unix_s(), mono=now_s, event=event, actions=actions))
         for action in actions:
             self._do(action)
+        if isinstance(event, RankEnded):
+            self._server.ended(event.member, event.rank, (event.serial, event.attempt))
+        elif isinstance(event, WorldEnded):
+            self._server.ended(event.member, None, (event.serial, ALL_ATTEMPTS))
 
     def _do(self, action: Action) -> None:
         match action:
             case StartMember():
-                self._start(action)
+                self._fleet.start(self._spec.role(action.member.role), action)
             case StopMember():
-                launcher = self._launchers.get(action.member)
-                if launcher is not None and launcher.serial == action.serial:
-                    launcher.end(action.signal)
+                self._fleet.stop(action)
             case Changed():
                 self._server.changed(self._shown(action.member))
             case SayLine():
@@ -150,22 +179,13 @@ class Leader:
             case Finish():
                 pass
 
-    def _start(self, action: StartMember) -> None:
-        role = self._spec.role(action.member.role)
-        try:
-            self._launchers[action.member] = MemberLauncher(
-                role, action, self._members_folder, self._place, self._env, self.tell, self._show
-            )
-        except OSError as error:
-            sentence = f"it cannot be started: {error.strerror}"
-            self.tell(WorldEnded(member=action.member, serial=action.serial, code=1, sentence=sentence))
+    def _signalled(self, number: int, by: str = "") -> None:
+        self.tell(Asked(what="stop", signal=number, by=by or signal.Signals(number).name))
 
-    def _show(self, member: MemberName, line: bytes) -> None:
-        sys.stdout.buffer.write(b"[%s]: %s\n" % (str(member).encode(), line))
-        sys.stdout.buffer.flush()
-
-    def _signalled(self, number: int) -> None:
-        self.tell(Asked(what="stop", signal=number, by=signal.Signals(number).name))
+    def _newest(self, name: str) -> tuple[int, int]:
+        role, _, index = name.rpartition("/")
+        member = self.state.members[MemberName(role, int(index))]
+        return member.serial, member.attempt
 
     def _known(self) -> dict[str, Member]:
         return {str(name): self._shown(name) for name in self.state.members}
@@ -182,6 +202,15 @@ class Leader:
             addresses=tuple(member.ready.get(rank, "") for rank in range(most)),
             nodes=member.nodes,
         )
+
+
+def place_of(path: str) -> Place | None:
+    """Return where an orchestrator listens, or did; None: there is no such file that can be read."""
+    try:
+        with open(path, "rb") as file:
+            return msgspec.json.decode(file.read(), type=Place)
+    except (OSError, msgspec.MsgspecError):
+        return None
 
 
 def devices(env: Mapping[str, str]) -> int:

@@ -3,35 +3,61 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
 from collections.abc import Mapping
 
 from robust_run.clock import SystemClock
-from robust_run.errors import PlatformError
+from robust_run.errors import RobustRunError
 from robust_run.launcher.model.world import World
 from robust_run.launcher.records.run_directory import RunDirectory
 from robust_run.launcher.start.options.options import Options
 from robust_run.launcher.start.options.run_output import resolve_log_dir, resolve_run_id
+from robust_run.orchestrator.guarding.guard import FAULT, Guard
+from robust_run.orchestrator.guarding.words import FromGuard, Link, Over
 from robust_run.orchestrator.leader import Leader
 from robust_run.orchestrator.roles_file import load
+from robust_run.orchestrator.words import RolesSpec
+from robust_run.terminal import plain
 
 
 def launch_roles(options: Options, world: World, env: Mapping[str, str]) -> int:
     """Run a job of several roles to its end and return its exit code. Raises UserError and PlatformError."""
     spec = load(options.roles or "")
     log_dir, notes = resolve_log_dir(options, world)
-    run_id = resolve_run_id(options, None, log_dir, world)
-    run_directory = RunDirectory.create(log_dir, run_id)
-    leader = Leader(spec, run_directory.path, env, SystemClock())
+    run_directory = RunDirectory.create(log_dir, resolve_run_id(options, None, log_dir, world))
     for note in notes:
-        leader.say(note)
+        _say(note)
     try:
-        finish = asyncio.run(leader.run())
-    except OSError as error:
-        raise PlatformError(f"the job of {spec.name} cannot be led: {error}") from error
+        return Guard(lambda end: lead(spec, run_directory, env, end)).run()
     finally:
         run_directory.remove_temporary()
+
+
+def lead(spec: RolesSpec, run_directory: RunDirectory, env: Mapping[str, str], end: socket.socket) -> int:
+    """Lead a job, in a process of its own; return its exit code. What ends the process otherwise is a fault, and it is tried again."""
+    link = Link(end, FromGuard)
+    try:
+        code = asyncio.run(_lead(spec, run_directory.path, env, link))
+    except RobustRunError as error:
+        _say(str(error))
+        code = error.exit_code
+    except EOFError:
+        return FAULT  # the guard was killed before its first word
+    try:
+        link.send(Over(code=code))
+    except OSError:  # it is gone, and cannot clean up any more
+        run_directory.remove_temporary()
+    return code
+
+
+async def _lead(spec: RolesSpec, folder: str, env: Mapping[str, str], link: Link) -> int:
+    leader = Leader(spec, folder, env, SystemClock(), link)
+    finish = await leader.run()
     if finish.sentence:
         leader.say(f"{spec.name} {'is done' if finish.code == 0 else 'ended'}: {finish.sentence}")
-    sys.stdout.flush()
     return finish.code
+
+
+def _say(text: str) -> None:
+    print(f"robust-run: {plain(text)}", file=sys.stderr, flush=True)

@@ -1,0 +1,112 @@
+"""The journal of a job of several roles (`roles.jsonl`): what happened, and what was decided; what a new leader continues from."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+import msgspec
+
+from robust_run.errors import PlatformError
+from robust_run.orchestrator.words import Action, Event, RolesSpec
+from robust_run.version import RUN_DIR_SCHEMA, __version__
+
+NAME = "roles.jsonl"
+
+
+class Line(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line of it."""
+
+    at: float
+    mono: float
+    event: Event | None = None
+    actions: tuple[Action, ...] = ()
+
+
+class Head(msgspec.Struct, frozen=True):
+    """Its first line."""
+
+    schema: int
+    version: str = ""
+    roles: RolesSpec | None = None
+
+
+class Journal:
+    """Opened for writing behind what is whole in it. `say`: told once when it cannot be written."""
+
+    def __init__(self, folder: str, spec: RolesSpec, say: Callable[[str], None]) -> None:
+        """Raises PlatformError where it is of another version, OSError."""
+        self._path = os.path.join(folder, NAME)
+        self._say = say
+        self._is_broken = False
+        self._encoder = msgspec.json.Encoder()
+        self.past, good = read(self._path)
+        """What happened so far, and when."""
+        self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        os.ftruncate(self._descriptor, good)
+        if not good:
+            self._write(self._encoder.encode(Head(schema=RUN_DIR_SCHEMA, version=__version__, roles=spec)))
+
+    def add(self, line: Line) -> None:
+        """Put it on record."""
+        self._write(self._encoder.encode(line))
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._descriptor)
+
+    def _write(self, line: bytes) -> None:
+        """A part of a line is no line: what follows would be lost with it, so that nothing is written any more."""
+        if self._is_broken:
+            return
+        try:
+            if os.write(self._descriptor, line + b"\n") == len(line) + 1:
+                return
+            why = "no room"
+        except OSError as error:
+            why = error.strerror or str(error)
+        self._is_broken = True
+        self._say(f"{self._path} cannot be written ({why}): should the leader of the job be killed, it could not go on from there")
+
+
+def read(path: str) -> tuple[list[tuple[Event, float]], int]:
+    """Return what happened, and how many bytes of the file are whole. Raises PlatformError for one of another version."""
+    past: list[tuple[Event, float]] = []
+    data = b""
+    with suppress(FileNotFoundError), open(path, "rb") as file:
+        data = file.read()
+    end = data.find(b"\n") + 1
+    if not end:
+        return past, 0
+    _check(data[:end], path)
+    decoder = msgspec.json.Decoder(Line)
+    while (after := data.find(b"\n", end) + 1) != 0:
+        try:
+            line = decoder.decode(data[end:after])
+        except msgspec.MsgspecError:
+            break
+        if line.event is not None:
+            past.append((line.event, line.mono))
+        end = after
+    return past, end
+
+
+def spec_of(folder: str) -> RolesSpec | None:
+    """Return what a run was asked for; None: it is no run of several roles. Raises PlatformError as `read`."""
+    path = os.path.join(folder, NAME)
+    try:
+        with open(path, "rb") as file:
+            return _check(file.readline(), path).roles
+    except OSError:
+        return None
+
+
+def _check(first: bytes, path: str) -> Head:
+    try:
+        schema = msgspec.json.decode(first, type=Mapping[str, object]).get("schema")
+        if schema == RUN_DIR_SCHEMA:
+            return msgspec.json.decode(first, type=Head)
+    except msgspec.MsgspecError as error:
+        raise PlatformError(f"{path} is no journal of roles: {error}") from error
+    raise PlatformError(f"{path} has the format {schema!r}, and this robust-run reads {RUN_DIR_SCHEMA}; use the one that wrote it")

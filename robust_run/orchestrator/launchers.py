@@ -1,0 +1,151 @@
+"""Launchers of all members: started and signalled by the guard, followed here. Decides nothing.
+
+What a leader that is started again finds is told by the guard, which alone knows; see `guarding.guard`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+
+from robust_run.orchestrator.command import command_line, environment, run_name
+from robust_run.orchestrator.guarding.words import AllKnown, Asked, FromLeader, Known, Link, Send, Shown, Spawn, started_at
+from robust_run.orchestrator.members import MemberLauncher, console
+from robust_run.orchestrator.state import JobState, Member
+from robust_run.orchestrator.words import Event, MemberName, RoleSpec, StartMember, StopMember, WorldEnded
+
+#: How often launchers are looked at once no guard says when they end.
+LOOK_S = 0.2
+
+
+class Launchers:
+    """Of one job. `folder`: its run directory; `place`: of the file for workers."""
+
+    def __init__(
+        self,
+        folder: str,
+        place: str,
+        env: Mapping[str, str],
+        link: Link,
+        tell: Callable[[Event], None],
+        say: Callable[[str], None],
+    ) -> None:
+        """Raises OSError where there can be no folder for members, or no guard."""
+        self._folder, self._place, self._env, self._link = os.path.join(folder, "members"), place, env, link
+        self._tell, self._say = tell, say
+        self._launchers: dict[str, MemberLauncher] = {}
+        """By the name of their run directory."""
+        self._known: dict[str, Known] = {}
+        self._signalled: Callable[[int, str], None] = lambda number, by: None
+        os.makedirs(self._folder, mode=0o700, exist_ok=True)
+
+    def listen(self, signalled: Callable[[int, str], None]) -> None:
+        """Wait for the guard's first word; take in what it says from then on. `signalled`: told of its signals. Raises EOFError."""
+        self._signalled = signalled
+        later: list[object] = []
+        while not self._known_is_here(later):
+            later += self._link.receive()
+        asyncio.get_running_loop().add_reader(self._link.socket.fileno(), self._heard)
+        for message in later:
+            asyncio.get_running_loop().call_soon(self._take, message)
+
+    def _known_is_here(self, messages: list[object]) -> bool:
+        for message in messages:
+            if isinstance(message, AllKnown):
+                self._known = {each.name: each for each in message.launchers}
+                messages.remove(message)
+                return True
+        return False
+
+    def start(self, role: RoleSpec, start: StartMember) -> None:
+        """Have a member's launcher started."""
+        self._follow(start.member, start.serial)
+        self._send(
+            Spawn(
+                name=run_name(start),
+                argv=tuple(command_line(role, start, self._folder, sys.executable)),
+                env=environment(role, start, self._env, self._place),
+                output=console(os.path.join(self._folder, run_name(start))),
+            )
+        )
+
+    def stop(self, stop: StopMember) -> None:
+        """Have a launcher told to end."""
+        self._send(Send(name=run_name(stop), number=stop.signal))
+
+    def adopt(self, role: RoleSpec, member: Member, state: JobState) -> None:
+        """Go on with a member whose launcher an earlier leader had started, or was about to."""
+        devices = next((state.nodes[node].devices_used.get(member.name, ()) for node in member.nodes), ())
+        start = StartMember(member=member.name, serial=member.serial, nodes=member.nodes, devices=devices)
+        known = self._known.get(run_name(start))
+        if known is None and member.standing == "starting":
+            self.start(role, start)
+        elif known is None:  # it was to end before it was started
+            self._tell(WorldEnded(member=member.name, serial=member.serial, code=-signal.SIGTERM))
+        else:
+            launcher = self._follow(member.name, member.serial, known.shown)
+            if known.code is not None:
+                self._ended(launcher, known)
+            elif member.standing == "stopping":
+                self._send(Send(name=known.name, number=signal.SIGTERM))  # the order may not have been carried out
+
+    def end_unknown(self) -> None:
+        """End launchers that run and that the journal does not know: it could not be written. Nobody would follow them."""
+        for known in self._known.values():
+            if known.code is None and known.name not in self._launchers:
+                self._say(f"{known.name} is not in the journal, which could not be written; it is ended")
+                self._send(Send(name=known.name, number=signal.SIGTERM))
+
+    def _follow(self, member: MemberName, serial: int, at: int = 0) -> MemberLauncher:
+        run = os.path.join(self._folder, run_name(StartMember(member=member, serial=serial, nodes=())))
+        launcher = MemberLauncher(member, serial, run, self._tell, self._show, self._shown, at)
+        self._launchers[launcher.run_name] = launcher
+        return launcher
+
+    def _shown(self, name: str, offset: int) -> None:
+        self._send(Shown(name=name, offset=offset))
+
+    def _show(self, member: MemberName, line: bytes) -> None:
+        with suppress(OSError):  # whoever read it has left; it is in the file
+            sys.stdout.buffer.write(b"[%s]: %s\n" % (str(member).encode(), line))
+            sys.stdout.buffer.flush()
+
+    def _send(self, message: FromLeader) -> None:
+        with suppress(OSError):  # the guard is gone: that is heard, and acted on, a moment later
+            self._link.send(message)
+
+    def _heard(self) -> None:
+        try:
+            for message in self._link.receive():
+                self._take(message)
+        except (EOFError, OSError):
+            asyncio.get_running_loop().remove_reader(self._link.socket.fileno())
+            self._signalled(signal.SIGTERM, "the end of the job's guard")
+            self._look()
+
+    def _take(self, message: object) -> None:
+        if isinstance(message, Asked):
+            self._signalled(message.number, "")
+        elif isinstance(message, Known):
+            self._known[message.name] = message
+            launcher = self._launchers.get(message.name)
+            if launcher is not None and message.code is not None:
+                self._ended(launcher, message)
+
+    def _ended(self, launcher: MemberLauncher, known: Known) -> None:
+        del self._launchers[launcher.run_name]
+        launcher.ended(known.code or 0, f"it cannot be started: {known.why}" if known.why else "")
+
+    def _look(self) -> None:
+        """The guard is gone, and its children end: wait for that, as far as the kernel shows it."""
+        for name, launcher in list(self._launchers.items()):
+            known = self._known.get(name)
+            if known is None or not known.started_at or started_at(known.pid) != known.started_at:
+                del self._launchers[name]
+                launcher.ended(-signal.SIGTERM)
+        if self._launchers:
+            asyncio.get_running_loop().call_later(LOOK_S, self._look)
