@@ -1,0 +1,165 @@
+"""Real jobs of two roles whose processes are killed: only what died comes back, and each sample counts once."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+from jobs import kill, running, script, wait_for
+from role_jobs import role_job
+
+
+def test_a_job_runs_to_its_end_and_leaves_nothing(tmp_path: Path) -> None:
+    with role_job(tmp_path) as roles:
+        roles.done()
+        assert "is done: trainer is done" in roles.job.err
+        assert len(roles.all_ran()) == 3
+        assert not list(roles.job.run_dir.glob("*.sock"))
+
+
+def test_a_killed_rollout_comes_back_alone_and_what_it_worked_on_is_given_to_another(tmp_path: Path) -> None:
+    (tmp_path / "hold").touch()
+    with role_job(tmp_path) as roles:
+        trainer, other, pid = roles.pid("trainer-0"), roles.pid("rollout-1"), roles.pid("rollout-0")
+        wait_for(lambda: len(list(tmp_path.glob("has-*"))) == 2, "both to have a prompt")
+        (mine,) = (each.name.split("-")[1] for each in tmp_path.glob("has-*-0"))
+        kill(pid)
+        (tmp_path / "hold").unlink()
+        wait_for(lambda: (tmp_path / f"has-{mine}-1").exists() or roles.ran("rollout-0").get("1.1"), "another to have it")
+        roles.done()
+        assert roles.ran("trainer-0") == {"1.0": trainer}
+        assert roles.ran("rollout-1") == {"1.0": other}
+
+
+def test_a_rollout_whose_launcher_is_killed_is_started_anew_and_nobody_else(tmp_path: Path) -> None:
+    with role_job(tmp_path) as roles:
+        trainer, other = roles.pid("trainer-0"), roles.pid("rollout-1")
+        roles.pid("rollout-0")
+        (tmp_path / "hold").touch()
+        kill(roles.launcher("rollout-0"))
+        roles.pid("rollout-0", "2.0")
+        (tmp_path / "hold").unlink()
+        roles.done()
+        assert roles.ran("trainer-0") == {"1.0": trainer}
+        assert roles.ran("rollout-1") == {"1.0": other}
+
+
+def test_a_killed_trainer_goes_back_to_its_checkpoint_and_rollouts_do_not_notice(tmp_path: Path) -> None:
+    with role_job(tmp_path) as roles:
+        pids = {name: roles.pid(name) for name in ("rollout-0", "rollout-1")}
+        roles.trained(7)
+        kill(roles.pid("trainer-0"))
+        roles.pid("trainer-0", "1.1")
+        roles.done()
+        for name, pid in pids.items():
+            assert roles.ran(name) == {"1.0": pid}
+
+
+def test_all_begin_again_where_the_trainer_says_so(tmp_path: Path) -> None:
+    with role_job(tmp_path, trainer='restart = "job"') as roles:
+        roles.trained(5)
+        kill(roles.pid("trainer-0"))
+        assert roles.pid("trainer-0", "2.0")
+        for name in ("rollout-0", "rollout-1"):
+            roles.pid(name, "2.0")
+        roles.done()
+        assert "all roles begin again (1 of 3)" in roles.job.err
+
+
+def test_ctrl_c_ends_all_in_good_order(tmp_path: Path) -> None:
+    (tmp_path / "hold").touch()
+    with role_job(tmp_path) as roles:
+        for name in ("trainer-0", "rollout-0", "rollout-1"):
+            roles.pid(name)
+        roles.job.signal(signal.SIGINT)
+        assert roles.job.finish() == 130
+        assert "SIGINT asked for it" in roles.job.err
+        roles.job.assert_nothing_left()
+
+
+def test_a_program_that_fails_ends_the_job_with_its_code_and_its_reason(tmp_path: Path) -> None:
+    script(tmp_path, "raise SystemExit(7)", "bad.py")
+    (tmp_path / "roles.toml").write_text('[roles.bad]\ncommand = "bad.py"\nmax_restarts = 0\n')
+    with running(tmp_path, "--roles", "roles.toml") as job:
+        assert job.finish() != 0
+        assert "bad/0 ended with exit code" in job.err
+        assert "rank 0 exited with code 7" in job.err
+        job.assert_nothing_left()
+
+
+def test_what_this_machine_cannot_hold_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "roles.toml").write_text('[roles.a]\ncommand = "a.py"\ndevices = 8\nnodes = 2\n')
+    with running(tmp_path, "--roles", "roles.toml", env={"CUDA_VISIBLE_DEVICES": "0"}) as job:
+        assert job.finish() == 2
+        assert "needs room for 1 workers with 8 GPUs on 2 nodes, and this machine has 1 GPUs" in job.err
+        job.assert_nothing_left()
+
+
+# The leader, and its guard.
+
+
+def test_a_killed_leader_is_started_again_and_no_worker_dies_and_no_sample_is_lost(tmp_path: Path) -> None:
+    with role_job(tmp_path, count=60) as roles:
+        names = ("trainer-0", "rollout-0", "rollout-1")
+        pids = {name: roles.pid(name) for name in names}
+        for trained in (5, 20, 35):
+            roles.trained(trained)
+            leader = roles.leader()
+            kill(leader)
+            wait_for(lambda old=leader: roles.leader() != old, "another leader")  # type: ignore[misc]
+        roles.done()
+        assert {name: roles.ran(name) for name in names} == {name: {"1.0": pid} for name, pid in pids.items()}
+        assert "the leader of the job was killed by SIGKILL; it is started again" in roles.job.err
+
+
+def test_a_rollout_that_dies_while_there_is_no_leader_comes_back(tmp_path: Path) -> None:
+    with role_job(tmp_path) as roles:
+        trainer = roles.pid("trainer-0")
+        roles.pid("rollout-0")
+        roles.trained(3)
+        launcher = roles.launcher("rollout-0")
+        (tmp_path / "hold").touch()
+        kill(roles.leader(), launcher)
+        roles.pid("rollout-0", "2.0")
+        (tmp_path / "hold").unlink()
+        roles.done()
+        assert roles.ran("trainer-0") == {"1.0": trainer}
+
+
+def test_a_leader_that_cannot_be_kept_ends_the_job(tmp_path: Path) -> None:
+    (tmp_path / "hold").touch()
+    with role_job(tmp_path) as roles:
+        for name in ("trainer-0", "rollout-0", "rollout-1"):
+            roles.pid(name)
+        for _ in range(4):
+            leader = roles.leader()
+            kill(leader)
+            wait_for(lambda old=leader: roles.job.process.poll() is not None or roles._leader() != old, "its end")  # type: ignore[misc]
+        assert roles.job.finish() == 137
+        assert "4 times in a row; the job is ended" in roles.job.err
+        roles.job.assert_nothing_left()
+
+
+def test_when_the_guard_is_killed_all_end_in_good_order(tmp_path: Path) -> None:
+    (tmp_path / "hold").touch()
+    with role_job(tmp_path) as roles:
+        for name in ("trainer-0", "rollout-0", "rollout-1"):
+            roles.pid(name)
+        kill(roles.job.pid)
+        roles.job.finish()
+        roles.job.assert_nothing_left()
+        assert roles.journal()[-1]["actions"][-1]["type"] == "finish"
+        assert "the end of the job's guard asked for it" in roles.job.err
+
+
+def test_when_guard_and_leader_are_killed_members_end_in_good_order(tmp_path: Path) -> None:
+    (tmp_path / "hold").touch()
+    with role_job(tmp_path) as roles:
+        for name in ("trainer-0", "rollout-0", "rollout-1"):
+            roles.pid(name)
+        kill(roles.job.pid, roles.leader())
+        roles.job.finish()
+        roles.job.assert_nothing_left()
+        for name in ("trainer-0", "rollout-0", "rollout-1"):
+            output = (roles.job.run_dir / "members" / f"{name}.1.out").read_text()
+            assert "stopped by SIGTERM" in output
