@@ -39,6 +39,7 @@ LATE_GROUPS = {
     "slurm": ("robust_run.slurm.commands", "slurm"),
     "plan": ("robust_run.planning.command", "plan"),
     "fleet": ("robust_run.launcher.operator.commands.fleet_command", "fleet"),
+    "roles": ("robust_run.orchestrator.commands", "roles"),
     "ready": ("robust_run.launcher.operator.commands.deployment_commands", "ready"),
     "metrics-token": ("robust_run.launcher.operator.commands.deployment_commands", "metrics_token"),
     "docs": ("robust_run.guide", "docs"),
@@ -46,7 +47,7 @@ LATE_GROUPS = {
 }
 #: How `robust --help` lists them.
 SECTIONS = {
-    "How is my job?": ("status", "top", "nodes", "events", "report", "fleet"),
+    "How is my job?": ("status", "top", "roles", "nodes", "events", "report", "fleet"),
     "What went wrong?": ("incident", "explain", "why", "stacks", "timeline", "outliers"),
     "Steer a job": ("restart", "stop", "update", "code", "evict", "readmit", "check"),
     "What jobs need": ("plan", "ckpt", "env", "image", "slurm", "warm"),
@@ -96,6 +97,8 @@ class _Robust(click.Group):
             nearest = difflib.get_close_matches(words[0], self.list_commands(context), 1)
             hint = f"did you mean robust {nearest[0]}?" if nearest else "robust help lists them"
             raise UserError(f"there is no command {words[0]!r}; {hint}")
+        if words[0] in ("status", "stop") and _is_of_roles(words[1:]):
+            return super().resolve_command(context, ["roles", "show" if words[0] == "status" else "stop", *words[1:]])
         return super().resolve_command(context, words)
 
     def list_commands(self, context: click.Context) -> list[str]:
@@ -110,6 +113,18 @@ class _Robust(click.Group):
         group = getattr(import_module(module), variable)
         assert isinstance(group, click.Command)
         return group
+
+
+def _is_of_roles(words: Sequence[str]) -> bool:
+    """Whether a command is given a run of several roles, which has no controller of its own."""
+    if not words or words[-1].startswith("-"):
+        return False
+    from robust_run.launcher.operator.reading.runs import is_run, runs_folder
+    from robust_run.orchestrator.operator import is_roles_run
+
+    log_dir = next((words[at + 1] for at, word in enumerate(words[:-1]) if word == "--log-dir"), "")
+    places = (words[-1], os.path.join(runs_folder(log_dir, os.environ), words[-1]))
+    return any(is_roles_run(path) and not is_run(path) for path in places)
 
 
 @click.group(cls=_Robust, context_settings={"help_option_names": ["-h", "--help"]})

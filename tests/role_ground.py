@@ -18,6 +18,7 @@ from robust_run.roles.client import Client, Place
 from robust_run.roles.queue_words import QueueLimits
 from robust_run.roles.words import Me, Member
 
+USUAL = QueueLimits(items=1024, lease_s=600.0)
 SECRET = os.urandom(32)
 
 
@@ -50,7 +51,12 @@ class Orchestrator:
         self.book = QueueBook(str(self._folder), self._limits, self.said.append)
         self.book.reopen(clock.monotonic_s())
         self.server = RoleServer(
-            SECRET, self.book, clock, self.events.append, lambda: self.members, lambda name: self.newest.get(name, (0, 0))
+            SECRET,
+            self.book,
+            clock,
+            self.events.append,
+            lambda: self.members,
+            lambda name: self.newest.get(name, (0, 0)),
         )
         self.port = await self.server.listen("127.0.0.1", 0)
 
@@ -99,7 +105,7 @@ class Orchestrator:
 
 @contextmanager
 def orchestrator(
-    folder: Path, members: int = 4, limits: QueueLimits = QueueLimits(items=1024, lease_s=600.0)
+    folder: Path, members: int = 4, limits: QueueLimits = USUAL
 ) -> Iterator[tuple[Orchestrator, Callable[..., Client]]]:
     """A server, and what connects workers to it."""
     made = Orchestrator(folder, members, limits)

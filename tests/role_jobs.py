@@ -93,7 +93,8 @@ class RoleJob:
 
     def leader(self) -> int:
         """Return the pid of the leader now."""
-        return wait_for(self._leader, "a leader")
+        found: int = wait_for(self._leader, "a leader")
+        return found
 
     def _leader(self) -> int:
         guard = Path(f"/proc/{self.job.pid}/cmdline").read_bytes()

@@ -1,4 +1,4 @@
-"""The journal of a job of several roles (`roles.jsonl`): what happened, and what was decided; what a new leader continues from."""
+"""The journal of a job of several roles (`roles.jsonl`): what happened and what was decided; what a leader continues from."""
 
 from __future__ import annotations
 
@@ -67,7 +67,9 @@ class Journal:
         except OSError as error:
             why = error.strerror or str(error)
         self._is_broken = True
-        self._say(f"{self._path} cannot be written ({why}): should the leader of the job be killed, it could not go on from there")
+        self._say(
+            f"{self._path} cannot be written ({why}): should the leader of the job be killed, it could not go on from there"
+        )
 
 
 def read(path: str) -> tuple[list[tuple[Event, float]], int]:
@@ -109,4 +111,6 @@ def _check(first: bytes, path: str) -> Head:
             return msgspec.json.decode(first, type=Head)
     except msgspec.MsgspecError as error:
         raise PlatformError(f"{path} is no journal of roles: {error}") from error
-    raise PlatformError(f"{path} has the format {schema!r}, and this robust-run reads {RUN_DIR_SCHEMA}; use the one that wrote it")
+    raise PlatformError(
+        f"{path} has the format {schema!r}, and this robust-run reads {RUN_DIR_SCHEMA}; use the one that wrote it"
+    )

@@ -13,7 +13,17 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 
 from robust_run.orchestrator.command import command_line, environment, run_name
-from robust_run.orchestrator.guarding.words import AllKnown, Asked, FromLeader, Known, Link, Send, Shown, Spawn, started_at
+from robust_run.orchestrator.guarding.words import (
+    AllKnown,
+    Asked,
+    FromLeader,
+    Known,
+    Link,
+    Send,
+    Shown,
+    Spawn,
+    started_at,
+)
 from robust_run.orchestrator.members import MemberLauncher, console
 from robust_run.orchestrator.state import JobState, Member
 from robust_run.orchestrator.words import Event, MemberName, RoleSpec, StartMember, StopMember, WorldEnded
@@ -40,11 +50,11 @@ class Launchers:
         self._launchers: dict[str, MemberLauncher] = {}
         """By the name of their run directory."""
         self._known: dict[str, Known] = {}
-        self._signalled: Callable[[int, str], None] = lambda number, by: None
+        self._signalled: Callable[[int, str], None] | None = None
         os.makedirs(self._folder, mode=0o700, exist_ok=True)
 
     def listen(self, signalled: Callable[[int, str], None]) -> None:
-        """Wait for the guard's first word; take in what it says from then on. `signalled`: told of its signals. Raises EOFError."""
+        """Wait for the guard's first word; take in what it says then. `signalled`: told of its signals. Raises EOFError."""
         self._signalled = signalled
         later: list[object] = []
         while not self._known_is_here(later):
@@ -93,6 +103,10 @@ class Launchers:
             elif member.standing == "stopping":
                 self._send(Send(name=known.name, number=signal.SIGTERM))  # the order may not have been carried out
 
+    def pids(self) -> dict[str, int]:
+        """Return the launchers that run, by the name of their run directory."""
+        return {known.name: known.pid for known in self._known.values() if known.code is None}
+
     def end_unknown(self) -> None:
         """End launchers that run and that the journal does not know: it could not be written. Nobody would follow them."""
         for known in self._known.values():
@@ -124,17 +138,21 @@ class Launchers:
                 self._take(message)
         except (EOFError, OSError):
             asyncio.get_running_loop().remove_reader(self._link.socket.fileno())
-            self._signalled(signal.SIGTERM, "the end of the job's guard")
+            self._ask_to_end(signal.SIGTERM, "the end of the job's guard")
             self._look()
 
     def _take(self, message: object) -> None:
         if isinstance(message, Asked):
-            self._signalled(message.number, "")
+            self._ask_to_end(message.number, "")
         elif isinstance(message, Known):
             self._known[message.name] = message
             launcher = self._launchers.get(message.name)
             if launcher is not None and message.code is not None:
                 self._ended(launcher, message)
+
+    def _ask_to_end(self, number: int, by: str) -> None:
+        if self._signalled is not None:
+            self._signalled(number, by)
 
     def _ended(self, launcher: MemberLauncher, known: Known) -> None:
         del self._launchers[launcher.run_name]

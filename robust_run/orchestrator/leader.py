@@ -22,8 +22,10 @@ from robust_run.orchestrator.journal import Journal, Line
 from robust_run.orchestrator.launchers import Launchers
 from robust_run.orchestrator.placement import can_ever_fit, needs
 from robust_run.orchestrator.queue.book import QueueBook
+from robust_run.orchestrator.queue.core import counts
 from robust_run.orchestrator.server import RoleServer
 from robust_run.orchestrator.state import UP
+from robust_run.orchestrator.views import view_of
 from robust_run.orchestrator.words import (
     Action,
     Asked,
@@ -44,7 +46,7 @@ from robust_run.orchestrator.words import (
 )
 from robust_run.roles.client import Place
 from robust_run.roles.queue_words import QueueLimits
-from robust_run.roles.words import Member
+from robust_run.roles.words import Member, RolesView
 from robust_run.terminal import plain
 
 #: Workers of one machine, where nothing says how many fit.
@@ -76,7 +78,7 @@ class Leader:
         self._queues = QueueBook(os.path.join(folder, "queues"), limits, self.say)
         self._before = place_of(self._place)
         secret = self._before.secret if self._before is not None else os.urandom(32)
-        self._server = RoleServer(secret, self._queues, clock, self.tell, self._known, self._newest)
+        self._server = RoleServer(secret, self._queues, clock, self.tell, self._known, self._newest, self._look)
 
     async def run(self) -> Finish:
         """Lead the job to its end. Raises UserError where no node could ever run one of its roles, OSError."""
@@ -186,6 +188,10 @@ class Leader:
         role, _, index = name.rpartition("/")
         member = self.state.members[MemberName(role, int(index))]
         return member.serial, member.attempt
+
+    def _look(self) -> RolesView:
+        queues = {name: counts(queue.state) for name, queue in self._queues.queues.items()}
+        return view_of(self._spec, self.state, is_led=True, pids=self._fleet.pids(), queues=queues)
 
     def _known(self) -> dict[str, Member]:
         return {str(name): self._shown(name) for name in self.state.members}

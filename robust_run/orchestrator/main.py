@@ -35,7 +35,7 @@ def launch_roles(options: Options, world: World, env: Mapping[str, str]) -> int:
 
 
 def lead(spec: RolesSpec, run_directory: RunDirectory, env: Mapping[str, str], end: socket.socket) -> int:
-    """Lead a job, in a process of its own; return its exit code. What ends the process otherwise is a fault, and it is tried again."""
+    """Lead a job, in a process of its own; return its exit code. Another end of the process is a fault: it is tried again."""
     link = Link(end, FromGuard)
     try:
         code = asyncio.run(_lead(spec, run_directory.path, env, link))

@@ -19,15 +19,19 @@ from robust_run.orchestrator.queue.book import QueueBook
 from robust_run.orchestrator.queue.core import Answer as QueueAnswer
 from robust_run.orchestrator.queue.core import counts, leased_to, next_expiry_s, position
 from robust_run.orchestrator.queue.waiting import Waiting
-from robust_run.orchestrator.words import Event, MemberName, RankGone, RankReady
+from robust_run.orchestrator.words import Asked, Event, MemberName, RankGone, RankReady
 from robust_run.roles.queue_words import GiveBack, Put, QueueEvent, Release, Renew
 from robust_run.roles.words import (
+    OPERATOR,
     Answer,
+    AskCall,
+    LookCall,
     Me,
     Member,
     PositionCall,
     QueueCall,
     ReadyCall,
+    RolesView,
     Told,
     Welcome,
 )
@@ -52,14 +56,16 @@ class RoleServer:
         tell: Callable[[Event], None],
         members: Callable[[], Mapping[str, Member]],
         newest: Callable[[str], tuple[int, int]] = lambda _: (0, 0),
+        look: Callable[[], RolesView | None] = lambda: None,
     ) -> None:
-        """`newest`: which start of a member is known to be the latest, by its launcher and attempt."""
+        """`newest`: which start of a member is known to be the latest, by its launcher and attempt. `look`: how the job is."""
         self.secret = secret
         self.queues = queues
         self._clock = clock
         self._tell = tell
         self._members = members
         self._newest_start = newest
+        self._look = look
         self._workers: dict[str, Worker] = {}
         """By consumer: the newest incarnation of each."""
         self._newest: dict[str, tuple[int, int]] = {}
@@ -103,6 +109,10 @@ class RoleServer:
     def let_in(self, worker: Worker, me: Me, holds: Mapping[str, tuple[int, ...]]) -> None:
         """Somebody has proven that it knows the secret. An older incarnation of itself is sent away."""
         self._unproven.discard(worker)
+        if me.role == OPERATOR:
+            worker.me = me
+            worker.send(Welcome(members=()))
+            return
         if me.member not in self._members():
             worker.end(f"this job has no member {me.member}")
             return
@@ -118,7 +128,9 @@ class RoleServer:
         self._workers[me.consumer] = worker
         worker.me = me
         if before is not None:
-            self._send_away(before, "a later start of the same rank, or a later connection, is here: this one was given up")
+            self._send_away(
+                before, "a later start of the same rank, or a later connection, is here: this one was given up"
+            )
         self._is_not_away(me.consumer)
         self._reconcile(me, holds)
         worker.send(Welcome(members=tuple(self._members().values())))
@@ -184,7 +196,9 @@ class RoleServer:
         if me is None:
             return  # it was sent away: nothing that it says has any consequence
         try:
-            if isinstance(message, ReadyCall):
+            if me.role == OPERATOR:
+                self._hear_operator(worker, message)
+            elif isinstance(message, ReadyCall):
                 self._tell(
                     RankReady(
                         member=_name(me),
@@ -204,6 +218,15 @@ class RoleServer:
         except RobustRunError as error:
             number = getattr(message, "number", 0)
             worker.send(Answer(number=number, accepted=False, error=str(error)))
+
+    def _hear_operator(self, worker: Worker, message: object) -> None:
+        """Whoever knows the secret may look, and ask as the user does."""
+        if isinstance(message, LookCall):
+            worker.send(Answer(number=message.number, view=self._look()))
+        elif isinstance(message, AskCall):
+            by = printable(message.by)
+            self._tell(Asked(what=message.what, role=message.role, members=message.members, by=by))
+            worker.send(Answer(number=message.number))
 
     def _hear_queue(self, worker: Worker, me: Me, call: QueueCall) -> None:
         now_s = self._clock.monotonic_s()

@@ -179,7 +179,17 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True, tag="tick"):
 
 
 Event = (
-    Begun | NodeOffered | NodeGone | WorldRuns | WorldFailed | WorldEnded | RankReady | RankGone | RankEnded | Asked | Tick
+    Begun
+    | NodeOffered
+    | NodeGone
+    | WorldRuns
+    | WorldFailed
+    | WorldEnded
+    | RankReady
+    | RankGone
+    | RankEnded
+    | Asked
+    | Tick
 )
 
 # What is done.

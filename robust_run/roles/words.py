@@ -5,6 +5,8 @@ A request carries a number, which its answer repeats. `Told` comes unasked, when
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from robust_run.roles.queue_words import Counts, Item, Position, QueueEvent
@@ -62,6 +64,55 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     def name(self) -> str:
         """`rollout/3`."""
         return f"{self.role}/{self.index}"
+
+
+OPERATOR = ""
+"""Role of `Me` that is no worker but somebody who looks, or asks for something: `robust roles`."""
+
+
+class MemberView(msgspec.Struct, frozen=True, kw_only=True):
+    """A member, as people are shown it."""
+
+    name: str
+    state: str
+    generation: int = 0
+    ready: bool = False
+    pid: int = 0
+    """Of its launcher; 0: none runs, or it is not known."""
+    starts: int = 0
+    """Launchers of it there were."""
+    restarts: int = 0
+    """How often its workers were started after the first time."""
+    nodes: tuple[str, ...] = ()
+    run: str = ""
+    """Its run directory, below that of the job: what `robust status` is given."""
+    sentence: str = ""
+    """Why it ended last, or waits."""
+
+
+class RoleView(msgspec.Struct, frozen=True, kw_only=True):
+    """A role, as people are shown it."""
+
+    name: str
+    restart: str
+    wanted: int
+    fewest: int
+    most: int
+    members: tuple[MemberView, ...]
+
+
+class RolesView(msgspec.Struct, frozen=True, kw_only=True):
+    """A job of several roles, as people are shown it."""
+
+    name: str
+    phase: str
+    """new, going, restarting, ending, over."""
+    is_led: bool
+    """Whether its leader answers; else this is what its journal says."""
+    code: int = 0
+    sentence: str = ""
+    roles: tuple[RoleView, ...] = ()
+    queues: dict[str, Counts] = {}
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):
@@ -128,6 +179,22 @@ class PositionCall(msgspec.Struct, frozen=True, kw_only=True, tag="position"):
     queue: str
 
 
+class LookCall(msgspec.Struct, frozen=True, kw_only=True, tag="look"):
+    """How is the job."""
+
+    number: int
+
+
+class AskCall(msgspec.Struct, frozen=True, kw_only=True, tag="ask"):
+    """The job is to end, or a role is to have so many members."""
+
+    number: int
+    what: Literal["stop", "scale"]
+    role: str = ""
+    members: int = 0
+    by: str = ""
+
+
 class Answer(msgspec.Struct, frozen=True, kw_only=True, tag="answer"):
     """To a request."""
 
@@ -138,6 +205,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, tag="answer"):
     error: str = ""
     position: Position | None = None
     counts: Counts | None = None
+    view: RolesView | None = None
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True, tag="told"):
@@ -146,5 +214,5 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, tag="told"):
     member: Member
 
 
-FromWorker = Hello | Proof | Holds | ReadyCall | QueueCall | PositionCall
+FromWorker = Hello | Proof | Holds | ReadyCall | QueueCall | PositionCall | LookCall | AskCall
 ToWorker = Challenge | Welcome | Refused | Answer | Told

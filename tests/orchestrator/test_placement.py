@@ -28,7 +28,7 @@ def test_it_comes_back_to_where_it_ran_if_there_is_room() -> None:
 
 def test_members_are_spread() -> None:
     nodes = {"a": Node(4), "b": Node(4)}
-    found = []
+    found: list[str] = []
     for index in range(4):
         each = member(index)
         where = place(role(), each, nodes)

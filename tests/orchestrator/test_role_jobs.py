@@ -25,7 +25,9 @@ def test_a_killed_rollout_comes_back_alone_and_what_it_worked_on_is_given_to_ano
         (mine,) = (each.name.split("-")[1] for each in tmp_path.glob("has-*-0"))
         kill(pid)
         (tmp_path / "hold").unlink()
-        wait_for(lambda: (tmp_path / f"has-{mine}-1").exists() or roles.ran("rollout-0").get("1.1"), "another to have it")
+        wait_for(
+            lambda: (tmp_path / f"has-{mine}-1").exists() or roles.ran("rollout-0").get("1.1"), "another to have it"
+        )
         roles.done()
         assert roles.ran("trainer-0") == {"1.0": trainer}
         assert roles.ran("rollout-1") == {"1.0": other}
@@ -148,7 +150,7 @@ def test_when_the_guard_is_killed_all_end_in_good_order(tmp_path: Path) -> None:
         kill(roles.job.pid)
         roles.job.finish()
         roles.job.assert_nothing_left()
-        assert roles.journal()[-1]["actions"][-1]["type"] == "finish"
+        assert "finish" in [action["type"] for action in roles.journal()[-1]["actions"]]
         assert "the end of the job's guard asked for it" in roles.job.err
 
 

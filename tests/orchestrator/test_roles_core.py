@@ -361,7 +361,11 @@ def test_a_role_shrinks_and_grows_within_its_limits() -> None:
     assert story.standing(rollout(2)) == "held", "who is not wanted is not waited for"
     assert started(story.tell(Asked(what="scale", role="rollout", members=99, by="root"))) == ["rollout/2", "rollout/3"]
     story.runs(rollout(2), rollout(3))
-    assert stopped(story.tell(Asked(what="scale", role="rollout", members=0))) == ["rollout/1", "rollout/2", "rollout/3"]
+    assert stopped(story.tell(Asked(what="scale", role="rollout", members=0))) == [
+        "rollout/1",
+        "rollout/2",
+        "rollout/3",
+    ]
     assert started(story.tell(Asked(what="scale", role="rollout", members=2))) == [], "it still ends"
     assert started(story.ends(rollout(1), 0)) == ["rollout/1"], "told to end, it ended well, and is wanted again"
     story.ends(rollout(2), 0)
@@ -398,7 +402,9 @@ _events = st.one_of(
     st.builds(RankReady, member=_members, serial=_serials, rank=_small, attempt=_small),
     st.builds(RankGone, member=_members, serial=_serials, rank=_small, attempt=_small),
     st.builds(RankEnded, member=_members, serial=_serials, rank=_small, attempt=_small),
-    st.builds(Asked, what=st.just("scale"), role=st.sampled_from(("rollout", "trainer", "x")), members=st.integers(-1, 5)),
+    st.builds(
+        Asked, what=st.just("scale"), role=st.sampled_from(("rollout", "trainer", "x")), members=st.integers(-1, 5)
+    ),
     st.builds(NodeGone, node=st.sampled_from(("here", "there"))),
     st.builds(NodeOffered, node=st.sampled_from(("here", "there")), slots=st.integers(1, 5), devices=st.integers(0, 4)),
     st.just(Tick()),

@@ -73,7 +73,7 @@ MISTAKES = {
     "no command": ("[roles.a]\nnproc = 1\n", "missing required field `command`"),
     "empty command": ("[roles.a]\ncommand = ' '\n", "write what you would type after robust-run"),
     "empty list": ("[roles.a]\ncommand = []\n", "write what you would type after robust-run"),
-    "open quote": ("[roles.a]\ncommand = \"a.py 'x\"\n", "a list of words needs no quotes"),
+    "open quote": ('[roles.a]\ncommand = "a.py \'x"\n', "a list of words needs no quotes"),
     "name": ("[roles.'A b']\ncommand = 'a.py'\n", "small letters, digits"),
     "nproc": (f"{A}nproc = 0\n", r"Expected `int` >= 1.*roles"),
     "restart": (f'{A}restart = "never"\n', "Invalid enum value 'never'"),
@@ -116,7 +116,25 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 _words = st.sampled_from(
-    ("[roles.a]", "[roles]", "command", "=", '"a.py"', "members", "3", "'2..4'", "\n", "[", "]", "restart", '"alone"', "{", "}", "nan", "-1")
+    (
+        "[roles.a]",
+        "[roles]",
+        "command",
+        "=",
+        '"a.py"',
+        "members",
+        "3",
+        "'2..4'",
+        "\n",
+        "[",
+        "]",
+        "restart",
+        '"alone"',
+        "{",
+        "}",
+        "nan",
+        "-1",
+    )
 )
 
 
@@ -130,7 +148,9 @@ def test_garbage_is_an_error_of_one_line_or_a_job(text: str) -> None:
 
 @given(
     st.dictionaries(
-        st.sampled_from(("command", "members", "fewest", "most", "nproc", "restart", "depends_on", "env", "options", "devices")),
+        st.sampled_from(
+            ("command", "members", "fewest", "most", "nproc", "restart", "depends_on", "env", "options", "devices")
+        ),
         st.one_of(st.integers(-3, 5000), st.text(max_size=9), st.lists(st.text(max_size=5), max_size=3), st.booleans()),
     )
 )

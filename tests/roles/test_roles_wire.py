@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -59,7 +61,9 @@ def test_an_orchestrator_with_another_secret_is_not_told_anything() -> None:
 def test_a_worker_with_another_secret_is_not_let_in() -> None:
     liar, orchestrator = WorkerHalf(bytes(32), ME, "1"), OrchestratorHalf(SECRET)
     challenge = orchestrator.challenge(liar.hello)
-    forged = Challenge(nonce=challenge.nonce, proof=OrchestratorHalf(bytes(32), challenge.nonce).challenge(liar.hello).proof)
+    forged = Challenge(
+        nonce=challenge.nonce, proof=OrchestratorHalf(bytes(32), challenge.nonce).challenge(liar.hello).proof
+    )
     proof, _, _ = liar.answer(forged)
     with pytest.raises(ProtocolError, match="a worker does not know this job's secret"):
         orchestrator.check(proof)
@@ -133,7 +137,12 @@ def test_garbage_is_an_error_of_the_protocol_and_of_nothing_else(data: bytes, st
             pass
 
 
-@given(st.dictionaries(st.sampled_from(("type", "proof", "me", "nonce", "number", "event", "numbers")), st.integers() | st.text(max_size=5) | st.none()))
+@given(
+    st.dictionaries(
+        st.sampled_from(("type", "proof", "me", "nonce", "number", "event", "numbers")),
+        st.integers() | st.text(max_size=5) | st.none(),
+    )
+)
 def test_maps_of_the_wrong_kind_are_too(content: dict[str, object]) -> None:
     try:
         payload = msgspec.msgpack.encode({**content, "type": content.get("type") or "proof"})
@@ -141,7 +150,5 @@ def test_maps_of_the_wrong_kind_are_too(content: dict[str, object]) -> None:
         return
     frames = Frames(FromWorker)
     frames.feed(len(payload).to_bytes(4, "big") + payload)
-    try:
+    with suppress(ProtocolError):
         frames.next()
-    except ProtocolError:
-        pass

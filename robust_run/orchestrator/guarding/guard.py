@@ -222,10 +222,17 @@ class Guard:
             return self._over
         died = f"was killed by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
         if self._restarts.may_start(time.monotonic()):
-            print(f"robust-run: the leader of the job {died}; it is started again, its members go on", file=sys.stderr, flush=True)
+            print(
+                f"robust-run: the leader of the job {died}; it is started again, its members go on",
+                file=sys.stderr,
+                flush=True,
+            )
             self._start_leader()
             return None
-        print(f"robust-run: the leader of the job {died}, {self._restarts.count} times in a row; the job is ended", file=sys.stderr)
+        print(
+            f"robust-run: the leader of the job {died}, {self._restarts.count} times in a row; the job is ended",
+            file=sys.stderr,
+        )
         self._end_launchers()
         return 128 - code if code < 0 else (code or FAULT)
 

@@ -45,7 +45,7 @@ FromLeader = Spawn | Send | Shown | Over
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True, tag="known"):
-    """A launcher that the guard has started. Its pid is no other process's as long as `code` is not known: it is not collected."""
+    """A launcher that the guard has started. Its pid is no other process's until `code` is known: its end is not collected."""
 
     name: str
     pid: int = 0

@@ -132,7 +132,9 @@ class Queue:
 
     def _write_anew(self, now_s: float) -> None:
         try:
-            write_file(self._path, _MAGIC + _framed(Snapshot(self.state)), mode=0o600, durable=bool(self.state.next_number))
+            write_file(
+                self._path, _MAGIC + _framed(Snapshot(self.state)), mode=0o600, durable=bool(self.state.next_number)
+            )
             self.close()
             self._descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
             self._bytes = os.fstat(self._descriptor).st_size

@@ -60,7 +60,7 @@ class Waiting:
 
     def _put_some(self, now_s: float) -> bool:
         """Who asked first is let in first: a small item does not pass a large one that waits for room."""
-        changed, left = False, []
+        changed, left = False, list[_Waiting]()
         for each in self._putters:
             answer = Answer(accepted=False) if left else self.queue.tell(each.event, now_s)
             if answer.accepted or answer.flaw or each.until_s <= now_s:

@@ -251,7 +251,11 @@ class Queues(RuleBasedStateMachine):
     def leave(self, consumer: str, ends: bool) -> None:
         """A worker ends, or gives back what it has."""
         mine = self.leased(consumer)
-        step(self.state, ConsumerGone(consumer=consumer) if ends else GiveBack(consumer=consumer, numbers=mine), self.now_s)
+        step(
+            self.state,
+            ConsumerGone(consumer=consumer) if ends else GiveBack(consumer=consumer, numbers=mine),
+            self.now_s,
+        )
         self.where.update(dict.fromkeys(mine, "waiting"))
 
     @rule(consumer=st.sampled_from(WORKERS))

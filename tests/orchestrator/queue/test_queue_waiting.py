@@ -1,4 +1,4 @@
-"""Consumers that wait for items and producers that wait for room: who asked first is answered first, and nobody waits too long."""
+"""Consumers wait for items, producers for room: who asked first is answered first, and nobody waits too long."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ class Ground:
 
     def got(self) -> list[tuple[str, object]]:
         """Return who was answered since, and with what."""
-        found = [(who, [i.key for i in a.items] if a.items else a.accepted) for who, a in self.answers]
+        found: list[tuple[str, object]] = [
+            (who, [i.key for i in a.items] if a.items else a.accepted) for who, a in self.answers
+        ]
         self.answers.clear()
         return found
 

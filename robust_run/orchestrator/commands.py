@@ -1,0 +1,99 @@
+"""`robust roles`: how a job of several roles is, and what it is asked for."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from robust_run.errors import UserError
+from robust_run.json_output import print_document
+from robust_run.orchestrator.operator import ask, find_run, look
+from robust_run.orchestrator.views import lines_of
+from robust_run.roles.words import AskCall, RolesView
+from robust_run.terminal import plain
+
+SHOW = "show"
+
+
+class _Roles(click.Group):
+    """`robust roles RUN` is short for `robust roles show RUN`."""
+
+    def parse_args(self, context: click.Context, args: list[str]) -> list[str]:
+        if not any(each in ("-h", "--help") for each in args[:1]) and (not args or args[0] not in self.commands):
+            args = [SHOW, *args]
+        return super().parse_args(context, args)
+
+
+def _about_a_run(command: Callable[..., Any]) -> Callable[..., Any]:
+    command = click.option("--json", "as_json", is_flag=True, help="As JSON.")(command)
+    return click.option("--log-dir", default="", metavar="FOLDER", help="Folder of the runs (default: ./robust-runs).")(
+        command
+    )
+
+
+@click.group(cls=_Roles)
+def roles() -> None:
+    """Show a job of several roles (robust-run --roles), scale a role, end the job.
+
+    robust roles RUN is short for robust roles show RUN.
+    """
+
+
+@roles.command(name=SHOW)
+@click.argument("run", default="", metavar="[RUN]")
+@_about_a_run
+def show(run: str, log_dir: str, as_json: bool) -> None:
+    """Say how a job of several roles is, dead or alive: members and queues. RUN is a run directory or a run's name."""
+    _print(look(find_run(run, log_dir, dict(os.environ))), as_json)
+
+
+@roles.command()
+@click.argument("run")
+@click.argument("role")
+@click.argument("members", type=click.IntRange(min=0))
+@_about_a_run
+def scale(run: str, role: str, members: int, log_dir: str, as_json: bool) -> None:
+    """Have ROLE run with so many MEMBERS, within its fewest and most."""
+    path = find_run(run, log_dir, dict(os.environ))
+    view = look(path)
+    found = next((each for each in view.roles if each.name == role), None)
+    if found is None:
+        raise UserError(f"{view.name} has no role {role!r}; it has {', '.join(each.name for each in view.roles)}")
+    if not found.fewest <= members <= found.most:
+        raise UserError(
+            f"{role} can have {found.fewest} to {found.most} members, not {members}; the roles file says so"
+        )
+    ask(path, AskCall(number=1, what="scale", role=role, members=members, by=_me()))
+    _print(look(path), as_json)
+
+
+@roles.command()
+@click.argument("run")
+@_about_a_run
+def stop(run: str, log_dir: str, as_json: bool) -> None:
+    """End a job of several roles as SIGTERM would."""
+    path = find_run(run, log_dir, dict(os.environ))
+    ask(path, AskCall(number=1, what="stop", by=_me()))
+    _print(look(path), as_json)
+
+
+def _print(view: RolesView, as_json: bool) -> None:
+    if as_json:
+        print_document(view)
+        return
+    for line in lines_of(view):
+        click.echo(plain(line))
+
+
+def _me() -> str:
+    import getpass
+
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a user without a name, as in some containers
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"

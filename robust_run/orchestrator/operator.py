@@ -1,0 +1,128 @@
+"""What an operator asks of a job of several roles, whether its leader answers or only its journal is left. No terminal."""
+
+from __future__ import annotations
+
+import os
+import socket
+from typing import TypeVar
+
+import msgspec
+
+from robust_run.errors import PlatformError, UserError
+from robust_run.launcher.control.errors import ProtocolError
+from robust_run.launcher.operator.reading.runs import runs_folder
+from robust_run.orchestrator import core
+from robust_run.orchestrator.journal import NAME, read, spec_of
+from robust_run.orchestrator.views import view_of
+from robust_run.roles.client import Place
+from robust_run.roles.wire import Frames, WorkerHalf
+from robust_run.roles.words import (
+    OPERATOR,
+    Answer,
+    AskCall,
+    Challenge,
+    Holds,
+    LookCall,
+    Me,
+    Refused,
+    RolesView,
+    ToWorker,
+    Welcome,
+)
+from robust_run.version import __version__
+
+_Kind = TypeVar("_Kind")
+
+#: The job's page for workers, in its run directory.
+PLACE_NAME = "roles.place"
+#: A leader that runs answers in a moment; one that is started again takes longer.
+ANSWER_S = 10.0
+
+
+def find_run(run: str, log_dir: str, env: dict[str, str]) -> str:
+    """Return the run directory of a job of several roles. Raises UserError for a name that is none, PlatformError: there is none."""
+    if "\0" in run:
+        raise UserError(f"{run!r} is no name of a run")
+    folder = runs_folder(log_dir, env)
+    if run:
+        for path in (run, os.path.join(folder, run)):
+            if is_roles_run(path):
+                return os.path.abspath(path)
+        raise PlatformError(
+            f"{run!r} is no run of several roles: there is no {NAME} in it; robust status shows other runs"
+        )
+    try:
+        found = [path for path in (os.path.join(folder, name) for name in os.listdir(folder)) if is_roles_run(path)]
+    except OSError:
+        found = []
+    if not found:
+        raise PlatformError(f"no run of several roles in {folder!r}; name a run directory or give --log-dir")
+    return max(found, key=lambda path: os.stat(os.path.join(path, NAME)).st_mtime)
+
+
+def is_roles_run(path: str) -> bool:
+    """Whether this is the run directory of a job of several roles."""
+    return os.path.isfile(os.path.join(path, NAME))
+
+
+def look(run: str) -> RolesView:
+    """Return how a job is: from its leader, else from its journal. Raises PlatformError."""
+    try:
+        view = _ask(run, LookCall(number=1)).view
+    except (OSError, ProtocolError):
+        view = None
+    if view is not None:
+        return view
+    spec = spec_of(run)
+    if spec is None:
+        raise PlatformError(f"the first line of {run}/{NAME} is not written yet; ask again")
+    past, _ = read(os.path.join(run, NAME))
+    return view_of(spec, core.replay(spec, past), is_led=False)
+
+
+def ask(run: str, call: AskCall) -> None:
+    """Ask for something. Raises UserError for what cannot be, PlatformError where nobody answers."""
+    try:
+        answer = _ask(run, call)
+    except (OSError, ProtocolError) as error:
+        raise PlatformError(
+            f"the leader of {run} does not answer ({error}); robust roles {run} says how it was left"
+        ) from error
+    if answer.error:
+        raise UserError(answer.error)
+
+
+def _ask(run: str, call: LookCall | AskCall) -> Answer:
+    try:
+        with open(os.path.join(run, PLACE_NAME), "rb") as file:
+            place = msgspec.json.decode(file.read(), type=Place)
+    except msgspec.MsgspecError as error:
+        raise ProtocolError(f"{run}/{PLACE_NAME}: {error}") from error
+    half, frames = (
+        WorkerHalf(place.secret, Me(role=OPERATOR, index=0, rank=0, serial=0, attempt=0), __version__),
+        Frames(ToWorker),
+    )
+    with socket.create_connection((place.address, place.port), ANSWER_S) as connection:
+        connection.sendall(frames.frame(half.hello))
+        proof, key_in, key_out = half.answer(_next(connection, frames, Challenge))
+        connection.sendall(frames.frame(proof))
+        frames.trust(key_in, key_out)
+        connection.sendall(frames.frame(Holds()))
+        _next(connection, frames, Welcome)
+        connection.sendall(frames.frame(call))
+        return _next(connection, frames, Answer)
+
+
+def _next(connection: socket.socket, frames: Frames, kind: type[_Kind]) -> _Kind:
+    """Return the next message of a kind. Raises ProtocolError for a refusal, OSError."""
+    while True:
+        message = frames.next()
+        if isinstance(message, kind):
+            return message
+        if isinstance(message, Refused):
+            raise ProtocolError(message.why)
+        if message is None:
+            data = connection.recv(1 << 18)
+            if not data:
+                raise ConnectionResetError("it hung up")
+            frames.feed(data)

@@ -1,0 +1,92 @@
+"""What people are shown of a job of several roles. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from robust_run.orchestrator.command import run_name
+from robust_run.orchestrator.state import UP, JobState
+from robust_run.orchestrator.words import MemberName, RoleSpec, RolesSpec, StartMember
+from robust_run.roles.queue_words import Counts
+from robust_run.roles.words import MemberView, RolesView, RoleView
+
+
+def view_of(
+    spec: RolesSpec,
+    state: JobState,
+    *,
+    is_led: bool,
+    pids: Mapping[str, int] | None = None,
+    queues: Mapping[str, Counts] | None = None,
+) -> RolesView:
+    """Return how a job is. `pids`: of launchers that run, by run directory."""
+    return RolesView(
+        name=spec.name,
+        phase=state.phase,
+        is_led=is_led,
+        code=state.code,
+        sentence=state.sentence,
+        roles=tuple(_role(role, state, pids or {}) for role in spec.roles),
+        queues=dict(queues or {}),
+    )
+
+
+def _role(role: RoleSpec, state: JobState, pids: Mapping[str, int]) -> RoleView:
+    return RoleView(
+        name=role.name,
+        restart=role.restart,
+        wanted=state.wanted.get(role.name, 0),
+        fewest=role.fewest,
+        most=role.most,
+        members=tuple(_member(state, member.name, pids) for member in state.of(role.name)),
+    )
+
+
+def _member(state: JobState, name: MemberName, pids: Mapping[str, int]) -> MemberView:
+    member = state.members[name]
+    run = run_name(StartMember(member=name, serial=member.serial, nodes=())) if member.serial else ""
+    return MemberView(
+        name=str(name),
+        state=member.standing,
+        generation=member.generation,
+        ready=member.is_ready,
+        pid=pids.get(run, 0) if member.standing in UP else 0,
+        starts=member.serial,
+        restarts=max(member.generation - 1, 0),
+        nodes=member.nodes,
+        run=f"members/{run}" if run else "",
+        sentence=member.sentence,
+    )
+
+
+def lines_of(view: RolesView) -> Iterator[str]:
+    """Yield a status for people, the job first."""
+    if view.phase == "over":
+        how = "is done" if view.code == 0 else f"ended with exit code {view.code}"
+    else:
+        how = {"new": "begins", "going": "runs", "restarting": "begins again", "ending": "ends"}[view.phase]
+        how += "" if view.is_led else ", says its journal; nobody answers, so that its processes may be gone"
+    yield f"{view.name} {how}" + (f": {view.sentence}" if view.sentence else "")
+    for role in view.roles:
+        ready = sum(member.ready for member in role.members)
+        limits = f" of {role.fewest} to {role.most}" if role.fewest != role.most else ""
+        yield f"{role.name}: {role.wanted} wanted{limits}, {ready} ready, restart {role.restart}"
+        for member in role.members:
+            yield "  " + ", ".join(_about(member))
+    for name, counts in sorted(view.queues.items()):
+        yield (
+            f"queue {name}: {counts.waiting} waiting, {counts.leased} leased, {counts.kept} kept,"
+            f" {counts.put} put, {counts.done} done, {counts.stale} too old, {counts.bytes} bytes"
+        )
+
+
+def _about(member: MemberView) -> Iterator[str]:
+    yield f"{member.name} {member.state}" + (" ready" if member.ready else "")
+    if member.generation:
+        yield f"generation {member.generation}"
+    if member.pid:
+        yield f"pid {member.pid}"
+    if member.run:
+        yield member.run
+    if member.sentence:
+        yield member.sentence
