@@ -145,7 +145,8 @@ def _ended(spec: RolesSpec, state: JobState, member: Member, event: WorldEnded, 
     role = spec.role(member.name.role)
     was_stopping = member.standing == "stopping"
     ran_s = now_s - member.runs_since_s if member.runs_since_s is not None else 0.0
-    _down(state, member)
+    vacate(member, state.nodes)
+    member.ready, member.is_ready, member.runs_since_s = {}, False, None
     member.code, member.sentence = event.code, event.sentence
     yield Changed(member=member.name)
     if was_stopping or state.phase != "going":
@@ -154,11 +155,10 @@ def _ended(spec: RolesSpec, state: JobState, member: Member, event: WorldEnded, 
     if event.code == 0:
         member.standing = "done"
         return
-    steady = ran_s >= STEADY_S
-    member.failed = 1 if steady else member.failed + 1
+    member.failed = 1 if ran_s >= STEADY_S else member.failed + 1
     why = f"{member.name} ended with {code_text(event.code)}" + (f": {event.sentence}" if event.sentence else "")
     if role.restart == "job":
-        state.job_restarts = 0 if steady else state.job_restarts
+        state.job_restarts = 0 if ran_s >= STEADY_S else state.job_restarts
         if state.job_restarts < role.max_restarts:
             yield from _begin_again(state, role, member, why)
             return
@@ -295,8 +295,3 @@ def _stop(member: Member, signal: int) -> Iterator[Action]:
     member.standing, member.is_ready = "stopping", False
     yield StopMember(member=member.name, serial=member.serial, signal=signal)
     yield Changed(member=member.name)
-
-
-def _down(state: JobState, member: Member) -> None:
-    vacate(member, state.nodes)
-    member.ready, member.is_ready, member.runs_since_s = {}, False, None

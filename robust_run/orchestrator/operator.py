@@ -40,7 +40,7 @@ ANSWER_S = 10.0
 
 
 def find_run(run: str, log_dir: str, env: dict[str, str]) -> str:
-    """Return the run directory of a job of several roles. Raises UserError for a name that is none, PlatformError: there is none."""
+    """Return the run directory of a job of several roles. Raises UserError for what is no name, PlatformError: there is none."""
     if "\0" in run:
         raise UserError(f"{run!r} is no name of a run")
     folder = runs_folder(log_dir, env)

@@ -38,7 +38,7 @@ from robust_run.version import __version__
 
 #: How long an orchestrator that is gone is looked for.
 GIVE_UP_S = 600.0
-#: And how long one that does not prove that it is the job's: another job's may have got the port of one that is being started again.
+#: And how long one that does not prove that it is the job's: another's may have the port of one that is being started again.
 STRANGER_S = 10.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 2.0
 CONNECT_S = 10.0

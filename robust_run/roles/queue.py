@@ -58,12 +58,13 @@ class Queue:
         """
         if len(payload) > MOST_ITEM_BYTES:
             raise UserError(
-                f"an item of {len(payload)} bytes is larger than {MOST_ITEM_BYTES}; put it into a file, and its path into the queue"
-                f" {self.name}"
+                f"an item of {len(payload)} bytes is larger than {MOST_ITEM_BYTES}; put it into a file, and its path"
+                f" into the queue {self.name}"
             )
         if not key:
             me = self._client.me
-            key = f"\0{me.consumer}.{me.serial}.{me.attempt}.{self._client.number()}"  # so that a request that is sent again counts once
+            # A request that is sent again, because its answer was lost, counts once.
+            key = f"\0{me.consumer}.{me.serial}.{me.attempt}.{self._client.number()}"
         event = Put(key=key, generation=generation, payload=bytes(payload))
         return any(answer.accepted for answer in self._until(event, timeout_s))
 
@@ -108,7 +109,8 @@ class Queue:
     def load_state_dict(self, state: dict[str, object] | None) -> None:
         """Go back to a checkpoint; None: to the beginning. What was kept since is given again, to whoever takes it.
 
-        A checkpoint of another run has nothing of this run's queue: then this is the beginning. Raises UserError for what is none.
+        A checkpoint of another run has nothing of this run's queue: then this is the beginning. Raises UserError for what is no
+        state of a queue.
         """
         self._ask(Restore(consumer="", position=self._position(state)))
 

@@ -1,9 +1,9 @@
 """All queues of a job, with what is kept of them on disk: an orchestrator that is started again has every item.
 
 A line is an event with its time, or a snapshot, as msgpack behind four bytes of length and four of CRC32. A torn or damaged end
-is put aside. A file that has grown far beyond its items is written anew, and so is one that was read: its queue goes on with other
-numbers. What was leased stays so for `RECONNECT_S`, until its consumer has come back. Writes are not forced to the disk: what the
-kernel has outlives this process, not the machine.
+is put aside. A file that has grown far beyond its items is written anew, and so is one that was read: its queue goes on with
+other numbers. What was leased stays so for `RECONNECT_S`, until its consumer has come back. Writes are not forced to the disk:
+what the kernel has outlives this process, not the machine.
 """
 
 from __future__ import annotations
