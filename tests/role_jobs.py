@@ -19,9 +19,18 @@ me = roles.me()
 Path(f"ran-{me.role}-{me.index}.{me.serial}.{me.attempt}-{os.getpid()}").touch()
 prompts, samples = roles.queue("prompts"), roles.queue("samples")
 roles.ready()
+
+
+def is_held(number):
+    try:
+        return number >= int(Path("hold").read_text() or 0)
+    except FileNotFoundError:
+        return False
+
+
 for item in iter(lambda: prompts.take(1), []):
     Path(f"has-{item[0].number}-{me.index}").touch()
-    while Path("hold").exists():
+    while is_held(item[0].number):
         time.sleep(0.01)
     samples.put(item[0].payload, key=item[0].key)
     prompts.done(item[0])
@@ -91,6 +100,14 @@ class RoleJob:
         path = self.folder / "trained"
         wait_for(lambda: path.exists() and int(path.read_text() or 0) >= count, f"{count} samples")
 
+    def hold(self, first: int) -> None:
+        """Have rollouts keep this prompt and all later ones, until `go`."""
+        (self.folder / "hold").write_text(str(first))
+
+    def go(self) -> None:
+        """Let them go on."""
+        (self.folder / "hold").unlink()
+
     def leader(self) -> int:
         """Return the pid of the leader now."""
         found: int = wait_for(self._leader, "a leader")
@@ -129,11 +146,15 @@ class RoleJob:
 
 
 @contextmanager
-def role_job(folder: Path, count: int = 40, trainer: str = "", **more: Any) -> Iterator[RoleJob]:
-    """Start a job of two roles. `trainer`: further lines of its table."""
+def role_job(
+    folder: Path, count: int = 40, trainer: str = "", hold: int | None = None, **more: Any
+) -> Iterator[RoleJob]:
+    """Start a job of two roles. `trainer`: further lines of its table; `hold`: rollouts keep this prompt and later ones."""
     script(folder, TRAINER.replace("COUNT", str(count)), "trainer.py")
     script(folder, ROLLOUT, "rollout.py")
     (folder / "count").write_text(str(count))
     (folder / "roles.toml").write_text(FILE % trainer)
+    if hold is not None:
+        (folder / "hold").write_text(str(hold))
     with running(folder, "--roles", "roles.toml", **more) as job:
         yield RoleJob(job, folder)

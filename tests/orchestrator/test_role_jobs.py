@@ -18,13 +18,12 @@ def test_a_job_runs_to_its_end_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_killed_rollout_comes_back_alone_and_what_it_worked_on_is_given_to_another(tmp_path: Path) -> None:
-    (tmp_path / "hold").touch()
-    with role_job(tmp_path) as roles:
+    with role_job(tmp_path, hold=0) as roles:
         trainer, other, pid = roles.pid("trainer-0"), roles.pid("rollout-1"), roles.pid("rollout-0")
         wait_for(lambda: len(list(tmp_path.glob("has-*"))) == 2, "both to have a prompt")
         (mine,) = (each.name.split("-")[1] for each in tmp_path.glob("has-*-0"))
         kill(pid)
-        (tmp_path / "hold").unlink()
+        roles.go()
         wait_for(
             lambda: (tmp_path / f"has-{mine}-1").exists() or roles.ran("rollout-0").get("1.1"), "another to have it"
         )
@@ -34,43 +33,43 @@ def test_a_killed_rollout_comes_back_alone_and_what_it_worked_on_is_given_to_ano
 
 
 def test_a_rollout_whose_launcher_is_killed_is_started_anew_and_nobody_else(tmp_path: Path) -> None:
-    with role_job(tmp_path) as roles:
+    with role_job(tmp_path, hold=10) as roles:
         trainer, other = roles.pid("trainer-0"), roles.pid("rollout-1")
         roles.pid("rollout-0")
-        (tmp_path / "hold").touch()
         kill(roles.launcher("rollout-0"))
         roles.pid("rollout-0", "2.0")
-        (tmp_path / "hold").unlink()
+        roles.go()
         roles.done()
         assert roles.ran("trainer-0") == {"1.0": trainer}
         assert roles.ran("rollout-1") == {"1.0": other}
 
 
 def test_a_killed_trainer_goes_back_to_its_checkpoint_and_rollouts_do_not_notice(tmp_path: Path) -> None:
-    with role_job(tmp_path) as roles:
+    with role_job(tmp_path, hold=10) as roles:
         pids = {name: roles.pid(name) for name in ("rollout-0", "rollout-1")}
         roles.trained(7)
         kill(roles.pid("trainer-0"))
         roles.pid("trainer-0", "1.1")
+        roles.go()
         roles.done()
         for name, pid in pids.items():
             assert roles.ran(name) == {"1.0": pid}
 
 
 def test_all_begin_again_where_the_trainer_says_so(tmp_path: Path) -> None:
-    with role_job(tmp_path, trainer='restart = "job"') as roles:
+    with role_job(tmp_path, hold=10, trainer='restart = "job"') as roles:
         roles.trained(5)
         kill(roles.pid("trainer-0"))
         assert roles.pid("trainer-0", "2.0")
         for name in ("rollout-0", "rollout-1"):
             roles.pid(name, "2.0")
+        roles.go()
         roles.done()
         assert "all roles begin again (1 of 3)" in roles.job.err
 
 
 def test_ctrl_c_ends_all_in_good_order(tmp_path: Path) -> None:
-    (tmp_path / "hold").touch()
-    with role_job(tmp_path) as roles:
+    with role_job(tmp_path, hold=0) as roles:
         for name in ("trainer-0", "rollout-0", "rollout-1"):
             roles.pid(name)
         roles.job.signal(signal.SIGINT)
@@ -101,7 +100,7 @@ def test_what_this_machine_cannot_hold_is_refused_before_anything_runs(tmp_path:
 
 
 def test_a_killed_leader_is_started_again_and_no_worker_dies_and_no_sample_is_lost(tmp_path: Path) -> None:
-    with role_job(tmp_path, count=60) as roles:
+    with role_job(tmp_path, count=60, hold=10) as roles:
         names = ("trainer-0", "rollout-0", "rollout-1")
         pids = {name: roles.pid(name) for name in names}
         for trained in (5, 20, 35):
@@ -109,28 +108,28 @@ def test_a_killed_leader_is_started_again_and_no_worker_dies_and_no_sample_is_lo
             leader = roles.leader()
             kill(leader)
             wait_for(lambda old=leader: roles.leader() != old, "another leader")  # type: ignore[misc]
+            roles.hold(trained + 20)
+        roles.go()
         roles.done()
         assert {name: roles.ran(name) for name in names} == {name: {"1.0": pid} for name, pid in pids.items()}
         assert "the leader of the job was killed by SIGKILL; it is started again" in roles.job.err
 
 
 def test_a_rollout_that_dies_while_there_is_no_leader_comes_back(tmp_path: Path) -> None:
-    with role_job(tmp_path) as roles:
+    with role_job(tmp_path, hold=10) as roles:
         trainer = roles.pid("trainer-0")
         roles.pid("rollout-0")
         roles.trained(3)
         launcher = roles.launcher("rollout-0")
-        (tmp_path / "hold").touch()
         kill(roles.leader(), launcher)
         roles.pid("rollout-0", "2.0")
-        (tmp_path / "hold").unlink()
+        roles.go()
         roles.done()
         assert roles.ran("trainer-0") == {"1.0": trainer}
 
 
 def test_a_leader_that_cannot_be_kept_ends_the_job(tmp_path: Path) -> None:
-    (tmp_path / "hold").touch()
-    with role_job(tmp_path) as roles:
+    with role_job(tmp_path, hold=0) as roles:
         for name in ("trainer-0", "rollout-0", "rollout-1"):
             roles.pid(name)
         for _ in range(4):
@@ -143,8 +142,7 @@ def test_a_leader_that_cannot_be_kept_ends_the_job(tmp_path: Path) -> None:
 
 
 def test_when_the_guard_is_killed_all_end_in_good_order(tmp_path: Path) -> None:
-    (tmp_path / "hold").touch()
-    with role_job(tmp_path) as roles:
+    with role_job(tmp_path, hold=0) as roles:
         for name in ("trainer-0", "rollout-0", "rollout-1"):
             roles.pid(name)
         kill(roles.job.pid)
@@ -155,8 +153,7 @@ def test_when_the_guard_is_killed_all_end_in_good_order(tmp_path: Path) -> None:
 
 
 def test_when_guard_and_leader_are_killed_members_end_in_good_order(tmp_path: Path) -> None:
-    (tmp_path / "hold").touch()
-    with role_job(tmp_path) as roles:
+    with role_job(tmp_path, hold=0) as roles:
         for name in ("trainer-0", "rollout-0", "rollout-1"):
             roles.pid(name)
         kill(roles.job.pid, roles.leader())

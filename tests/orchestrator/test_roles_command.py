@@ -30,8 +30,7 @@ def document(*words: str) -> dict[str, Any]:
 
 
 def test_a_job_is_shown_scaled_and_ended(tmp_path: Path) -> None:
-    (tmp_path / "hold").touch()
-    with role_job(tmp_path) as roles:
+    with role_job(tmp_path, hold=0) as roles:
         run = str(roles.job.run_dir)
         for name in ("trainer-0", "rollout-0", "rollout-1"):
             roles.pid(name)
@@ -69,8 +68,7 @@ def test_a_job_is_shown_scaled_and_ended(tmp_path: Path) -> None:
 
 
 def test_what_a_job_that_was_killed_left_is_told_from_its_journal(tmp_path: Path) -> None:
-    (tmp_path / "hold").touch()
-    with role_job(tmp_path) as roles:
+    with role_job(tmp_path, hold=0) as roles:
         for name in ("trainer-0", "rollout-0", "rollout-1"):
             roles.pid(name)
         kill(roles.job.pid, roles.leader())
