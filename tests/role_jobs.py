@@ -95,6 +95,11 @@ class RoleJob:
         found: int = wait_for(lambda: self.ran(name).get(which), f"start {which} of {name}")
         return found
 
+    def newest(self, name: str) -> int:
+        """Return the pid of a member's newest start."""
+        ran = wait_for(lambda: self.ran(name), f"a start of {name}")
+        return int(ran[max(ran, key=lambda which: tuple(map(int, which.split("."))))])
+
     def trained(self, count: int) -> None:
         """Wait until so many samples were trained on."""
         path = self.folder / "trained"
@@ -125,10 +130,17 @@ class RoleJob:
 
     def launcher(self, name: str) -> int:
         """Return the pid of a member's launcher."""
+        found: int = wait_for(lambda: self._launcher(name), f"a launcher of {name}")
+        return found
+
+    def _launcher(self, name: str) -> int:
         for pid in Path(f"/proc/{self.job.pid}/task/{self.job.pid}/children").read_text().split():
-            if f"{name}.".encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
-                return int(pid)
-        raise AssertionError(f"no launcher of {name}")
+            try:
+                if f"{name}.".encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    return int(pid)
+            except OSError:
+                continue
+        return 0
 
     def journal(self) -> list[dict[str, Any]]:
         """Return what is on record, without the head."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from robust_run.clock import SystemClock
 from robust_run.errors import RobustRunError
 from robust_run.launcher.model.world import World
+from robust_run.launcher.records.memory_folders import remove_tree
 from robust_run.launcher.records.run_directory import RunDirectory
 from robust_run.launcher.start.options.options import Options
 from robust_run.launcher.start.options.run_output import resolve_log_dir, resolve_run_id
@@ -26,6 +27,8 @@ def launch_roles(options: Options, world: World, env: Mapping[str, str]) -> int:
     spec = load(options.roles or "")
     log_dir, notes = resolve_log_dir(options, world)
     run_directory = RunDirectory.create(log_dir, resolve_run_id(options, None, log_dir, world))
+    if run_directory.memory != run_directory.path:
+        remove_tree(run_directory.memory)  # of members alone: each has its own
     for note in notes:
         _say(note)
     try:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import signal
 from pathlib import Path
 
+import pytest
 from jobs import kill, running, script, wait_for
 from role_jobs import role_job
 
@@ -94,6 +96,35 @@ def test_what_this_machine_cannot_hold_is_refused_before_anything_runs(tmp_path:
         assert job.finish() == 2
         assert "needs room for 1 workers with 8 GPUs on 2 nodes, and this machine has 1 GPUs" in job.err
         job.assert_nothing_left()
+
+
+def test_a_run_directory_that_has_been_used_is_not_used_again(tmp_path: Path) -> None:
+    with role_job(tmp_path, count=2) as roles:
+        roles.done()
+        ran = roles.all_ran()
+        with running(tmp_path, "--roles", "roles.toml", "--run-id", roles.job.run_id) as job:
+            assert job.finish() == 2
+            assert "choose another id" in job.err
+        assert roles.all_ran() == ran
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_is_killed_each_sample_counts_once(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    victims = [*("worker rollout-0", "worker rollout-1", "launcher rollout-0", "launcher rollout-1") * 2]
+    victims += ["worker trainer-0", "launcher trainer-0", "leader", "leader", "worker trainer-0"]
+    chance.shuffle(victims)
+    with role_job(tmp_path, count=10 * len(victims), hold=10) as roles:
+        for number, victim in enumerate(victims):
+            roles.trained(10 * number + 5)
+            what, _, name = victim.partition(" ")
+            pid = (
+                roles.leader() if what == "leader" else roles.newest(name) if what == "worker" else roles.launcher(name)
+            )
+            kill(pid)
+            roles.hold(10 * number + 20)
+        roles.go()
+        roles.done()
 
 
 # The leader, and its guard.
