@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from robust_run.launcher.control.errors import ProtocolError
 from robust_run.launcher.control.handshake import printable
+from robust_run.orchestrator.nodes.words import FromNode, ToNode
 from robust_run.roles.wire import Frames, OrchestratorHalf
 from robust_run.roles.words import FromWorker, Hello, Holds, Me, Proof, Refused, ToWorker
 
@@ -23,7 +24,7 @@ class Worker(asyncio.Protocol):
     def __init__(self, server: RoleServer) -> None:
         self._server = server
         self._half: OrchestratorHalf | None = OrchestratorHalf(server.secret)
-        self._frames = Frames(FromWorker)
+        self._frames = Frames(FromWorker | FromNode)
         self._transport: asyncio.Transport | None = None
         self._proven: Me | None = None
         """Who it is, and has proven to be; nothing is known yet of what it holds."""
@@ -50,7 +51,7 @@ class Worker(asyncio.Protocol):
         self._transport = None
         self._server.went(self)
 
-    def send(self, message: ToWorker) -> None:
+    def send(self, message: ToWorker | ToNode) -> None:
         """Send a message; a worker that reads none is given up."""
         if self._transport is None:
             return

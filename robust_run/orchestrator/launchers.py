@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from robust_run.orchestrator.command import command_line, environment, run_name
+from robust_run.orchestrator.command import Meets, command_line, environment, parsed, run_name
 from robust_run.orchestrator.guarding.words import (
     AllKnown,
     Asked,
@@ -25,6 +25,7 @@ from robust_run.orchestrator.guarding.words import (
     started_at,
 )
 from robust_run.orchestrator.members import MemberLauncher, console
+from robust_run.orchestrator.nodes.words import LauncherNow
 from robust_run.orchestrator.state import JobState, Member
 from robust_run.orchestrator.words import Event, MemberName, RoleSpec, StartMember, StopMember, WorldEnded
 
@@ -71,13 +72,13 @@ class Launchers:
                 return True
         return False
 
-    def start(self, role: RoleSpec, start: StartMember) -> None:
-        """Have a member's launcher started."""
+    def start(self, role: RoleSpec, start: StartMember, meets: Meets | None = None) -> None:
+        """Have a member's launcher started. `meets`: where the nodes of a member of several meet."""
         self._follow(start.member, start.serial)
         self._send(
             Spawn(
                 name=run_name(start),
-                argv=tuple(command_line(role, start, self._folder, sys.executable)),
+                argv=tuple(command_line(role, start, self._folder, sys.executable, meets)),
                 env=environment(role, start, self._env, self._place),
                 output=console(os.path.join(self._folder, run_name(start))),
             )
@@ -87,13 +88,13 @@ class Launchers:
         """Have a launcher told to end."""
         self._send(Send(name=run_name(stop), number=stop.signal))
 
-    def adopt(self, role: RoleSpec, member: Member, state: JobState) -> None:
+    def adopt(self, role: RoleSpec, member: Member, state: JobState, meets: Meets | None = None) -> None:
         """Go on with a member whose launcher an earlier leader had started, or was about to."""
         devices = next((state.nodes[node].devices_used.get(member.name, ()) for node in member.nodes), ())
         start = StartMember(member=member.name, serial=member.serial, nodes=member.nodes, devices=devices)
         known = self._known.get(run_name(start))
         if known is None and member.standing == "starting":
-            self.start(role, start)
+            self.start(role, start, meets)
         elif known is None:  # it was to end before it was started
             self._tell(WorldEnded(member=member.name, serial=member.serial, code=-signal.SIGTERM))
         else:
@@ -102,6 +103,26 @@ class Launchers:
                 self._ended(launcher, known)
             elif member.standing == "stopping":
                 self._send(Send(name=known.name, number=signal.SIGTERM))  # the order may not have been carried out
+
+    def follow_known(self) -> None:
+        """Follow what an earlier process of this node has started."""
+        for known in list(self._known.values()):
+            member, serial = parsed(known.name)
+            launcher = self._follow(member, serial, known.shown)
+            if known.code is not None:
+                self._ended(launcher, known)
+
+    def now(self) -> tuple[LauncherNow, ...]:
+        """Return what is known of all launchers there were."""
+        return tuple(
+            LauncherNow(member=member, serial=serial, code=known.code)
+            for known in self._known.values()
+            for member, serial in [parsed(known.name)]
+        )
+
+    def running(self) -> bool:
+        """Whether a launcher runs, or is about to."""
+        return bool(self._launchers)
 
     def pids(self) -> dict[str, int]:
         """Return the launchers that run, by the name of their run directory."""

@@ -15,11 +15,14 @@ import msgspec
 
 from robust_run.atomic_file import write_file
 from robust_run.clock import Clock
-from robust_run.errors import UserError
+from robust_run.errors import PlatformError, UserError
 from robust_run.orchestrator import core
+from robust_run.orchestrator.fleet import Fleet
 from robust_run.orchestrator.guarding.words import Link
 from robust_run.orchestrator.journal import Journal, Line
 from robust_run.orchestrator.launchers import Launchers
+from robust_run.orchestrator.nodes.book import NodeBook
+from robust_run.orchestrator.nodes.words import Several
 from robust_run.orchestrator.placement import can_ever_fit, needs
 from robust_run.orchestrator.queue.book import QueueBook
 from robust_run.orchestrator.queue.core import counts
@@ -54,6 +57,8 @@ MANY_SLOTS = 1 << 16
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LOOPBACK = "127.0.0.1"
 PLACE = "roles.place"
+#: How often it is looked whether all nodes have come.
+LOOK_S = 0.1
 #: More than any launcher makes.
 ALL_ATTEMPTS = 1 << 62
 
@@ -64,13 +69,28 @@ class Leader:
     Where the journal is not empty, an earlier leader was killed: this one goes on.
     """
 
-    def __init__(self, spec: RolesSpec, folder: str, env: Mapping[str, str], clock: Clock, link: Link) -> None:
-        """Raises PlatformError where what an earlier leader left is of another version, OSError."""
+    def __init__(
+        self,
+        spec: RolesSpec,
+        folder: str,
+        env: Mapping[str, str],
+        clock: Clock,
+        link: Link,
+        several: Several | None = None,
+    ) -> None:
+        """`several`: where nodes meet; None: this is the only one.
+
+        Raises PlatformError where what an earlier leader left is of another version, OSError.
+        """
         self._spec, self._folder, self._env, self._clock = spec, folder, env, clock
         self._journal = Journal(folder, spec, self.say)
         self.state = core.replay(spec, self._journal.past)
         self._place = os.path.join(folder, PLACE)
-        self._fleet = Launchers(folder, self._place, env, link, self.tell, self.say)
+        self._several = several
+        self._here = several.name if several is not None else socket.gethostname()
+        address = several.host if several is not None else LOOPBACK
+        self._launchers = Launchers(folder, self._place, env, link, self._happened, self.say)
+        self._fleet = Fleet(spec, self.state, self._here, address, self._launchers, self.tell)
         self._events: deque[Event] = deque()
         self._busy = False
         self._done: asyncio.Future[Finish] | None = None
@@ -78,7 +98,18 @@ class Leader:
         self._queues = QueueBook(os.path.join(folder, "queues"), limits, self.say)
         self._before = place_of(self._place)
         secret = self._before.secret if self._before is not None else os.urandom(32)
+        secret = several.secret if several is not None else secret
         self._server = RoleServer(secret, self._queues, clock, self.tell, self._known, self._newest, self._look)
+        if several is not None:
+            self._fleet.others = self._server.nodes = NodeBook(
+                os.path.basename(folder),
+                spec.name,
+                self.state,
+                self.tell,
+                self._fleet.happened,
+                self.say,
+                self._fleet.order,
+            )
 
     async def run(self) -> Finish:
         """Lead the job to its end. Raises UserError where no node could ever run one of its roles, OSError."""
@@ -89,12 +120,15 @@ class Leader:
             await self._open()
             for number in SIGNALS:
                 loop.add_signal_handler(number, self._signalled, number)
-            self._fleet.listen(self._signalled)
+            self._launchers.listen(self._signalled)
             if self.state.phase == "new":
-                self._begin()
+                await self._begin()
             else:
                 self._go_on()
-            return await self._done
+            finish = await self._done
+            if self._fleet.others is not None:
+                self._fleet.others.over(finish.code)
+            return finish
         finally:
             self._server.close()
             self._queues.close()
@@ -102,6 +136,11 @@ class Leader:
 
     async def _open(self) -> None:
         """Listen where the earlier leader did, if possible: workers look there first."""
+        if self._several is not None:
+            await self._server.listen(None, self._several.port)
+            place = Place(address=LOOPBACK, port=self._several.port, secret=self._server.secret, roles=self._spec.names)
+            write_file(self._place, msgspec.json.encode(place), mode=0o600)
+            return
         try:
             port = await self._server.listen(LOOPBACK, self._before.port if self._before is not None else 0)
         except OSError:
@@ -111,27 +150,48 @@ class Leader:
         place = Place(address=LOOPBACK, port=port, secret=self._server.secret, roles=self._spec.names)
         write_file(self._place, msgspec.json.encode(place), mode=0o600)
 
-    def _begin(self) -> None:
-        self.tell(NodeOffered(node=socket.gethostname(), slots=MANY_SLOTS, devices=devices(self._env)))
+    async def _begin(self) -> None:
+        self.tell(NodeOffered(node=self._here, slots=MANY_SLOTS, devices=devices(self._env)))
+        if self._several is not None:
+            await self._all_nodes(self._several)
+            if self._done is not None and self._done.done():
+                return
         for role in self._spec.roles:
             if not can_ever_fit(role, self.state.nodes):
+                most = max(node.devices for node in self.state.nodes.values())
                 raise UserError(
-                    f"[roles.{role.name}] needs {needs(role)}, and this machine has"
-                    f" {devices(self._env)} GPUs and is one node; ask for less (nproc, devices, nodes)"
+                    f"[roles.{role.name}] needs {needs(role)}; there are {len(self.state.nodes)} nodes with up to {most} GPUs:"
+                    " ask for less (nproc, devices, nodes)"
                 )
         self.tell(Begun())
+
+    async def _all_nodes(self, several: Several) -> None:
+        """Wait until all nodes have come. Raises PlatformError."""
+        give_up_s = self._clock.monotonic_s() + several.join_timeout_s
+        while len(self.state.nodes) < several.nodes and self.state.phase == "new":
+            if self._clock.monotonic_s() >= give_up_s:
+                here = ", ".join(self.state.nodes)
+                raise PlatformError(
+                    f"{len(self.state.nodes)} of {several.nodes} nodes came within {several.join_timeout_s:.0f} s ({here});"
+                    f" start robust-run on the others with --rdzv-endpoint {several.host}:{several.port}"
+                )
+            await asyncio.sleep(LOOK_S)
 
     def _go_on(self) -> None:
         """Do what an earlier leader decided and may not have done."""
         if self.state.phase == "over":
             self._do(Finish(code=self.state.code, sentence=self.state.sentence))
             return
+        if self._fleet.others is not None:
+            self._fleet.others.expect(name for name in self.state.nodes if name != self._here)
         for member in list(self.state.members.values()):
-            if member.standing in UP:
-                self._fleet.adopt(self._spec.role(member.name.role), member, self.state)
+            if member.standing in UP and self._here in member.nodes:
+                start = StartMember(member=member.name, serial=member.serial, nodes=member.nodes)
+                meets = self._fleet.order(start, self._here).meets
+                self._launchers.adopt(self._spec.role(member.name.role), member, self.state, meets)
             elif member.standing == "pausing":
                 self._do(WakeAt(at_s=member.until_s))
-        self._fleet.end_unknown()
+        self._launchers.end_unknown()
         self.tell(Tick())
 
     def tell(self, event: Event) -> None:
@@ -145,6 +205,9 @@ class Leader:
                 self._take(self._events.popleft())
         finally:
             self._busy = False
+
+    def _happened(self, event: Event) -> None:
+        self._fleet.happened(self._here, event)
 
     def say(self, text: str) -> None:
         """Tell people a line."""
@@ -166,7 +229,7 @@ class Leader:
     def _do(self, action: Action) -> None:
         match action:
             case StartMember():
-                self._fleet.start(self._spec.role(action.member.role), action)
+                self._fleet.start(action)
             case StopMember():
                 self._fleet.stop(action)
             case Changed():
@@ -191,7 +254,7 @@ class Leader:
 
     def _look(self) -> RolesView:
         queues = {name: counts(queue.state) for name, queue in self._queues.queues.items()}
-        return view_of(self._spec, self.state, is_led=True, pids=self._fleet.pids(), queues=queues)
+        return view_of(self._spec, self.state, is_led=True, pids=self._launchers.pids(), queues=queues)
 
     def _known(self) -> dict[str, Member]:
         return {str(name): self._shown(name) for name in self.state.members}

@@ -15,6 +15,8 @@ from robust_run.clock import Clock
 from robust_run.errors import RobustRunError
 from robust_run.launcher.control.handshake import printable
 from robust_run.orchestrator.connection import Worker
+from robust_run.orchestrator.nodes.book import NodeBook
+from robust_run.orchestrator.nodes.words import NODE
 from robust_run.orchestrator.queue.book import QueueBook
 from robust_run.orchestrator.queue.core import Answer as QueueAnswer
 from robust_run.orchestrator.queue.core import counts, leased_to, next_expiry_s, position
@@ -64,6 +66,8 @@ class RoleServer:
         self._clock = clock
         self._tell = tell
         self._members = members
+        self.nodes: NodeBook | None = None
+        """Takes in what other nodes say; None: the job has this one."""
         self._newest_start = newest
         self._look = look
         self._workers: dict[str, Worker] = {}
@@ -78,8 +82,8 @@ class RoleServer:
         self._timer: asyncio.TimerHandle | None = None
         self._server: asyncio.Server | None = None
 
-    async def listen(self, host: str, port: int = 0) -> int:
-        """Begin; return the port. Raises OSError."""
+    async def listen(self, host: str | None, port: int = 0) -> int:
+        """Begin, at an address or at all (None); return the port. Raises OSError."""
         self._server = await asyncio.get_running_loop().create_server(lambda: Worker(self), host, port)
         found: int = self._server.sockets[0].getsockname()[1]
         return found
@@ -109,7 +113,7 @@ class RoleServer:
     def let_in(self, worker: Worker, me: Me, holds: Mapping[str, tuple[int, ...]]) -> None:
         """Somebody has proven that it knows the secret. An older incarnation of itself is sent away."""
         self._unproven.discard(worker)
-        if me.role == OPERATOR:
+        if me.role in (OPERATOR, NODE):
             worker.me = me
             worker.send(Welcome(members=()))
             return
@@ -139,6 +143,8 @@ class RoleServer:
         """A connection has ended: its process has, or is about to come back. Which of them its launcher will say."""
         self._unproven.discard(worker)
         me = worker.me
+        if me is not None and me.role == NODE and self.nodes is not None:
+            self.nodes.went(worker)
         self._send_away(worker)
         if me is None or self._workers.get(me.consumer) is not worker:
             return
@@ -198,6 +204,9 @@ class RoleServer:
         try:
             if me.role == OPERATOR:
                 self._hear_operator(worker, message)
+            elif me.role == NODE:
+                if self.nodes is not None:
+                    self.nodes.hear(worker, message)
             elif isinstance(message, ReadyCall):
                 self._tell(
                     RankReady(

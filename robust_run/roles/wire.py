@@ -25,11 +25,9 @@ from robust_run.roles.words import (
     PROTOCOL,
     UNPROVEN_FRAME_BYTES,
     Challenge,
-    FromWorker,
     Hello,
     Me,
     Proof,
-    ToWorker,
 )
 
 NONCE_BYTES = 32
@@ -55,7 +53,12 @@ class Frames:
         self._opener, self._sealer = Opener(key_in), Sealer(key_out)
         self._limit_bytes = MOST_FRAME_BYTES
 
-    def frame(self, message: FromWorker | ToWorker) -> bytes:
+    @property
+    def is_trusted(self) -> bool:
+        """Whether both ends have proven themselves."""
+        return self._sealer is not None
+
+    def frame(self, message: msgspec.Struct) -> bytes:
         """Return what goes on the wire. Raises ProtocolError where it is too large."""
         payload = _encoder.encode(message)
         if len(payload) > MOST_FRAME_BYTES:

@@ -1,0 +1,89 @@
+"""From options to where the nodes of a job of several roles meet, and who leads. Pure, but for one try to listen."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import socket
+from collections.abc import Mapping
+
+import msgspec
+
+from robust_run.errors import UserError
+from robust_run.launcher.model.world import World
+from robust_run.launcher.records import token
+from robust_run.launcher.start.options.many_nodes import resolve_many
+from robust_run.launcher.start.options.options import Options
+from robust_run.orchestrator.nodes.words import Several
+
+_LABEL = b"robust-run roles\0"
+
+
+def with_slurm(options: Options, env: Mapping[str, str]) -> tuple[Options, str]:
+    """Return the options with what a step of Slurm says of nodes, and this node's name; as they are outside of one.
+
+    Raises UserError.
+    """
+    from robust_run.slurm.rules.surroundings import read
+    from robust_run.slurm.start import address_of
+
+    step = read(env)
+    if step is None or len(step.nodes) < 2 or {"rdzv-endpoint", "nnodes"} & options.given:
+        return options, ""
+    from robust_run.slurm.rules.ports import ports_of
+
+    changed = msgspec.structs.replace(
+        options,
+        nnodes=str(len(step.nodes)),
+        rdzv_backend="c10d",
+        rdzv_endpoint=f"{address_of(step.nodes[0], env)}:{ports_of(step)[0]}",
+        rdzv_id=f"{step.job}.{step.step}",
+        rdzv_conf="is_host=1" if step.node_id == 0 else "is_host=0",
+        given=options.given | {"nnodes", "rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf"},
+    )
+    return changed, step.node_name
+
+
+def several(options: Options, world: World, env: Mapping[str, str]) -> Several | None:
+    """Return where nodes meet; None: the job has one. Raises UserError."""
+    options, name = with_slurm(options, env) if "SLURM_JOB_ID" in env else (options, "")
+    many, _ = resolve_many(options, world)
+    if many is None:
+        return None
+    if many.tls_cert or many.tls_ca:
+        raise UserError(
+            "--roles over several nodes does not speak TLS (what nodes say is sealed, not hidden); leave --tls-* out"
+        )
+    if many.fewest != many.most:
+        raise UserError(
+            f'--roles needs a number of nodes, not --nnodes {options.nnodes}: roles may grow (members = "2..8")'
+        )
+    said = token.job_token(token.job_secret(many, env), token.job_name(many))
+    return Several(
+        host=many.host,
+        port=many.port,
+        nodes=many.most,
+        name=options.node_name or name or socket.gethostname(),
+        secret=hashlib.sha256(_LABEL + said.encode()).digest(),
+        join_timeout_s=many.join_timeout_s,
+        is_leader=many.is_host if many.is_host is not None else can_listen(many.host, many.port),
+    )
+
+
+def can_listen(host: str, port: int) -> bool:
+    """Whether this machine is the one that is called `host`, and nobody listens there yet. Raises UserError for no name."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise UserError(f"--rdzv-endpoint {host}:{port}: no machine is called {host} ({error.strerror})") from error
+    family, kind, protocol, _, address = found[0]
+    with socket.socket(family, kind, protocol) as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind(address)
+            tried.listen(1)
+        except OSError as error:
+            if error.errno in (errno.EADDRNOTAVAIL, errno.EADDRINUSE):
+                return False
+            raise UserError(f"--rdzv-endpoint {host}:{port} cannot be listened on: {error.strerror}") from error
+    return True

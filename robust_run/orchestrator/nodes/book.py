@@ -1,0 +1,185 @@
+"""The other nodes of a job, as its leader knows them: who is here, what they were told, when one is gone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from robust_run.launcher.control.handshake import printable
+from robust_run.orchestrator.connection import Worker
+from robust_run.orchestrator.nodes.words import (
+    GONE_S,
+    Beat,
+    Happened,
+    JobOver,
+    Leaving,
+    NodeWelcome,
+    Offer,
+    Order,
+    StopOrder,
+    Taken,
+)
+from robust_run.orchestrator.state import UP, JobState
+from robust_run.orchestrator.words import Event, NodeGone, NodeOffered, StartMember, StopMember, WorldEnded
+
+MOST_NODES = 4096
+
+
+class _Node:
+    """One of them."""
+
+    def __init__(self) -> None:
+        self.worker: Worker | None = None
+        self.address = ""
+        self.boot = ""
+        self.taken = 0
+        """What happened there is on record up to this number."""
+        self.is_leaving = ""
+        """Why, where it was told to leave: its members' ends are no failures of theirs."""
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class NodeBook:
+    """`tell`: takes in what becomes of nodes; `happened`: what happened on one, to a member; `ordered`: makes the order of a member
+    again that was to be started on a node.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        job: str,
+        state: JobState,
+        tell: Callable[[Event], None],
+        happened: Callable[[str, Event], None],
+        say: Callable[[str], None],
+        ordered: Callable[[StartMember, str], Order],
+    ) -> None:
+        self._run_id, self._job, self._state = run_id, job, state
+        self._tell, self._happened, self._say, self._ordered = tell, happened, say, ordered
+        self._nodes: dict[str, _Node] = {}
+        self._of: dict[Worker, str] = {}
+
+    def expect(self, names: Iterable[str]) -> None:
+        """Nodes that an earlier leader had: they come back, or are gone."""
+        for name in names:
+            self._watch(name, self._nodes.setdefault(name, _Node()))
+
+    def address(self, name: str) -> str:
+        """Return where a node is reached."""
+        node = self._nodes.get(name)
+        return node.address if node is not None else ""
+
+    def hear(self, worker: Worker, message: object) -> None:
+        """Take in what a node says that has proven to know the secret."""
+        if isinstance(message, Offer):
+            self._offered(worker, message)
+            return
+        name = self._of.get(worker, "")
+        node = self._nodes.get(name)
+        if node is None or node.worker is not worker:
+            return  # it was taken for gone, or it has not said who it is
+        self._watch(name, node)
+        if isinstance(message, Beat):
+            worker.send(Beat())
+        elif isinstance(message, Happened):
+            self._take(name, node, message)
+            worker.send(Taken(number=message.number))
+        elif isinstance(message, Leaving):
+            node.is_leaving = printable(message.why) or "it was told to leave"
+            self._say(f"{name} leaves: {node.is_leaving}")
+
+    def went(self, worker: Worker) -> None:
+        """A connection has ended. One that was leaving is gone; any other may come back."""
+        name = self._of.pop(worker, "")
+        node = self._nodes.get(name)
+        if node is None or node.worker is not worker:
+            return
+        node.worker = None
+        if node.is_leaving:
+            self._gone(name, node.is_leaving)
+
+    def start(self, name: str, order: Order) -> None:
+        """Have a member started; a node that is away hears of it when it is back."""
+        self._send(name, order)
+
+    def stop(self, name: str, stop: StopMember) -> None:
+        """Have a member's launcher told to end."""
+        self._send(name, StopOrder(stop=stop))
+
+    def over(self, code: int) -> None:
+        """Tell all that the job is over."""
+        for name, node in self._nodes.items():
+            if node.timer is not None:
+                node.timer.cancel()
+            self._send(name, JobOver(code=code))
+
+    def _send(self, name: str, message: Order | StopOrder | JobOver) -> None:
+        node = self._nodes.get(name)
+        if node is not None and node.worker is not None:
+            node.worker.send(message)
+
+    def _offered(self, worker: Worker, offer: Offer) -> None:
+        name = printable(offer.name)[:255]
+        node = self._nodes.get(name)
+        if node is not None and node.worker is not None and node.worker is not worker:
+            worker.end(f"a node called {name} is here already; give this one another name with --node-name")
+            return
+        if node is None and len(self._nodes) >= MOST_NODES:
+            worker.end(f"the job has {MOST_NODES} nodes already")
+            return
+        if node is None or name not in self._state.nodes:
+            node = self._nodes[name] = _Node()
+        node.worker, node.address = worker, printable(offer.address)[:255]
+        if offer.boot != node.boot:
+            node.boot, node.taken = offer.boot, 0
+        self._of[worker] = name
+        self._watch(name, node)
+        worker.send(NodeWelcome(run_id=self._run_id, job=self._job, host=""))
+        self._tell(NodeOffered(node=name, slots=offer.slots, devices=offer.devices))
+        self._agree(name, offer)
+
+    def _agree(self, name: str, offer: Offer) -> None:
+        """What should run there, and does not, is started or has ended; what should not, and does, is ended."""
+        known = {(each.member, each.serial): each for each in offer.launchers}
+        for member in list(self._state.members.values()):
+            now = known.pop((member.name, member.serial), None)
+            if member.standing not in UP or name not in member.nodes:
+                if now is not None and now.code is None:
+                    self.stop(name, StopMember(member=member.name, serial=now.serial))
+            elif now is None and member.standing == "starting":
+                start = StartMember(member=member.name, serial=member.serial, nodes=member.nodes)
+                self.start(name, self._ordered(start, name))
+            elif now is None:
+                sentence = f"{name} was started again without it"
+                self._happened(name, WorldEnded(member=member.name, serial=member.serial, code=-9, sentence=sentence))
+            elif member.standing == "stopping" and now.code is None:
+                self.stop(name, StopMember(member=member.name, serial=member.serial))
+        for (member_name, serial), now in known.items():
+            if now.code is None:
+                self.stop(name, StopMember(member=member_name, serial=serial))
+
+    def _take(self, name: str, node: _Node, happened: Happened) -> None:
+        if happened.number <= node.taken:
+            return
+        node.taken = happened.number
+        if node.is_leaving and isinstance(happened.event, WorldEnded):
+            return  # told as the end of its node, when all of them have ended
+        self._happened(name, happened.event)
+
+    def _watch(self, name: str, node: _Node) -> None:
+        if node.timer is not None:
+            node.timer.cancel()
+        loop = asyncio.get_running_loop()
+        node.timer = loop.call_later(GONE_S, self._gone, name, f"it has been silent for {GONE_S:.0f} s")
+
+    def _gone(self, name: str, why: str) -> None:
+        node = self._nodes.pop(name, None)
+        if node is None:
+            return
+        if node.timer is not None:
+            node.timer.cancel()
+        if node.worker is not None:
+            self._of.pop(node.worker, None)
+            node.worker.end("this node was silent for too long, and is taken for gone")
+        self._say(f"{name} is gone: {why}")
+        self._tell(NodeGone(node=name, why=why))

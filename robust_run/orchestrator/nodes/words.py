@@ -1,0 +1,112 @@
+"""What the leader and the other nodes of a job of several roles say to each other. No behaviour.
+
+A node that has heard nothing of the leader for `LEASE_S` tells its launchers to end, and kills them `KILL_S` later. The leader
+takes a node for gone when it has heard nothing of it for `GONE_S`, which is longer: by then nothing of it can run, and its members
+may be started elsewhere. A connection that breaks says nothing: links come back, and leaders are started again.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from robust_run.orchestrator.command import Meets
+from robust_run.orchestrator.words import Event, MemberName, RoleSpec, StartMember, StopMember
+
+NODE = "@node"
+"""In the place of a role, where a node says who it is."""
+BEAT_S = 1.0
+LEASE_S = 20.0
+KILL_S = 5.0
+GONE_S = 35.0
+"""Longer than both together, and than what timers of a busy machine are late."""
+
+
+class Several(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the nodes of a job meet, and what this one is called."""
+
+    host: str
+    port: int
+    nodes: int
+    name: str
+    secret: bytes
+    join_timeout_s: float = 600.0
+    is_leader: bool = True
+
+
+class LauncherNow(msgspec.Struct, frozen=True, kw_only=True):
+    """A launcher that a node knows."""
+
+    member: MemberName
+    serial: int
+    code: int | None = None
+    """None: it runs."""
+
+
+class Offer(msgspec.Struct, frozen=True, kw_only=True, tag="offer"):
+    """First word of a node, each time it comes: what it is, and what runs on it."""
+
+    name: str
+    boot: str
+    """Random, of the process that speaks: it counts what happened from the beginning."""
+    slots: int
+    devices: int
+    address: str
+    launchers: tuple[LauncherNow, ...] = ()
+
+
+class Happened(msgspec.Struct, frozen=True, kw_only=True, tag="happened"):
+    """Something happened to a member there. It is said again until it is taken in."""
+
+    number: int
+    event: Event
+
+
+class Beat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
+    """A sign of life, and its answer."""
+
+
+class Leaving(msgspec.Struct, frozen=True, kw_only=True, tag="leaving"):
+    """The node was told to leave. It ends what runs on it, and goes."""
+
+    why: str
+
+
+class NodeWelcome(msgspec.Struct, frozen=True, kw_only=True, tag="node_welcome"):
+    """Answer to an offer."""
+
+    run_id: str
+    job: str
+    """Name of the job."""
+    host: str
+    """Where workers of this node reach the leader: as the node reached it."""
+
+
+class Order(msgspec.Struct, frozen=True, kw_only=True, tag="order"):
+    """Start a launcher. One that is known is not started a second time."""
+
+    role: RoleSpec
+    start: StartMember
+    meets: Meets | None = None
+    """Where the nodes of a member of several meet."""
+
+
+class StopOrder(msgspec.Struct, frozen=True, kw_only=True, tag="stop_order"):
+    """Tell a launcher to end."""
+
+    stop: StopMember
+
+
+class Taken(msgspec.Struct, frozen=True, kw_only=True, tag="taken"):
+    """What happened, up to this number, is on record."""
+
+    number: int
+
+
+class JobOver(msgspec.Struct, frozen=True, kw_only=True, tag="job_over"):
+    """The job is over."""
+
+    code: int
+
+
+FromNode = Offer | Happened | Beat | Leaving
+ToNode = NodeWelcome | Order | StopOrder | Taken | Beat | JobOver
