@@ -18,6 +18,7 @@ from robust_run.orchestrator.guarding.words import (
     Asked,
     FromLeader,
     Known,
+    Lease,
     Link,
     Send,
     Shown,
@@ -123,6 +124,10 @@ class Launchers:
     def running(self) -> bool:
         """Whether a launcher runs, or is about to."""
         return bool(self._launchers)
+
+    def lease(self, left_s: float) -> None:
+        """Have launchers killed after so long, unless this is said again."""
+        self._send(Lease(left_s=left_s))
 
     def pids(self) -> dict[str, int]:
         """Return the launchers that run, by the name of their run directory."""

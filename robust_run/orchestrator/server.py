@@ -116,6 +116,8 @@ class RoleServer:
         if me.role in (OPERATOR, NODE):
             worker.me = me
             worker.send(Welcome(members=()))
+            if me.role == NODE and self.nodes is not None:
+                self.nodes.came(worker)
             return
         if me.member not in self._members():
             worker.end(f"this job has no member {me.member}")

@@ -43,6 +43,7 @@ from robust_run.orchestrator.guarding.words import (
     Asked,
     FromLeader,
     Known,
+    Lease,
     Link,
     Over,
     Send,
@@ -68,6 +69,8 @@ class Guard:
         self._leader = 0
         self._link: Link | None = None
         self._over: int | None = None
+        self._lease_over_s: float | None = None
+        """When launchers may not run any more, unless a lease comes; None: there is no such time."""
         self._undelivered: list[int] = []
         self._requests = Requests()
         self._restarts = Restarts()
@@ -142,12 +145,14 @@ class Guard:
         poll.register(self._wake[0], select.POLLIN)
         if self._link is not None:
             poll.register(self._link.socket, select.POLLIN)
-        poll.poll()
+        left_s = None if self._lease_over_s is None else max(self._lease_over_s - time.monotonic(), 0.0)
+        poll.poll(None if left_s is None else 1000 * left_s + 1)
         with suppress(BlockingIOError):
             for number in os.read(self._wake[0], 4096):
                 if number in FORWARDED:
                     self._signalled(number)
         self._listen()
+        self._end_without_lease()
         status = self._collect()
         return None if status is None else self._leader_ended(os.waitstatus_to_exitcode(status))
 
@@ -173,8 +178,23 @@ class Guard:
         elif isinstance(message, Shown) and message.name in self._known:
             known = self._known[message.name]
             self._known[message.name] = msgspec.structs.replace(known, shown=message.offset)
+        elif isinstance(message, Lease):
+            self._lease_over_s = time.monotonic() + message.left_s
         elif isinstance(message, Over):
             self._over = message.code
+
+    def _end_without_lease(self) -> None:
+        """Kill all launchers once the lease is over: who should have ended them is stopped, or has no CPU."""
+        if self._lease_over_s is None or time.monotonic() < self._lease_over_s:
+            return
+        self._lease_over_s = None
+        for pid in self._by_pid:
+            send(pid, signal.SIGKILL)
+        if self._by_pid:
+            print(
+                "robust-run: nothing was heard of the leader, nor of what follows it here: members are killed",
+                file=sys.stderr,
+            )
 
     def _spawn(self, order: Spawn) -> Known:
         guard = os.getpid()

@@ -35,13 +35,19 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True, tag="shown"):
     offset: int
 
 
+class Lease(msgspec.Struct, frozen=True, kw_only=True, tag="lease"):
+    """Launchers may run for so long from now; if no other lease comes, the guard kills them. A node that follows sends these."""
+
+    left_s: float
+
+
 class Over(msgspec.Struct, frozen=True, kw_only=True, tag="over"):
     """The job is over; the leader is about to end."""
 
     code: int
 
 
-FromLeader = Spawn | Send | Shown | Over
+FromLeader = Spawn | Send | Shown | Lease | Over
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True, tag="known"):

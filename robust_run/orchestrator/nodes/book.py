@@ -40,8 +40,8 @@ class _Node:
 
 
 class NodeBook:
-    """`tell`: takes in what becomes of nodes; `happened`: what happened on one, to a member; `ordered`: makes the order of a member
-    again that was to be started on a node.
+    """`tell`: takes in what becomes of nodes; `happened`: what happened on one, to a member; `ordered`: makes the order of one
+    again that was to be started there.
     """
 
     def __init__(
@@ -68,6 +68,10 @@ class NodeBook:
         """Return where a node is reached."""
         node = self._nodes.get(name)
         return node.address if node is not None else ""
+
+    def came(self, worker: Worker) -> None:
+        """A node is here; it is not known yet which."""
+        worker.send(NodeWelcome(run_id=self._run_id, job=self._job))
 
     def hear(self, worker: Worker, message: object) -> None:
         """Take in what a node says that has proven to know the secret."""
@@ -134,7 +138,6 @@ class NodeBook:
             node.boot, node.taken = offer.boot, 0
         self._of[worker] = name
         self._watch(name, node)
-        worker.send(NodeWelcome(run_id=self._run_id, job=self._job, host=""))
         self._tell(NodeOffered(node=name, slots=offer.slots, devices=offer.devices))
         self._agree(name, offer)
 

@@ -111,20 +111,10 @@ class Follower:
         here = writer.get_extra_info("sockname")[0]
         leader = writer.get_extra_info("peername")[0]
         await asyncio.wait_for(self._shake_hands(reader, writer), LONGEST_PAUSE_S * 5)
-        self._send(
-            Offer(
-                name=meeting.name,
-                boot=self._boot,
-                slots=MANY_SLOTS,
-                devices=self._devices,
-                address=here,
-                launchers=self._launchers.now() if self._launchers is not None else (),
-            )
-        )
         while self._code is None:
             message = await self._next(reader)
-            self._heard_s, self._told_s = self._clock.monotonic_s(), None
-            self._take(message, leader)
+            self._heard()
+            self._take(message, here, leader)
 
     async def _shake_hands(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         me = Me(role=NODE, index=0, rank=0, serial=os.getpid(), attempt=0)
@@ -151,10 +141,10 @@ class Follower:
             self._frames.feed(data)
         return message
 
-    def _take(self, message: object, leader: str) -> None:
+    def _take(self, message: object, here: str, leader: str) -> None:
         match message:
             case NodeWelcome():
-                self._welcomed(message, leader)
+                self._welcomed(message, here, leader)
             case Order() if self._launchers is not None and not self._leaves:
                 self._launchers.start(message.role, message.start, message.meets)
             case StopOrder() if self._launchers is not None:
@@ -169,7 +159,14 @@ class Follower:
             case _:
                 pass
 
-    def _welcomed(self, welcome: NodeWelcome, leader: str) -> None:
+    def _heard(self) -> None:
+        now_s, before_s = self._clock.monotonic_s(), self._heard_s
+        self._heard_s, self._told_s = now_s, None
+        if self._launchers is not None and now_s - before_s >= BEAT_S / 2:
+            self._launchers.lease(LEASE_S + KILL_S)
+
+    def _welcomed(self, welcome: NodeWelcome, here: str, leader: str) -> None:
+        is_new = self._launchers is None
         if self._launchers is None:
             folder = os.path.join(self._log_dir, welcome.run_id)
             os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -178,8 +175,19 @@ class Follower:
             write_file(path, msgspec.json.encode(place), mode=0o600)
             self._launchers = Launchers(folder, path, self._env, self._link, self._happened, self.say)
             self._launchers.listen(self._signalled)
-            self._launchers.follow_known()
             self.say(f"{self._meeting.name} is part of {welcome.job}, logs in {folder}")
+        self._send(
+            Offer(
+                name=self._meeting.name,
+                boot=self._boot,
+                slots=MANY_SLOTS,
+                devices=self._devices,
+                address=here,
+                launchers=self._launchers.now(),
+            )
+        )
+        if is_new:
+            self._launchers.follow_known()
         for happened in self._unsaid:
             self._send(happened)
 

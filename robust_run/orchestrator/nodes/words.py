@@ -1,8 +1,9 @@
 """What the leader and the other nodes of a job of several roles say to each other. No behaviour.
 
-A node that has heard nothing of the leader for `LEASE_S` tells its launchers to end, and kills them `KILL_S` later. The leader
-takes a node for gone when it has heard nothing of it for `GONE_S`, which is longer: by then nothing of it can run, and its members
-may be started elsewhere. A connection that breaks says nothing: links come back, and leaders are started again.
+A node that has heard nothing of the leader for `LEASE_S` tells its launchers to end, and kills them `KILL_S` later; its guard
+does that, too, for a process that is stopped or has no CPU (`guarding.words.Lease`). The leader takes a node for gone when it has
+heard nothing of it for `GONE_S`, which is longer: by then nothing of it can run, and its members may be started elsewhere. A
+connection that breaks says nothing: links come back, and leaders are started again.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ NODE = "@node"
 BEAT_S = 1.0
 LEASE_S = 20.0
 KILL_S = 5.0
-GONE_S = 35.0
+GONE_S = 45.0
 """Longer than both together, and than what timers of a busy machine are late."""
 
 
@@ -43,7 +44,7 @@ class LauncherNow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True, tag="offer"):
-    """First word of a node, each time it comes: what it is, and what runs on it."""
+    """First word of a node, each time it comes: what it is, and what runs on it, from an earlier process of it too."""
 
     name: str
     boot: str
@@ -72,13 +73,11 @@ class Leaving(msgspec.Struct, frozen=True, kw_only=True, tag="leaving"):
 
 
 class NodeWelcome(msgspec.Struct, frozen=True, kw_only=True, tag="node_welcome"):
-    """Answer to an offer."""
+    """First word to a node: which job this is. It answers with what it is, and what runs on it."""
 
     run_id: str
     job: str
     """Name of the job."""
-    host: str
-    """Where workers of this node reach the leader: as the node reached it."""
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, tag="order"):

@@ -1,0 +1,158 @@
+"""Jobs of several roles on two nodes: two launchers on this machine that go by other names."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from jobs import kill, running, script, unused_port, wait_for
+from role_jobs import FILE, ROLLOUT, TRAINER, RoleJob
+
+LONG_S = 120
+
+
+@contextmanager
+def two_nodes(folder: Path, count: int = 60, text: str = "") -> Iterator[tuple[RoleJob, RoleJob]]:
+    """Start a job on nodes a and b; a leads."""
+    script(folder, TRAINER.replace("COUNT", str(count)), "trainer.py")
+    script(folder, ROLLOUT, "rollout.py")
+    (folder / "count").write_text(str(count))
+    (folder / "roles.toml").write_text(text or FILE % "")
+    meets = (
+        "--nnodes",
+        "2",
+        "--rdzv-backend",
+        "c10d",
+        "--rdzv-endpoint",
+        f"127.0.0.1:{unused_port()}",
+        "--rdzv-id",
+        "r",
+    )
+    with running(folder, "--roles", "roles.toml", *meets, "--node-name", "a") as first:
+        wait_for(lambda: list(folder.glob("runs/*/roles.place")), "a to lead")
+        with running(folder, "--roles", "roles.toml", *meets, "--node-name", "b") as second:
+            yield RoleJob(first, folder), RoleJob(second, folder)
+
+
+def nodes_of(roles: RoleJob) -> dict[str, list[str]]:
+    """Return where each launcher of each member was started."""
+    started = [a for line in roles.journal() for a in line.get("actions", ()) if a["type"] == "start_member"]
+    return {f"{a['member']['role']}-{a['member']['index']}.{a['serial']}": a["nodes"] for a in started}
+
+
+def test_members_are_spread_and_each_node_ends_with_the_job(tmp_path: Path) -> None:
+    with two_nodes(tmp_path) as (a, b):
+        a.done()
+        assert b.job.finish() == 0, b.job.err
+        assert {name for nodes in nodes_of(a).values() for name in nodes} == {"a", "b"}
+        b.job.assert_nothing_left()
+
+
+def test_a_node_that_is_told_to_leave_gives_its_members_to_the_other(tmp_path: Path) -> None:
+    with two_nodes(tmp_path, count=200) as (a, b):
+        a.trained(20)
+        on_b = [name for name, nodes in nodes_of(a).items() if nodes == ["b"]]
+        assert on_b
+        b.job.signal(signal.SIGTERM)
+        assert b.job.finish() == 143, b.job.err
+        b.job.assert_nothing_left()
+        a.done()
+        assert "b leaves: it was sent SIGTERM" in a.job.err
+        for name in on_b:
+            assert nodes_of(a)[name.replace(".1", ".2")] == ["a"]
+
+
+def test_when_the_leader_is_killed_the_other_node_s_workers_go_on(tmp_path: Path) -> None:
+    with two_nodes(tmp_path, count=120) as (a, b):
+        names = ("trainer-0", "rollout-0", "rollout-1")
+        pids = {name: a.pid(name) for name in names}
+        a.trained(10)
+        kill(a.leader())
+        a.trained(60)
+        a.done()
+        assert b.job.finish() == 0, b.job.err
+        assert {name: a.ran(name) for name in names} == {name: {"1.0": pid} for name, pid in pids.items()}
+
+
+def test_what_follows_on_a_node_is_killed_and_comes_back_to_its_launchers(tmp_path: Path) -> None:
+    with two_nodes(tmp_path, count=120) as (a, b):
+        names = ("trainer-0", "rollout-0", "rollout-1")
+        pids = {name: a.pid(name) for name in names}
+        a.trained(10)
+        kill(b.leader())
+        a.trained(60)
+        a.done()
+        assert b.job.finish() == 0, b.job.err
+        assert {name: a.ran(name) for name in names} == {name: {"1.0": pid} for name, pid in pids.items()}
+
+
+@pytest.mark.timeout(LONG_S + 60)
+def test_a_node_that_stands_still_is_gone_only_when_its_own_guard_has_killed_what_ran_there(tmp_path: Path) -> None:
+    """What follows the leader is stopped: it cannot end its members itself. Nobody runs twice."""
+    with two_nodes(tmp_path, count=3000) as (a, b):  # more than fit into the queues
+        a.trained(10)
+        on_b = [name for name, nodes in nodes_of(a).items() if nodes == ["b"]]
+        before = {name: a.pid(name.partition(".")[0]) for name in on_b}
+        (tmp_path / "hold").touch()
+        os.kill(b.leader(), signal.SIGSTOP)
+        for name in on_b:
+            member = name.partition(".")[0]
+            wait_for(lambda one=member: a.ran(one).get("2.0"), f"{member} on a", LONG_S)  # type: ignore[misc]
+            assert not Path(f"/proc/{before[name]}").exists(), "it ran twice"
+        (tmp_path / "hold").unlink()
+        a.done()
+        assert "b is gone: it has been silent for 45 s" in a.job.err
+        os.kill(b.leader(), signal.SIGCONT)
+        b.job.signal(signal.SIGTERM)
+        b.job.finish()
+
+
+def test_a_member_of_two_nodes_is_one_world(tmp_path: Path) -> None:
+    script(
+        tmp_path,
+        """
+        import os
+        from pathlib import Path
+        import torch.distributed as dist
+        from robust_run import roles
+        dist.init_process_group("gloo")
+        Path(f"world-{dist.get_world_size()}-{dist.get_rank()}-{roles.me().rank}").touch()
+        dist.barrier()
+        """,
+        "world.py",
+    )
+    text = '[roles.world]\ncommand = "world.py"\nnodes = 2\nends = "job"\n'
+    with two_nodes(tmp_path, text=text) as (a, b):
+        assert a.job.finish() == 0, a.job.err
+        assert b.job.finish() == 0, b.job.err
+        assert sorted(each.name for each in tmp_path.glob("world-*")) == ["world-2-0-0", "world-2-1-1"]
+
+
+def test_a_node_with_another_secret_is_not_let_in(tmp_path: Path) -> None:
+    (tmp_path / "roles.toml").write_text('[roles.a]\ncommand = "a.py"\n')
+    script(tmp_path, "import time\ntime.sleep(60)", "a.py")
+    meets = (
+        "--nnodes",
+        "2",
+        "--rdzv-backend",
+        "c10d",
+        "--rdzv-endpoint",
+        f"127.0.0.1:{unused_port()}",
+        "--rdzv-id",
+        "r",
+    )
+    with running(
+        tmp_path, "--roles", "roles.toml", *meets, "--node-name", "a", env={"ROBUST_TOKEN": "a" * 40}
+    ) as first:
+        wait_for(lambda: list(tmp_path.glob("runs/*/roles.place")), "a to lead")
+        with running(
+            tmp_path, "--roles", "roles.toml", *meets, "--node-name", "b", env={"ROBUST_TOKEN": "b" * 40}
+        ) as second:
+            assert second.finish() == 1
+            assert "does not know this job's secret" in second.err
+        first.signal(signal.SIGTERM)
+        assert first.finish() == 143
