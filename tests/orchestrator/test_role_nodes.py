@@ -93,11 +93,12 @@ def test_what_follows_on_a_node_is_killed_and_comes_back_to_its_launchers(tmp_pa
 @pytest.mark.timeout(LONG_S + 60)
 def test_a_node_that_stands_still_is_gone_only_when_its_own_guard_has_killed_what_ran_there(tmp_path: Path) -> None:
     """What follows the leader is stopped: it cannot end its members itself. Nobody runs twice."""
-    with two_nodes(tmp_path, count=3000) as (a, b):  # more than fit into the queues
-        a.trained(10)
+    (tmp_path / "hold").touch()
+    with two_nodes(tmp_path) as (a, b):
+        for member in ("trainer-0", "rollout-0", "rollout-1"):
+            a.pid(member)
         on_b = [name for name, nodes in nodes_of(a).items() if nodes == ["b"]]
         before = {name: a.pid(name.partition(".")[0]) for name in on_b}
-        (tmp_path / "hold").touch()
         os.kill(b.leader(), signal.SIGSTOP)
         for name in on_b:
             member = name.partition(".")[0]
