@@ -1,0 +1,41 @@
+"""The task: the last digit of a sum of two digits, from 1+1 characters to an answer that a rule can verify. No torch.
+
+    3+9=2.        the problem is `3+9=`, the right response `2.`
+
+Problems are numbered without end: a problem follows from its number and a seed alone, whoever asks for it, however often.
+"""
+
+from __future__ import annotations
+
+import random
+
+LETTERS = "0123456789+=."
+END = LETTERS.index(".")
+"""Token that ends a response."""
+
+
+def problem(number: int, seed: int) -> str:
+    """Return a problem by its number."""
+    chance = random.Random(f"{seed}/{number}")
+    return f"{chance.randrange(10)}+{chance.randrange(10)}="
+
+
+def answer(text: str) -> str:
+    """Return the right response to a problem."""
+    left, _, right = text.removesuffix("=").partition("+")
+    return f"{(int(left) + int(right)) % 10}."
+
+
+def is_right(text: str, response: str) -> bool:
+    """Verify a response: all of it must be right, its end too."""
+    return response == answer(text)
+
+
+def encode(text: str) -> list[int]:
+    """Return the tokens of a text. Raises ValueError for a letter that is none of the task."""
+    return [LETTERS.index(letter) for letter in text]
+
+
+def decode(tokens: list[int]) -> str:
+    """Return the text of tokens."""
+    return "".join(LETTERS[token] for token in tokens)
