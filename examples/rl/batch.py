@@ -14,7 +14,7 @@ from rollout import MOST_TOKENS
 from samples import Group
 from torch import Tensor
 
-OVERLONG_TOKENS = 4
+OVERLONG_TOKENS = 2
 """Responses lose some reward in the last so many tokens before they are cut off."""
 
 

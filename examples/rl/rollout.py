@@ -15,7 +15,7 @@ from weights import Follower
 from robust_run import roles
 
 PROBLEM_TOKENS = 4
-MOST_TOKENS = 6
+MOST_TOKENS = 4
 """A response that has not ended after so many is cut off."""
 AT_ONCE = 8
 """Prompts that are responded to in one batch, where it may depend on chance which ones those are."""

@@ -1,6 +1,6 @@
-"""The task: the last digit of a sum of two digits, from 1+1 characters to an answer that a rule can verify. No torch.
+"""The task: sums of two small numbers, whose answers a rule can verify. No torch.
 
-    3+9=2.        the problem is `3+9=`, the right response `2.`
+    3+4=7.        the problem is `3+4=`, the right response `7.`
 
 Problems are numbered without end: a problem follows from its number and a seed alone, whoever asks for it, however often.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 
 LETTERS = "0123456789+=."
+MOST_ADDEND = 4
 END = LETTERS.index(".")
 """Token that ends a response."""
 
@@ -17,13 +18,13 @@ END = LETTERS.index(".")
 def problem(number: int, seed: int) -> str:
     """Return a problem by its number."""
     chance = random.Random(f"{seed}/{number}")
-    return f"{chance.randrange(10)}+{chance.randrange(10)}="
+    return f"{chance.randint(0, MOST_ADDEND)}+{chance.randint(0, MOST_ADDEND)}="
 
 
 def answer(text: str) -> str:
     """Return the right response to a problem."""
     left, _, right = text.removesuffix("=").partition("+")
-    return f"{(int(left) + int(right)) % 10}."
+    return f"{int(left) + int(right)}."
 
 
 def is_right(text: str, response: str) -> bool:

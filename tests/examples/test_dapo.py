@@ -23,14 +23,14 @@ from samples import Group, Prompt, Response, group_of, packed, prompt_of
 
 def group(number: int, *responses: str) -> Group:
     tries = tuple(Response(tuple(task.encode(each)), (-1.0,) * len(each)) for each in responses)
-    return reward.verified(Group(number, 3, "7+8=", tries))
+    return reward.verified(Group(number, 3, "3+2=", tries))
 
 
 @pytest.mark.parametrize(
-    ("response", "is_right"), [("5.", True), ("5", False), ("15.", False), ("6.", False), (".", False), ("5..", False)]
+    ("response", "is_right"), [("5.", True), ("5", False), ("05.", False), ("6.", False), (".", False), ("5..", False)]
 )
 def test_a_response_is_right_as_a_whole_or_not_at_all(response: str, is_right: bool) -> None:
-    assert task.is_right("7+8=", response) is is_right
+    assert task.is_right("3+2=", response) is is_right
 
 
 @given(number=st.integers(0, 1 << 40), seed=st.integers(0, 100))
@@ -94,12 +94,12 @@ def test_groups_that_teach_nothing_are_dropped_and_asked_for_again() -> None:
 
 
 def test_rewards_are_for_what_is_right_less_what_is_too_long() -> None:
-    assert batch.rewards_of(group(0, "5.", "4.", "555.", "555555")) == [1.0, 0.0, -0.5, -1.0]
+    assert batch.rewards_of(group(0, "5.", "4.", "555.", "5555")) == [1.0, 0.0, -1.0, -1.0]
 
 
 def test_a_row_of_a_batch_counts_the_tokens_that_were_drawn() -> None:
     problems, responses, _, gains, mask = batch.tensors_of([group(0, "5.", "12")])
-    assert problems.tolist() == [task.encode("7+8=")] * 2
+    assert problems.tolist() == [task.encode("3+2=")] * 2
     assert responses.shape == (2, rollout.MOST_TOKENS)
     assert mask.sum(1).tolist() == [2.0, 2.0]
     assert gains.tolist() == pytest.approx([1.0, -1.0])
