@@ -10,19 +10,14 @@ ends with the same weights, bit for bit, whatever died.
 from __future__ import annotations
 
 import argparse
-import os
 
 import reward
 import rollout
 import torch
 import trainer
+from weights import run_folder
 
 from robust_run import roles
-
-
-def run_folder() -> str:
-    """Return the folder of the whole job: members' runs are in its `members`."""
-    return os.path.dirname(os.path.dirname(os.environ["ROBUST_RUN_DIR"]))
 
 
 def main() -> None:

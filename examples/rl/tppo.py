@@ -1,6 +1,7 @@
 """T-PPO: PPO on windows of responses, so that no step waits for the longest one. Compared with PPO in the same setting.
 
-    python examples/rl/tppo.py --compare          # both, three seeds; prints ratios
+    python examples/rl/tppo.py --compare           # both, three seeds; prints ratios
+    robust-run --roles examples/rl/tppo.toml       # T-PPO as a job of three roles (windowed.py)
 
 After "Truncated Proximal Policy Optimization" (arXiv 2506.15050): a step generates one window; unfinished responses go on in the
 next step. The policy learns from the tokens of the newest window alone, by extended GAE; the value head learns from finished
@@ -18,17 +19,12 @@ from statistics import fmean
 
 import strokes
 import torch
-from gae import extended_gae
-from model import GPT
-from torch import Tensor
-from torch.nn import functional
-from windows import Slot, Spent, go_on, padded
+import windowed
+from learner import SLOTS, WINDOW, Learner
+from windows import Slot, Spent, go_on
 
-CLIP = 0.2
-SLOTS = 48
-WINDOW = 4
-EPOCHS = 2
-RATE = 1e-3
+from robust_run import roles
+
 SMOOTH = 200
 """Mean reward is that of so many finished responses."""
 
@@ -43,57 +39,6 @@ class Outcome:
     rounds: int
     rollout_s: float
     whole_s: float
-
-
-class Learner:
-    """A policy with a value head."""
-
-    def __init__(self, seed: int) -> None:
-        torch.manual_seed(seed)
-        context = strokes.MOST_PROBLEM + strokes.MOST_TOKENS
-        self.model = GPT(len(strokes.LETTERS), context, width=48, layers=2, heads=4, value=True)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=RATE, betas=(0.9, 0.95), weight_decay=0.0)
-
-    def learn(self, slots: list[Slot]) -> None:
-        """Take one step's windows in."""
-        rows = padded([slot.whole for slot in slots])
-        with torch.no_grad():
-            values = self._values(rows).tolist()
-        longest = rows.shape[1]
-        old, gains, new_tokens, returns, finished = (torch.zeros(len(slots), longest) for _ in range(5))
-        for row, slot in enumerate(slots):
-            first, end = len(slot.text), len(slot.text) + len(slot.tokens)
-            begin, reward = first + slot.begin, slot.reward
-            # Place t holds what concerns token t, which was drawn in the state after token t - 1.
-            gains[row, begin:end] = torch.tensor(extended_gae(values[row][begin - 1 : end], reward))
-            old[row, begin:end] = torch.tensor(slot.logs[slot.begin :])
-            new_tokens[row, begin:end] = 1
-            if reward is not None:
-                returns[row, first:end], finished[row, first:end] = reward, 1
-        spread = gains[new_tokens > 0].std(correction=0) + 1e-6
-        gains = (gains - gains[new_tokens > 0].mean()) / spread
-        for _ in range(EPOCHS):
-            self.optimizer.zero_grad()
-            self._loss(rows, old, gains, new_tokens, returns, finished).backward()
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-            self.optimizer.step()
-
-    def _values(self, rows: Tensor) -> Tensor:
-        assert self.model.value is not None
-        found: Tensor = self.model.value(self.model.features(rows)).squeeze(2)
-        return found
-
-    def _loss(
-        self, rows: Tensor, old: Tensor, gains: Tensor, new_tokens: Tensor, returns: Tensor, finished: Tensor
-    ) -> Tensor:
-        assert self.model.value is not None
-        features = self.model.features(rows)[:, :-1]
-        logs = functional.log_softmax(self.model.head(features), dim=-1).gather(2, rows[:, 1:, None]).squeeze(2)
-        ratio = (logs - old[:, 1:]).exp()
-        gain = torch.minimum(ratio * gains[:, 1:], ratio.clamp(1 - CLIP, 1 + CLIP) * gains[:, 1:])
-        policy = -(gain * new_tokens[:, 1:]).sum() / new_tokens.sum()
-        off = (self.model.value(features).squeeze(2) - returns[:, 1:]).square()
-        return policy + 0.5 * (off * finished[:, 1:]).sum() / finished.sum().clamp(min=1)
 
 
 def train(seed: int, window: int, target: float, most_steps: int) -> Outcome:
@@ -153,6 +98,9 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=3000, help="give up after so many")
     args = parser.parse_args()
     torch.set_num_threads(1)
+    if roles.is_active():
+        windowed.main(roles.me().role, args.target, args.steps)
+        return 0
     if args.compare:
         return compare(args.seeds, args.target, args.steps)
     print(train(0, WINDOW, args.target, args.steps))

@@ -33,6 +33,11 @@ def publish(model: nn.Module, version: int, path: str) -> None:
     os.replace(aside, path)
 
 
+def run_folder() -> str:
+    """Return the folder of the whole job: members' runs are in its `members`."""
+    return os.path.dirname(os.path.dirname(os.environ["ROBUST_RUN_DIR"]))
+
+
 class Follower:
     """A model that follows the file."""
 

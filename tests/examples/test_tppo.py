@@ -15,6 +15,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "rl"))
 import strokes
 import tppo
 from gae import extended_gae
+from learner import Learner
+from rl_jobs import pids, train
 from windows import Slot, Spent, go_on
 
 VALUES = st.lists(st.floats(-2, 2), min_size=2, max_size=20)
@@ -57,7 +59,7 @@ def test_with_a_fade_of_0_only_the_next_state_counts(values: list[float], reward
 
 
 def test_a_response_goes_on_where_its_window_ended_and_each_token_is_new_once() -> None:
-    model, chance, spent = tppo.Learner(0).model, torch.Generator().manual_seed(0), Spent()
+    model, chance, spent = Learner(0).model, torch.Generator().manual_seed(0), Spent()
     slots = [Slot(strokes.problem(number, 0)) for number in range(8)]
     new = [0] * len(slots)
     while not all(slot.is_finished for slot in slots):
@@ -74,14 +76,14 @@ def test_a_response_goes_on_where_its_window_ended_and_each_token_is_new_once() 
 
 
 def test_with_a_window_as_long_as_the_longest_response_every_step_finishes_all() -> None:
-    model, chance = tppo.Learner(0).model, torch.Generator().manual_seed(0)
+    model, chance = Learner(0).model, torch.Generator().manual_seed(0)
     slots = [Slot(strokes.problem(number, 0)) for number in range(8)]
     go_on(model, slots, strokes.MOST_TOKENS, chance, Spent())
     assert all(slot.is_finished and slot.begin == 0 for slot in slots)
 
 
 def test_tokens_of_an_unfinished_response_do_not_train_the_value() -> None:
-    learner = tppo.Learner(0)
+    learner = Learner(0)
     assert learner.model.value is not None
     before = learner.model.value.weight.detach().clone()
     learner.learn([Slot("11+1=", [0, 0, 0], [-1.4, -1.4, -1.4], 1), Slot("1+1=", [0], [-1.4])])
@@ -95,3 +97,18 @@ def test_a_comparison_that_did_not_get_there_says_so(capsys: pytest.CaptureFixtu
     said = capsys.readouterr().out
     assert "PPO, T-PPO did not reach a reward of 2.0 in 2 steps: its ratios mean little" in said
     assert "generated tokens" in said
+
+
+def test_a_job_of_roles_trains_on_each_window_once_whatever_died(tmp_path: Path) -> None:
+    strikes = [(4, "rollout-0"), (8, "trainer-0")]
+    result = train(tmp_path, "tppo", "--steps", "16", strikes=strikes)
+    assert len(pids(result.folder, "rollout-0")) == len(pids(result.folder, "trainer-0")) == 2
+    assert sorted(result.steps) == list(range(1, 17))
+    trained = [key for step in result.steps.values() for key in step["trained"]]
+    assert len(trained) == len(set(trained))
+    parts: dict[int, list[int]] = {}
+    for key in trained:
+        number, _, part = key.partition(".")
+        parts.setdefault(int(number), []).append(int(part))
+    for number, found in parts.items():
+        assert found == list(range(1, len(found) + 1)), f"windows of response {number}, in their order"
