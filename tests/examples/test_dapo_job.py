@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from pathlib import Path
 
@@ -45,3 +46,15 @@ def test_in_synchronous_mode_weights_are_the_same_whatever_died(tmp_path: Path) 
     assert rollout.final["weights_sha256"] == trainer.final["weights_sha256"]
     for step, line in rollout.steps.items():
         assert trainer.steps[step]["trained"] == line["trained"]
+
+
+@pytest.mark.timeout(1800)
+def test_it_learns_while_a_rollout_dies(tmp_path: Path) -> None:
+    """To the end with TEST_WAITS=all, as `make test-all` has it: minutes. Else until responses have the form of an answer."""
+    target = 0.9 if os.environ.get("TEST_WAITS") == "all" else 0.1
+    result = train(tmp_path, "dapo", "--target", str(target), strikes=[(10, "rollout-1")])
+    assert result.steps[1]["reward"] < 0.05, "it knows nothing to begin with"
+    assert result.final["reward"] >= target
+    assert len(pids(result.folder, "trainer-0")) == 1
+    assert len(pids(result.folder, "rollout-1")) == 2
+    check_each_problem_has_one_fate(result)
