@@ -5,8 +5,8 @@
 
 After "Truncated Proximal Policy Optimization" (arXiv 2506.15050): a step generates one window; unfinished responses go on in the
 next step. The policy learns from the tokens of the newest window alone, by extended GAE; the value head learns from finished
-responses alone, from all their tokens and what came out. So each token trains each of them once. PPO is the same program with a
-window as long as the longest response.
+responses alone, from all their tokens and what came out. So a token trains each of them in one step only. PPO is the same program
+with a window as long as the longest response.
 """
 
 from __future__ import annotations
