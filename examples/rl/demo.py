@@ -178,8 +178,9 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=2000, help="a run ends after so many")
     args = parser.parse_args()
     folder = os.path.abspath(args.folder)
-    shutil.rmtree(folder, ignore_errors=True)
-    os.makedirs(folder)
+    for leftover in ("struck", "alone"):
+        shutil.rmtree(os.path.join(folder, leftover), ignore_errors=True)
+    os.makedirs(folder, exist_ok=True)
     words = ["--target", str(args.target), "--steps", str(args.steps)]
     try:
         struck = train(args.launcher, folder, "struck", args.kill_every, words)
