@@ -42,10 +42,10 @@ FOUND = """## What the comparison found
 - What the core asks took the plan 0.2 and 0.5 s, always; these are times of a plan now (`ask`, `ask_all`).
 
 The jobs ran three at a time at priority -10, beside other work (load average 16 to 30 on two cores). A first series (seed 1)
-without that priority was given up after 12 jobs, whose results had been looked at: they had no CPU to start with, and nine of them
-were 5.5 points below plans whose times were measured on a quieter machine. These jobs have another seed (2), and none of the first
-series' intervals of 160 steps. The rule about faults that are not known yet at the end was made when 45 of them had run, and moved
-the mean by 0.3 points. A plan is as good as its times.
+without that priority was given up after 12 jobs, whose results had been looked at: they had no CPU to start with, and nine of
+them were 5.5 points below plans whose times were measured on a quieter machine. These jobs have another seed (2), and none of
+the first series' intervals of 160 steps. The rule about faults that are not known yet at the end was made when 45 of them had
+run, and moved the mean by 0.3 points. A plan is as good as its times.
 """
 
 
