@@ -254,7 +254,14 @@ class Leader:
 
     def _look(self) -> RolesView:
         queues = {name: counts(queue.state) for name, queue in self._queues.queues.items()}
-        return view_of(self._spec, self.state, is_led=True, pids=self._launchers.pids(), queues=queues)
+        return view_of(
+            self._spec,
+            self.state,
+            is_led=True,
+            pids=self._launchers.pids(),
+            queues=queues,
+            idle=self._server.idle.shares(self._clock.monotonic_s()),
+        )
 
     def _known(self) -> dict[str, Member]:
         return {str(name): self._shown(name) for name in self.state.members}

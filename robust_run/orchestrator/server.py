@@ -15,6 +15,7 @@ from robust_run.clock import Clock
 from robust_run.errors import RobustRunError
 from robust_run.launcher.control.handshake import printable
 from robust_run.orchestrator.connection import Worker
+from robust_run.orchestrator.idle import IdleBook
 from robust_run.orchestrator.nodes.book import NodeBook
 from robust_run.orchestrator.nodes.words import NODE
 from robust_run.orchestrator.queue.book import QueueBook
@@ -22,7 +23,7 @@ from robust_run.orchestrator.queue.core import Answer as QueueAnswer
 from robust_run.orchestrator.queue.core import counts, leased_to, next_expiry_s, position
 from robust_run.orchestrator.queue.waiting import Waiting
 from robust_run.orchestrator.words import Asked, Event, MemberName, RankGone, RankReady
-from robust_run.roles.queue_words import GiveBack, Put, QueueEvent, Release, Renew
+from robust_run.roles.queue_words import GiveBack, Put, QueueEvent, Release, Renew, Took
 from robust_run.roles.words import (
     OPERATOR,
     Answer,
@@ -77,6 +78,7 @@ class RoleServer:
         """The newest of each whose process has ended, says its launcher."""
         self._away: dict[str, asyncio.TimerHandle] = {}
         """Those that have lost their connection, and may come back."""
+        self.idle = IdleBook()
         self._unproven: set[Worker] = set()
         self._waiting: dict[str, Waiting] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -130,6 +132,8 @@ class RoleServer:
             )
             return
         before = self._workers.get(me.consumer)
+        if me.incarnation != self._newest.get(me.consumer):
+            self.idle.came(me.consumer, self._clock.monotonic_s())
         self._newest[me.consumer] = me.incarnation
         self._workers[me.consumer] = worker
         worker.me = me
@@ -190,6 +194,7 @@ class RoleServer:
 
     def _give_up(self, consumer: str) -> None:
         self._away.pop(consumer, None)
+        self.idle.went(consumer)
         self.queues.consumer_gone(consumer, self._clock.monotonic_s())
         self._go_on()
 
@@ -242,7 +247,13 @@ class RoleServer:
     def _hear_queue(self, worker: Worker, me: Me, call: QueueCall) -> None:
         now_s = self._clock.monotonic_s()
 
+        waits = isinstance(call.event, (Took, Put))
+        if waits:
+            self.idle.asks(me.consumer, now_s)
+
         def answer(found: QueueAnswer) -> None:
+            if waits:
+                self.idle.answered(me.consumer, self._clock.monotonic_s())
             worker.send(
                 Answer(
                     number=call.number,

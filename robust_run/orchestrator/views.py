@@ -18,31 +18,35 @@ def view_of(
     is_led: bool,
     pids: Mapping[str, int] | None = None,
     queues: Mapping[str, Counts] | None = None,
+    idle: Mapping[str, float] | None = None,
 ) -> RolesView:
-    """Return how a job is. `pids`: of launchers that run, by run directory."""
+    """Return how a job is. `pids`: of launchers that run, by run directory. `idle`: shares of time, by member."""
     return RolesView(
         name=spec.name,
         phase=state.phase,
         is_led=is_led,
         code=state.code,
         sentence=state.sentence,
-        roles=tuple(_role(role, state, pids or {}) for role in spec.roles),
+        roles=tuple(_role(role, state, pids or {}, idle or {}) for role in spec.roles),
         queues=dict(queues or {}),
     )
 
 
-def _role(role: RoleSpec, state: JobState, pids: Mapping[str, int]) -> RoleView:
+def _role(role: RoleSpec, state: JobState, pids: Mapping[str, int], idle: Mapping[str, float]) -> RoleView:
+    members = tuple(_member(state, member.name, pids, idle) for member in state.of(role.name))
+    shares = [member.idle for member in members if member.idle is not None]
     return RoleView(
         name=role.name,
         restart=role.restart,
         wanted=state.wanted.get(role.name, 0),
         fewest=role.fewest,
         most=role.most,
-        members=tuple(_member(state, member.name, pids) for member in state.of(role.name)),
+        members=members,
+        idle=sum(shares) / len(shares) if shares else None,
     )
 
 
-def _member(state: JobState, name: MemberName, pids: Mapping[str, int]) -> MemberView:
+def _member(state: JobState, name: MemberName, pids: Mapping[str, int], idle: Mapping[str, float]) -> MemberView:
     member = state.members[name]
     run = run_name(StartMember(member=name, serial=member.serial, nodes=())) if member.serial else ""
     return MemberView(
@@ -56,6 +60,7 @@ def _member(state: JobState, name: MemberName, pids: Mapping[str, int]) -> Membe
         nodes=member.nodes,
         run=f"members/{run}" if run else "",
         sentence=member.sentence,
+        idle=idle.get(str(name)) if member.standing in UP else None,
     )
 
 
@@ -70,7 +75,7 @@ def lines_of(view: RolesView) -> Iterator[str]:
     for role in view.roles:
         ready = sum(member.ready for member in role.members)
         limits = f" of {role.fewest} to {role.most}" if role.fewest != role.most else ""
-        yield f"{role.name}: {role.wanted} wanted{limits}, {ready} ready, restart {role.restart}"
+        yield f"{role.name}: {role.wanted} wanted{limits}, {ready} ready, restart {role.restart}" + _idle(role.idle)
         for member in role.members:
             yield "  " + ", ".join(_about(member))
     for name, counts in sorted(view.queues.items()):
@@ -80,10 +85,16 @@ def lines_of(view: RolesView) -> Iterator[str]:
         )
 
 
+def _idle(share: float | None) -> str:
+    return "" if share is None else f", idle {share:.0%} (waits at queues)"
+
+
 def _about(member: MemberView) -> Iterator[str]:
     yield f"{member.name} {member.state}" + (" ready" if member.ready else "")
     if member.generation:
         yield f"generation {member.generation}"
+    if member.idle is not None:
+        yield f"idle {member.idle:.0%}"
     if member.pid:
         yield f"pid {member.pid}"
     if member.run:

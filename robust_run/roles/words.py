@@ -87,6 +87,8 @@ class MemberView(msgspec.Struct, frozen=True, kw_only=True):
     run: str = ""
     """Its run directory, below that of the job: what `robust status` is given."""
     sentence: str = ""
+    idle: float | None = None
+    """Share of its time that it waited at queues, since its workers came; None: not known."""
     """Why it ended last, or waits."""
 
 
@@ -99,6 +101,8 @@ class RoleView(msgspec.Struct, frozen=True, kw_only=True):
     fewest: int
     most: int
     members: tuple[MemberView, ...]
+    idle: float | None = None
+    """Mean of its members."""
 
 
 class RolesView(msgspec.Struct, frozen=True, kw_only=True):
