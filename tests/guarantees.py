@@ -59,6 +59,13 @@ GUARANTEES: dict[str, tuple[str, ...]] = {
     "In Kubernetes, with and without Kubeflow.": (
         "kubernetes/test_pods_heal.py::test_a_worker_that_is_killed_is_replaced_and_the_pods_stay[TrainJob",
     ),
+    "Trainers and rollouts heal apart.": (
+        "orchestrator/test_role_jobs.py::test_a_killed_rollout_comes_back_alone_and_what_it_worked_on_is_given_to_another",
+        "orchestrator/test_role_jobs.py::test_a_killed_trainer_goes_back_to_its_checkpoint_and_rollouts_do_not_notice",
+    ),
+    "Jobs learn from each other.": (
+        "launcher/test_fleet_memory.py::test_a_job_that_failed_leaves_its_facts_and_the_same_exit_code",
+    ),
     "It shows what happened.": ("launcher/test_startup_jobs.py::test_a_start_is_measured_told_and_drawn",),
     "Nothing is left behind.": ("launcher/test_endings.py::test_sigkill_of_the_launcher_leaves_nothing",),
 }
