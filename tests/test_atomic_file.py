@@ -42,3 +42,14 @@ def test_what_cannot_be_written_leaves_the_old_one_and_no_draft(tmp_path: Path) 
     assert os.listdir(tmp_path) == ["folder"]
     with pytest.raises(FileNotFoundError):
         write_file(str(tmp_path / "none" / "file"), b"data")
+
+
+def test_what_is_no_regular_file_is_left_as_it_is(tmp_path: Path) -> None:
+    pipe, link = tmp_path / "pipe", tmp_path / "link"
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    for path in (pipe, link):
+        with pytest.raises(FileExistsError, match="no regular file"):
+            write_file(str(path), b"data")
+    assert sorted(os.listdir(tmp_path)) == ["link", "pipe"]
+    assert stat.S_ISFIFO(pipe.stat().st_mode) and link.is_symlink()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -112,6 +113,9 @@ def _plan_of(asked: dict[str, Any]) -> tuple[Plan, Learned | None]:
         raise UserError(
             f"{asked['more'][0]!r}: robust plan takes options only; is --from missing before a folder of runs?"
         )
+    for option in ("days", "rate", "price"):
+        if math.isnan(asked[option] or 0.0):
+            raise UserError(f"--{option} is no number")
     faults = mixes.scaled(read.mix, asked["rate"]) if asked["rate"] is not None else read.mix
     saving = read.saving
     if asked["ckpt_every"]:

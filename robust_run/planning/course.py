@@ -101,7 +101,7 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
     by_both: dict[str, dict[str, float]]
     """By phase, then by cause."""
     longest_s: float
-    """The longest time without training."""
+    """The longest time without training after the first step, and until the end; the whole time, if there was no step."""
 
 
 def lost(course: Course, saving: Saving, times: Times) -> Lost:
@@ -149,8 +149,14 @@ def lost(course: Course, saving: Saving, times: Times) -> Lost:
         by_phase={name: value / until_s for name, value in phases.items()},
         by_cause={name: value / until_s for name, value in causes.items()},
         by_both={phase: {name: value / until_s for name, value in of.items() if value} for phase, of in both.items()},
-        longest_s=max((after[0] - before[1] for before, after in itertools.pairwise(work)), default=until_s),
+        longest_s=_longest_stop(work, until_s),
     )
+
+
+def _longest_stop(work: Sequence[tuple[float, float]], until_s: float) -> float:
+    if not work:
+        return until_s
+    return max(after - before for (_, before), (after, _) in itertools.pairwise([*work, (until_s, until_s)]))
 
 
 def saving_share(saving: Saving, times: Times) -> float:

@@ -20,13 +20,14 @@ from __future__ import annotations
 import difflib
 import importlib
 import sys
-from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
 from robust_run.errors import UserError
-from robust_run.planning.words import FaultKind, Mix, Saving, Spread, Times
+from robust_run.health.rules import names as sensor_events
+from robust_run.health.types import Trouble
+from robust_run.planning.words import KILLED, FaultKind, Mix, Saving, Spread, Times
 
 MOST_FILE_BYTES = 1 << 20
 
@@ -117,7 +118,8 @@ class MixFile(msgspec.Struct, frozen=True, kw_only=True):
 def load(path: str) -> MixFile:
     """Return the defaults as a file changes them. Raises UserError: it cannot be read, or says what is not known."""
     try:
-        data = Path(path).read_bytes()[: MOST_FILE_BYTES + 1]
+        with open(path, "rb") as file:
+            data = file.read(MOST_FILE_BYTES + 1)
     except OSError as error:
         raise UserError(f"--mix {path} cannot be read: {error.strerror}") from error
     if len(data) > MOST_FILE_BYTES:
@@ -175,7 +177,24 @@ def _kind(name: str, row: Any, path: str) -> FaultKind:
         hint = f"; did you mean {near[0]}?" if near else ""
         raise UserError(f"{path}: {where} is no kind of the default, and does not say how it shows (shows = ...){hint}")
     changed: FaultKind = _changed(base if base is not None else FaultKind(shows="crash"), row, path, where)
+    _check_trouble(changed, path, where)
     return changed
+
+
+def _check_trouble(kind: FaultKind, path: str, where: str) -> None:
+    """Refuse what no rank says and no sensor sees: a plan would take it for something else. Raises UserError."""
+    if kind.shows == "crash":
+        known, what = (*get_args(Trouble), KILLED), "no trouble of a rank"
+        is_known = kind.trouble in known
+    elif kind.shows == "alert":
+        known, what = sensor_events.names(), "no event of a sensor (docs/health.md)"
+        is_known = sensor_events.is_known(kind.trouble)
+    else:
+        return
+    if not is_known:
+        near = difflib.get_close_matches(kind.trouble, known, 1)
+        hint = f"did you mean {near[0]}?" if near else f"one is {known[1]}"
+        raise UserError(f"{path}: {where} trouble = {kind.trouble[:80]!r} is {what}; {hint}")
 
 
 def _changed(base: Any, changes: dict[str, Any], path: str, where: str) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from robust_run.planning.advice import Advice, IntervalChoice
 from robust_run.planning.advising import Planned
 from robust_run.planning.results import Part, Range, Summary
-from robust_run.planning.show import LEAST_SHARE, MECHANISM_WORDS, PHASE_WORDS, between
+from robust_run.planning.show import LEAST_SHARE, MECHANISM_WORDS, PHASE_WORDS, between, how_often
 from robust_run.report.pages.frame import document
 from robust_run.report.pages.markup import command, join, section, table, text
 from robust_run.report.pages.words import lasted
@@ -78,7 +78,7 @@ def _answers(summary: Summary) -> str:
         (
             "lost",
             f"{lost.gpu_hours:,.0f} GPU-hours",
-            f"a failure every {lasted(summary.mtbf_s)}, longest stop {lasted(summary.longest_stop_s)}{money}",
+            f"{how_often(summary, lasted)}, longest stop {lasted(summary.longest_stop_s)}{money}",
         ),
     )
     return (

@@ -74,8 +74,10 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     ladder: dict[str, float]
     evicted: dict[str, float]
     attempts: float
+    failures: float
+    """Attempts that a fault ended."""
     mtbf_s: float
-    """Mean time between failures that ended an attempt."""
+    """Mean time between failures that ended an attempt; the whole time, if there was none."""
     ended: float
     """How often the job ended and was queued again."""
     ended_for: dict[str, float]
@@ -97,7 +99,7 @@ def of_course(plan: Plan, course: Course) -> SeedResult:
         seed=course.seed,
         lost=lost(course, plan.saving, plan.times),
         attempts=len(course.attempts),
-        failures=sum(each.told_s is not None and each.cause != "update" for each in course.attempts),
+        failures=sum(each.told_s is not None and not _is_update(plan, each.cause) for each in course.attempts),
         faults=course.faults,
         actions=course.actions,
         ladder=course.ladder,
@@ -107,6 +109,12 @@ def of_course(plan: Plan, course: Course) -> SeedResult:
         out_hours=tuple(course.out_hours),
         events=course.events,
     )
+
+
+def _is_update(plan: Plan, cause: str) -> bool:
+    """Whether people ended an attempt to change its code."""
+    kind = plan.mix.faults.get(cause)
+    return kind is not None and kind.shows == "update"
 
 
 def summed_up(plan: Plan, results: Sequence[SeedResult]) -> Summary:
@@ -148,6 +156,7 @@ def summed_up(plan: Plan, results: Sequence[SeedResult]) -> Summary:
         ladder=_means(each.ladder for each in results),
         evicted=_means(each.evicted for each in results),
         attempts=sum(each.attempts for each in results) / len(results),
+        failures=failures,
         mtbf_s=plan.days * 86400.0 / failures if failures else plan.days * 86400.0,
         ended=sum(each.ended for each in results) / len(results),
         ended_for=_means(each.ended_for for each in results),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from robust_run.planning.advice import Advice
 from robust_run.planning.learning import Learned
@@ -49,7 +49,7 @@ def lines_of(summary: Summary) -> Iterator[str]:
     yield f"goodput   {_range(summary.goodput, summary.seeds)}   without what saving and slow nodes take"
     yield f"lost      {_part(summary.lost)}"
     yield (
-        f"          {summary.attempts:.0f} attempts, a failure every {duration(summary.mtbf_s)}; longest stop "
+        f"          {summary.attempts:.0f} attempts, {how_often(summary, duration)}; longest stop "
         f"{duration(summary.longest_stop_s)}; the job ended and was queued again {summary.ended:.1f} times"
     )
     yield from _table("lost by phase", {PHASE_WORDS[name]: each for name, each in summary.by_phase.items()})
@@ -151,6 +151,11 @@ def _part(part: Part) -> str:
 
 def _range(of: Range, seeds: int) -> str:
     return f"{_percent(of.mean)}  ({between(of, seeds)})" if seeds > 1 else _percent(of.mean)
+
+
+def how_often(summary: Summary, lasted: Callable[[float], str]) -> str:
+    """Return how often a failure ended an attempt, as a clause."""
+    return f"a failure every {lasted(summary.mtbf_s)}" if summary.failures else "no failure"
 
 
 def between(of: Range, seeds: int) -> str:

@@ -20,6 +20,7 @@ from robust_run.launcher.model.job import RankEvidence
 from robust_run.launcher.model.node_events import NodeEvicted, NodeLost, RestartAsked
 from robust_run.planning.faults import Fault
 from robust_run.planning.hosts import Host
+from robust_run.planning.words import KILLED
 from robust_run.tracer.types import TraceVerdict
 
 if TYPE_CHECKING:
@@ -30,8 +31,7 @@ AGAIN_S = 60.0
 #: When the same node has shown the same so often again, people take it out, in the time that they take.
 PEOPLE_SEE = 3
 PEOPLE_AGAIN_S = 1800.0
-#: What `FaultKind.trouble` says of a rank that has no last words.
-KILLED, SIGKILL = "killed", 9
+SIGKILL = 9
 _KINDS: dict[str, FindingKind] = {
     "peer": "peer_connection",
     "storage": "storage",

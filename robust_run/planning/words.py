@@ -20,6 +20,9 @@ Shows = Literal["crash", "lost", "alert", "hang", "slow", "nan", "update", "bad_
 nothing moves meanwhile. hang: a rank waits for a peer. slow: one node is slower than its peers. nan: numbers go wrong
 unseen until they are not finite. update: people change the code. bad_update: they do, and the new code raises an exception."""
 
+#: What `FaultKind.trouble` says of a rank that has no last words: SIGKILL ended it.
+KILLED = "killed"
+
 Seconds = Annotated[float, Meta(ge=0, le=86400 * 3650)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Rate = Annotated[float, Meta(ge=0, le=1000)]

@@ -39,6 +39,15 @@ def test_each_second_is_in_one_phase_and_of_one_cause() -> None:
     assert found.longest_s == 700.0
 
 
+def test_a_stop_is_longest_between_steps_or_until_the_end_and_a_job_that_never_stopped_has_none() -> None:
+    trains = AttemptCourse(opened_s=0.0, started_s=10.0, first_step_s=60.0)
+    assert lost(Course(seed=0, until_s=10000.0, attempts=[trains]), NO_SAVES, Times()).longest_s == 0.0
+    hangs_at_the_end = lost(Course(seed=0, until_s=5000.0, attempts=TWO[:1]), NO_SAVES, Times())
+    assert hangs_at_the_end.longest_s == 5000.0 - 3660.0
+    never_trained = AttemptCourse(opened_s=0.0, started_s=10.0)
+    assert lost(Course(seed=0, until_s=500.0, attempts=[never_trained]), NO_SAVES, Times()).longest_s == 500.0
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_what_is_lost_and_what_is_not_are_all_there_is_in_a_job_of_many_faults(seed: int) -> None:
     plan = Plan(nodes=16, standby=3, days=10.0, mix=scaled(DEFAULT, 300.0))

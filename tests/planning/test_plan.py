@@ -82,6 +82,9 @@ def test_a_file_changes_what_it_names() -> None:
         ("[faults.hang]\nshows = 'fog'", "faults.hang"),
         ("[times]\nend = {median = -1}", "[times]"),
         ("faults = 3", "faults must be a table"),
+        ("[faults.mine]\nshows = 'crash'\ntrouble = 'cudda'", "did you mean cuda?"),
+        ("[faults.infiniband]\ntrouble = 'network.lnk_down'", "did you mean network.link_down?"),
+        ("[faults.mine]\nshows = 'alert'", "no event of a sensor"),
         ("[", "is no TOML"),
     ],
 )
@@ -168,7 +171,15 @@ def test_money_is_what_gpu_hours_cost() -> None:
 
 @pytest.mark.parametrize(
     ("asked", "words"),
-    [(["--standby", "-1"], "--standby"), (["--ckpt-every", "soon"], "--ckpt-every"), (["--mix", "/no/such"], "--mix")],
+    [
+        (["--standby", "-1"], "--standby"),
+        (["--ckpt-every", "soon"], "--ckpt-every"),
+        (["--mix", "/no/such"], "--mix"),
+        (["--mix", "/dev/zero"], "larger than 1 MiB"),
+        (["--rate", "nan"], "--rate is no number"),
+        (["--days", "nan"], "--days is no number"),
+        (["--price", "nan"], "--price is no number"),
+    ],
 )
 def test_a_mistake_is_said(asked: list[str], words: str) -> None:
     refused = CliRunner().invoke(command, ["--nodes", "4", *asked], standalone_mode=False)
@@ -183,3 +194,14 @@ def test_of_few_seeds_the_lowest_and_the_highest_are_said() -> None:
     assert "lowest" in few and "in 9 of 10" not in few
     assert "in 9 of 10 seeds" in many and "lowest" not in many
     assert "lowest" not in one and "in 9 of 10" not in one
+
+
+def test_a_job_without_failures_says_so_and_no_stop() -> None:
+    quiet = msgspec.structs.replace(SMALL, mix=Mix(faults={}))
+    shown = "\n".join(lines_of(planned(quiet, range(1), 1, advises=False).summary))
+    assert "1 attempts, no failure; longest stop 0.0 s" in shown
+
+
+def test_an_update_of_any_name_is_no_failure() -> None:
+    often = Mix(faults={"release": FaultKind(shows="update", per_day=10.0)})
+    assert planned(msgspec.structs.replace(SMALL, mix=often), range(1), 1, advises=False).summary.failures == 0.0
