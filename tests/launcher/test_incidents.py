@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
 
 from robust_run.clock import SystemClock
 from robust_run.launcher.model.actions import RecordIncident
+from robust_run.launcher.model.check_events import Decided, RungName
 from robust_run.launcher.model.events import FirstStep, Tick
 from robust_run.launcher.model.job import JobSpec, OutputStreams, Std, VerdictDraft
 from robust_run.launcher.model.resume_events import ResumeChosen
@@ -87,6 +88,14 @@ def test_an_incident_whose_file_was_never_written_is_made_again_from_the_journal
     assert written == found.incidents[1]
     assert written.decided_s == entries[-1].at
     assert written.decided_s - written.onset_s == pytest.approx(2.0, abs=1e-3)
+
+
+@pytest.mark.parametrize("rung", get_args(RungName))
+def test_what_the_ladder_decides_is_said_whatever_rung_it_is(tmp_path: Path, rung: RungName) -> None:
+    said: list[str] = []
+    decision = Decided(attempt=1, number=1, episode=1, rung=rung, rule="a_rule", sentence="because", nodes=("gpu-1",))
+    book_of(tmp_path, said.append).decided(decision)
+    assert [line.endswith(": because [a_rule]") for line in said] == [True]
 
 
 def past_of(

@@ -29,6 +29,7 @@ RUNGS = {
     "evict": "evicting",
     "reattempt": "trying again as it is",
     "rollback": "putting earlier code back",
+    "swap": "testing a node by a standby",
     "replay": "replaying on groups of nodes",
     "stop": "the ladder ends",
     "settled": "settled",
