@@ -111,7 +111,7 @@ def lost(course: Course, saving: Saving, times: Times) -> Lost:
     until_s, before_s, cause = course.until_s, 0.0, "start"
     stretches = [each.stretch() for each in course.attempts]
     kept = kept_until([each.resumed_s for each in stretches])
-    share_saving = saving_share(saving, times)
+    share_storage, share_memory = saving_shares(saving, times)
     work: list[tuple[float, float]] = []
 
     def lose(phase: str, seconds_: float, of: str) -> None:
@@ -132,7 +132,8 @@ def lost(course: Course, saving: Saving, times: Times) -> Lost:
         own = attempt.cause or (cause if attempt.started_s is None else "other")
         kept_to_s = min(max(kept_s, first_s), end_s)
         lose("redo", end_s - kept_to_s, own)
-        lose("save", (kept_to_s - first_s) * share_saving, "saving")
+        lose("save", (kept_to_s - first_s) * share_storage, "saving")
+        lose("save", (kept_to_s - first_s) * share_memory, "saving_memory")
         lose("slow", min(attempt.slow, kept_to_s - first_s), "slow")
         if kept_to_s > first_s:
             work.append((first_s, kept_to_s))
@@ -159,13 +160,13 @@ def _longest_stop(work: Sequence[tuple[float, float]], until_s: float) -> float:
     return max(after - before for (_, before), (after, _) in itertools.pairwise([*work, (until_s, until_s)]))
 
 
-def saving_share(saving: Saving, times: Times) -> float:
-    """Return what share of its time a job stands still to save."""
-    share = saving.blocks_s / (saving.every_s + saving.blocks_s)
-    if saving.memory_steps:
-        every_s = saving.memory_steps * times.step
-        share += saving.memory_blocks_s / (every_s + saving.memory_blocks_s)
-    return min(share, 1.0)
+def saving_shares(saving: Saving, times: Times) -> tuple[float, float]:
+    """Return what share of its time a job stands still to save to storage, and to memory."""
+    storage = saving.blocks_s / (saving.every_s + saving.blocks_s)
+    if not saving.memory_steps:
+        return storage, 0.0
+    every_s = saving.memory_steps * times.step
+    return storage, min(saving.memory_blocks_s / (every_s + saving.memory_blocks_s), 1.0 - storage)
 
 
 def _at(moment_s: float | None, until_s: float) -> float:

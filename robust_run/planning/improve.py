@@ -102,7 +102,18 @@ LEVERS = (
         times=("repair", "reboot", "drain"),
         how="more standbys; faster repair",
     ),
-    Lever(what="saves stand still half as long", phases=("save",), how="--ckpt-every; [saving] in the mix"),
+    Lever(
+        what="saves to storage stand still half as long",
+        phases=("save",),
+        causes=("saving",),
+        how="saves that go on in the background (--ckpt-blocks); less often: see the intervals (--ckpt-every)",
+    ),
+    Lever(
+        what="steps kept in memory stand still half as long",
+        phases=("save",),
+        causes=("saving_memory",),
+        how="not each step: memory_steps; measure memory_blocks_s (0.05 s is a guess), both of [saving] in the mix",
+    ),
     Lever(what="slow nodes slow half as long", phases=("slow",), times=("person",), how="--on-slow evict"),
 )
 

@@ -150,11 +150,15 @@ class _Book:
         self.figures.append(Figure(name=name, default=default.median, count=len(found), seen=median, used=used.median))
         return used
 
-    def own(self, name: str, default: float, found: Sequence[float], *, least: float) -> float:
-        """Return a number that is the program's: the median of what its runs had."""
+    def own(self, name: str, default: float, found: Sequence[float], *, least: float, shrinks: bool = True) -> float:
+        """Return a number that is the program's: the median of what its runs had. Not `shrinks`: much smaller jobs make it no
+        smaller, as their program is another."""
         if name in self.fixed or not found:
             return default
         used = max(statistics.median(found), least)
+        if self.is_small and not shrinks and used < default:
+            self._keep(name, default, len(found), used, "seen in much smaller jobs")
+            return default
         self.figures.append(Figure(name=name, default=default, count=len(found), seen=used, used=used))
         return used
 
@@ -276,7 +280,7 @@ def _times(times: Times, runs: Sequence[RunFacts], book: _Book) -> Times:
         connect=connect,
         load_memory=book.spread("times.load_memory", times.load_memory, load("memory", "peer")),
         load_storage=book.spread("times.load_storage", times.load_storage, load("storage")),
-        step=book.own("times.step", times.step, _steps(runs), least=1e-3),
+        step=book.own("times.step", times.step, _steps(runs), least=1e-3, shrinks=False),
     )
 
 

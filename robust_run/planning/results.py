@@ -95,9 +95,12 @@ def result(plan: Plan, seed: int) -> SeedResult:
 
 def of_course(plan: Plan, course: Course) -> SeedResult:
     """Return what is kept of a course."""
+    saving = plan.saving
+    if not plan.uses.memory:  # then it does not stand still for it either
+        saving = msgspec.structs.replace(saving, memory_steps=0)
     return SeedResult(
         seed=course.seed,
-        lost=lost(course, plan.saving, plan.times),
+        lost=lost(course, saving, plan.times),
         attempts=len(course.attempts),
         failures=sum(each.told_s is not None and not _is_update(plan, each.cause) for each in course.attempts),
         faults=course.faults,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from robust_run.planning.course import AttemptCourse, Course, lost, worst_window
+from robust_run.planning.course import AttemptCourse, Course, lost, saving_shares, worst_window
 from robust_run.planning.mix import DEFAULT, scaled
+from robust_run.planning.results import result
 from robust_run.planning.words import FaultKind, Mechanisms, Mix, Plan, Saving, Spread, Times
 from robust_run.planning.world import simulate
 from robust_run.report.effective import share
@@ -61,6 +63,18 @@ def test_what_is_lost_and_what_is_not_are_all_there_is_in_a_job_of_many_faults(s
     assert len(course.attempts) > 20
 
 
+def test_a_job_that_keeps_nothing_in_memory_does_not_stand_still_for_it() -> None:
+    plan = Plan(nodes=8, days=5.0, mix=Mix(faults={}))
+    storage, memory = saving_shares(plan.saving, plan.times)
+    assert (round(storage, 6), round(memory, 6)) == (round(2 / 1802, 6), round(0.05 / 10.05, 6))
+    with_ = result(plan, 0).lost
+    without = result(msgspec.structs.replace(plan, uses=Mechanisms(memory=False)), 0).lost
+    trained = with_.ettr
+    assert with_.by_phase["save"] == pytest.approx(trained * (storage + memory))
+    assert without.by_phase["save"] == pytest.approx(trained * storage)
+    assert with_.by_cause["saving_memory"] == pytest.approx(trained * memory)
+
+
 def test_the_worst_hour_is_found_wherever_it_begins() -> None:
     work = [(0.0, 9000.0), (9600.0, 12000.0), (13800.0, 40000.0)]
     assert worst_window(work, 3600.0, 40000.0) == pytest.approx((3600.0 - 1800.0 - 0.0) / 3600.0)
@@ -81,7 +95,7 @@ def test_a_job_without_faults_loses_its_start_alone() -> None:
     course = simulate(plan, 0)
     found = lost(course, plan.saving, plan.times)
     assert len(course.attempts) == 1
-    assert found.by_cause.keys() == {"start", "other"} | {"saving", "slow"}
+    assert found.by_cause.keys() == {"start", "other"} | {"saving", "saving_memory", "slow"}
     assert found.ettr == pytest.approx(1.0, abs=0.001)
 
 

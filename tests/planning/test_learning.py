@@ -280,6 +280,14 @@ def test_steps_and_saves_are_the_program_s_own() -> None:
     assert learned(Found(facts=(few,)), MixFile(), 8)[0].saving == MixFile().saving
 
 
+def test_the_steps_of_a_small_program_are_not_those_of_a_large_one() -> None:
+    toy, real = run(1, steps=1000, step_s=0.1), run(1, steps=1000, step_s=25.0)
+    told, found = learned(Found(facts=(toy,)), MixFile(), 1200)
+    assert told.times.step == Times().step
+    assert figure(found, "times.step").why == "seen in much smaller jobs"
+    assert learned(Found(facts=(real,)), MixFile(), 1200)[0].times.step == 25.0
+
+
 def test_changes_of_code_are_counted_by_days_of_jobs() -> None:
     code = tuple(CodeFacts(version=str(number)) for number in range(6))
     each = figure(learn(run(1, 20.0, code=code)), "faults.update.per_day")
