@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
 import msgspec
 
+from robust_run.launcher.agent.workers.process_tree import PR_SET_PDEATHSIG, prctl
 from robust_run.planning.results import SeedResult, result
 from robust_run.planning.words import Plan
 
@@ -18,7 +20,9 @@ class Task(msgspec.Struct, frozen=True):
 
 
 def main() -> None:
-    """Work until there are no more lines."""
+    """Work until there are no more lines, or whoever asked is gone; Ctrl-C is theirs to hear."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     for line in sys.stdin.buffer:
         task = msgspec.json.decode(line, type=Task)
         sys.stdout.buffer.write(msgspec.json.encode(result(task.plan, task.seed)) + b"\n")

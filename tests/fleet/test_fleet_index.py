@@ -174,6 +174,11 @@ def test_what_cannot_be_understood_is_counted_and_hides_nothing(tmp_path: Path) 
     [
         {"until_s": BEGAN_S - 1},
         {"node_s": {"gpu-1": -1.0}},
+        {"node_s": {"gpu-1": 9e11}},
+        {"nodes": 10**11},
+        {"ranks": 10**11},
+        {"effective_s": 9e11},
+        {"ettr": 50.0},
         {"node_s": {"": 1.0}},
         {"node_s": {"gpu\x1b[2J": 1.0}},
         {"node_s": {"x" * 254: 1.0}},

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
 import pytest
 from click.testing import CliRunner
+from jobs import wait_for
 
 from robust_run.errors import UserError
 from robust_run.planning import mix as mixes
@@ -59,6 +64,32 @@ def test_a_duration_has_the_median_and_the_quantile_that_it_says() -> None:
 def test_processes_find_what_one_finds() -> None:
     tasks = [Task(SMALL, seed) for seed in range(3)]
     assert run_all(tasks, 2) == run_all(tasks, 1)
+
+
+def test_a_process_is_deaf_to_ctrl_c_and_goes_at_once_with_who_asked_it() -> None:
+    long = Plan(nodes=2000, days=3650.0, mix=scaled(DEFAULT, 1000.0))
+    text = (
+        "import os, sys, time\nfrom robust_run.planning.many import _worker\n"
+        "worker = _worker()\nprint(worker.pid, flush=True)\n"
+        "worker.stdin.write(sys.stdin.buffer.readline())\nworker.stdin.flush()\ntime.sleep(600)"
+    )
+    asker = subprocess.Popen([sys.executable, "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert asker.stdin is not None and asker.stdout is not None
+    with asker:
+        pid = int(asker.stdout.readline())
+        status = Path(f"/proc/{pid}/status")
+        wait_for(lambda: _ignores(status, signal.SIGINT), "the process to be at work")
+        os.kill(pid, signal.SIGINT)
+        asker.stdin.write(msgspec.json.encode(Task(long, 0)) + b"\n")
+        asker.stdin.flush()
+        wait_for(lambda: int(Path(f"/proc/{pid}/stat").read_text().split()[13]) > 0, "it to reckon")
+        asker.kill()
+        wait_for(lambda: not status.exists() or "State:\tZ" in status.read_text(), "it to be gone")
+
+
+def _ignores(status: Path, number: int) -> bool:
+    ignored = next(line for line in status.read_text().splitlines() if line.startswith("SigIgn"))
+    return bool(int(ignored.split()[1], 16) >> (number - 1) & 1)
 
 
 def test_a_file_changes_what_it_names() -> None:

@@ -31,6 +31,10 @@ MOST_BYTES = 4 << 20
 #: So many runs are read, those that began last.
 MOST_RUNS = 10_000
 LONGEST_HOST, LONGEST_WORD = 253, 1000
+#: Of a world, and of its ranks or GPUs. One file with more would decide all figures of a folder.
+MOST_NODES, MOST_RANKS = 100_000, 10_000_000
+#: A node was part of a run for as long as that lasted, but for clocks that differ, or were set in between.
+SLACK_S = 3600.0
 
 _RUN_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _NAME = re.compile(r"[0-9]{10,12}-[A-Za-z0-9._-]{1,128}\.json")
@@ -150,6 +154,11 @@ def _why_not(facts: RunFacts, name: str) -> str:
         return "a host has a name that is none"
     if not all(0 <= number < 1e12 for number in numbers):
         return "a time or a count is negative, or too large"
+    if facts.nodes > MOST_NODES or max(facts.ranks, facts.gpus) > MOST_RANKS:
+        return "it has more nodes or ranks than any run"
+    longest_s = 2.0 * (facts.until_s - facts.began_s) + SLACK_S
+    if max((*facts.node_s.values(), facts.effective_s or 0.0), default=0.0) > longest_s or (facts.ettr or 0.0) > 2.0:
+        return "a node was part of it for longer than it lasted, or it trained for longer"
     return ""
 
 
