@@ -11,7 +11,7 @@ is none, but for slow nodes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import msgspec
 
@@ -19,6 +19,8 @@ from robust_run.fleet.words import Component, IncidentFacts, RunFacts
 from robust_run.report.types import VerdictKind
 
 DAY_S, HOUR_S = 86400.0, 3600.0
+#: What checks of nodes found says the part, not the fault: `check.compute`.
+CHECKS = "check."
 #: So many nodes at once are a switch, not a link.
 SWITCH_NODES = 8
 
@@ -42,8 +44,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
             return False
         if incident.kind in self.kinds:
             return True
+        has_word = bool(incident.trouble) and not _is(incident.trouble, CHECKS)
         return any(_is(incident.trouble, each) for each in self.troubles) or (
-            not incident.trouble and incident.component in self.components
+            not has_word and incident.component in self.components
         )
 
 
@@ -101,6 +104,8 @@ OWN = ("user_exception", "usage", "device_memory")
 """Words of what the program does by itself."""
 WISHES = ("operator", "node_evicted")
 """Rules of what people did: restarts and evictions. What they had seen has incidents of its own, if it was a fault."""
+SHARED = ("storage",)
+"""Rows of what all nodes use: while it is away each attempt may fail on another node."""
 UNEXPLAINED = "unexplained"
 """Kind of a plan for what ended attempts and is in no row."""
 
@@ -137,15 +142,15 @@ def row_of(incident: IncidentFacts) -> str:
 def seen(runs: Iterable[RunFacts]) -> Seen:
     """Return the faults that runs have seen. A node's fault may show again in its next run."""
     incidents = sorted(
-        ((number, each) for number, run in enumerate(runs) for each in run.incidents),
+        ((number, each, _first_code(run)) for number, run in enumerate(runs) for each in run.incidents),
         key=lambda each: (each[1].at_s, each[0], each[1].number),
     )
     found: dict[str, list[IncidentFacts]] = {}
     newest: dict[tuple[str, str], float] = {}
     again = own = 0
-    for number, incident in incidents:
+    for number, incident, first in incidents:
         row = row_of(incident)
-        if not row:
+        if not row or (incident.kind == "code" and incident.code and incident.code == first):
             own += 1
         elif _is_again(newest, row, incident, number):
             again += 1
@@ -154,12 +159,20 @@ def seen(runs: Iterable[RunFacts]) -> Seen:
     return Seen(by_row={row: tuple(each) for row, each in found.items()}, again=again, own=own)
 
 
+def _first_code(run: RunFacts) -> str:
+    """Return the version of the code that a run began with: its exceptions are the program's, nobody had changed it."""
+    return run.code[0].version if run.code else ""
+
+
 def _is_again(newest: dict[tuple[str, str], float], row: str, incident: IncidentFacts, run: int) -> bool:
     """Whether one like it was seen a short time ago; it is remembered."""
-    nodes: Sequence[str] = incident.nodes or (f"\0{run}",)  # of another job it is another fault
+    within_s = dict.fromkeys(incident.nodes, DAY_S)
+    if not incident.nodes or row in SHARED:
+        within_s[f"\0{run}"] = HOUR_S  # of another job it is another fault
     if incident.kind == "code":
-        nodes = (f"\0{run}/{incident.code or incident.number}",)  # wherever it ran
-    within_s = DAY_S if incident.nodes else HOUR_S
-    is_again = any(incident.at_s - newest.get((row, node), float("-inf")) < within_s for node in nodes)
-    newest.update({(row, node): incident.at_s for node in nodes})
+        within_s = {
+            f"\0{run}/{incident.code or incident.number}": DAY_S if incident.nodes else HOUR_S
+        }  # wherever it ran
+    is_again = any(incident.at_s - newest.get((row, place), float("-inf")) < each for place, each in within_s.items())
+    newest.update({(row, place): incident.at_s for place in within_s})
     return is_again

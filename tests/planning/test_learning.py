@@ -168,6 +168,8 @@ def test_the_same_without_a_node_in_two_jobs_is_two() -> None:
         ({"kind": "unknown", "rule": "operator"}, ""),
         ({"kind": "node_fault", "component": "node", "rule": "node_evicted"}, ""),
         ({"kind": "code", "trouble": "user_exception", "component": "code"}, "bad updates"),
+        ({"trouble": "check.compute", "component": "gpu"}, "CUDA errors"),
+        ({"trouble": "check.disk", "component": "disk"}, "disks"),
         ({"component": "program"}, ""),
         ({"kind": "hang", "action": "report"}, ""),
         ({"kind": "slow", "action": "report"}, "slow nodes"),
@@ -201,6 +203,20 @@ def test_what_every_kind_shows_is_found_in_its_own_row() -> None:
         trouble = "" if kind.shows == "lost" else kind.trouble
         found = row_of(incident(kind=KINDS[kind.shows], trouble=trouble, nodes=nodes))
         assert name in next(row.faults for row in ROWS if row.name == found), name
+
+
+def test_an_outage_of_storage_is_one_fault_whatever_node_missed_it_first() -> None:
+    minutes = [incident(at, BEGAN_S + at * 300.0, trouble="storage", nodes=(f"gpu-{at}",)) for at in range(6)]
+    later = incident(9, BEGAN_S + 3 * DAY_S, trouble="storage", nodes=("gpu-9",))
+    found = seen((run(incidents=(*minutes, later)),))
+    assert (len(found.by_row["storage"]), found.again) == (2, 5)
+
+
+def test_exceptions_of_the_code_that_a_run_began_with_are_no_bad_update() -> None:
+    code = (CodeFacts(version="1-aa"), CodeFacts(version="2-bb"))
+    own, update = (incident(at, BEGAN_S + at * DAY_S, kind="code", code=code[at].version) for at in range(2))
+    found = seen((run(incidents=(own, update), code=code),))
+    assert (len(found.by_row["bad updates"]), found.own) == (1, 1)
 
 
 def test_what_no_row_has_is_a_kind_of_its_own() -> None:
