@@ -4,13 +4,16 @@ What large clusters have shown counts as 2,500 node-days of one's own (the mean 
 failure more changes the rate by a third at most, and a fleet that has run for 2,500 node-days counts as much as they do. With
 less than a tenth of that the usual rate stays.
 
-What counts: a node that was lost or sent away, once a day, of the last 90 days. What looks the same and is harmless: a node that
-comes and goes all day; a run of long ago, on machines that were replaced since; a run from a clock that is ahead. Whatever the
-folder holds, the rate is 2 % a day at most: three times the worst that was published (6.5 per 1,000 node-days, Meta's RSC-1).
+What counts: a node that was lost or sent away, once a day, of the last 90 days, and three times in all: one that fails again
+and again is a node to be repaired (`robust fleet` names it), and no reason to keep more standbys for all. What looks the same
+and is harmless: a node that comes and goes all day; a run of long ago, on machines that were replaced since; a run from a clock
+that is ahead. Whatever the folder holds, the rate is 2 % a day at most: three times the worst that was published (6.5 per 1,000
+node-days, Meta's RSC-1).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 
 import msgspec
@@ -24,6 +27,8 @@ PRIOR_NODE_DAYS = 2500.0
 LEAST_NODE_DAYS = PRIOR_NODE_DAYS / 10.0
 MOST = 0.02
 AHEAD_S = DAY_S
+MOST_OF_ONE = 3
+"""Failures of one node that count."""
 
 
 class DailyRate(msgspec.Struct, frozen=True, kw_only=True):
@@ -47,7 +52,8 @@ def daily_rate(runs: Iterable[RunFacts], usual: float, now_s: float) -> DailyRat
     there = (since(run, now_s - WINDOW_S) for run in once(runs) if run.until_s <= now_s + AHEAD_S)
     seen = [run for run in there if run is not None]
     node_days = sum(node_seconds(seen).values()) / DAY_S
-    failed = len({(host, int(at_s // DAY_S)) for run in seen for at_s, host in _gone(run)})
+    days = {(host, int(at_s // DAY_S)) for run in seen for at_s, host in _gone(run)}
+    failed = sum(min(count, MOST_OF_ONE) for count in Counter(host for host, _ in days).values())
     rate = (usual * PRIOR_NODE_DAYS + failed) / (PRIOR_NODE_DAYS + node_days)
     found = DailyRate(rate=min(rate, MOST), failed=failed, node_days=node_days, runs=len(seen))
     return found if found.is_enough else msgspec.structs.replace(found, rate=usual)

@@ -13,8 +13,8 @@ from robust_run.launcher.core.spares import standby_count
 from robust_run.planning.results import SeedResult, Summary, summed_up
 from robust_run.planning.words import Mechanisms, Plan
 
-#: Parts and multiples of Young's interval that are tried.
-TRIED = (0.25, 0.5, 1.0, 2.0, 4.0)
+#: Parts and multiples of Young's interval that are tried. Where copies are kept in memory, the best is far above it.
+TRIED = (0.25, 0.5, 1.0, 2.0, 4.0, 12.0)
 #: A save is hardly worth while more often, whatever theory says.
 LEAST_EVERY_S = 30.0
 Ask = Callable[[Sequence[Plan]], list[list[SeedResult]]]

@@ -95,7 +95,8 @@ def advice_lines(advice: Advice) -> Iterator[str]:
             )
             if interval.every_s == best
         ]
-        note = f"  <- {', '.join(marks)}" if marks else ""
+        is_last = interval is advice.intervals[-1]
+        note = f"  <- {', '.join(marks)}{'; none longer was tried' if is_last else ''}" if marks else ""
         yield (
             f"  every {duration(interval.every_s):>12}  goodput {_percent(interval.goodput)}, "
             f"{_percent(interval.without_memory)} without copies in memory{note}"

@@ -73,6 +73,11 @@ def test_a_node_that_goes_all_day_counts_once_and_every_other_node_too() -> None
     assert daily_rate([run(300, 1.5, gone("n1", "n2", at_s=noon_s))], DAILY_FAILURE_RATE, NOW_S).failed == 2
 
 
+def test_one_node_that_fails_for_weeks_is_one_to_be_repaired_and_buys_no_standbys_for_all() -> None:
+    lemon = [gone("n1", at_s=NOW_S - number * DAY_S) for number in range(1, 38)]
+    assert daily_rate([run(100, 40, *lemon)], DAILY_FAILURE_RATE, NOW_S).failed == 3
+
+
 def test_what_took_no_node_out_does_not_count() -> None:
     blamed = gone("n1", kind="crash", action="relaunch", evicted=())
     reported = gone("n1", kind="slow", action="report", evicted=())
