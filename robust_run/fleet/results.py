@@ -162,6 +162,10 @@ class Fleet(msgspec.Struct, frozen=True, kw_only=True):
     """Runs that began before `since`: of their times only the share after it counts."""
     twice: int = 0
     """Runs that were found in more than one place, and count once."""
+    with_gaps: int = 0
+    """Runs whose journal could not be written to their end."""
+    gap_hours: float = 0.0
+    """So much of their time is not known, and counts nowhere."""
     hours: float = 0.0
     node_hours: float = 0.0
     gpu_hours: float = 0.0

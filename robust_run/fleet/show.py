@@ -148,6 +148,9 @@ def notes_of(fleet: Fleet) -> list[str]:
         found.append(f"{counted(fleet.twice, 'run')} found twice, counted once")
     if fleet.cut:
         found.append(f"{counted(fleet.cut, 'run')} began before: a share of their time counts")
+    if fleet.with_gaps:
+        runs, gap = counted(fleet.with_gaps, "run"), lasted(3600.0 * fleet.gap_hours)
+        found.append(f"nothing could be written of the last {gap} of {runs} (disk full?): they count nowhere")
     return found
 
 

@@ -122,3 +122,5 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Median time that training stood still for one."""
     version: str = ""
     """Of robust-run."""
+    gap_s: float = 0.0
+    """So long before its end nothing could be written down (a full disk): that time is not part of what is known here."""

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from robust_run.fleet.course import course
 from robust_run.fleet.results import Fleet
 from robust_run.fleet.runs import once, since
+from robust_run.fleet.show import lines_of
 from robust_run.fleet.totals import fold
 from robust_run.fleet.words import CodeFacts, Lost, RunFacts, StartFacts
 
@@ -95,6 +96,12 @@ def test_a_run_that_two_folders_have_counts_once_and_the_telling_that_reaches_fu
     assert {each.place for each in found.lines} == {"/b/job", "/a/job-later"}
     same = msgspec.structs.replace(at_its_end, state="lost")
     assert fold([same, at_its_end]).by_state == {"done": 1}, "its controller was gone before its end was read"
+
+
+def test_time_of_which_nothing_could_be_written_counts_nowhere_and_is_said() -> None:
+    found = fold([run("a"), run("b", gap_s=7200.0)])
+    assert (found.with_gaps, found.gap_hours, found.hours) == (1, 2.0, 48.0)
+    assert "nothing could be written of the last 2 h of 1 run (disk full?)" in "\n".join(lines_of(found))
 
 
 def test_ettr_is_weighted_by_time_and_by_node_time() -> None:

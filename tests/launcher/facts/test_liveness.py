@@ -75,3 +75,5 @@ def test_how_it_ended_by_its_mark(run: Path) -> None:
     facts = read_facts(str(run), NOW_S, lives_here({}))
     assert facts.state == "failed"
     assert facts.until_s == pytest.approx(1795425687.0, abs=1.0), "the last that is on record"
+    ended_s = os.lstat(run / "outcome").st_mtime
+    assert facts.gap_s == pytest.approx(max(ended_s - facts.until_s, 0.0), abs=1.0), "what is not known is said"

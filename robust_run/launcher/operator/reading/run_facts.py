@@ -87,8 +87,9 @@ def _known(place: str, fold: RunFold, now_s: float, lives: Lives) -> Known:
     history = fold.history
     last_s = history.last_s if history.last_s is not None else now_s
     outcome, until_s = history.outcome, history.finished_s if history.finished_s is not None else last_s
+    gap_s = 0.0
     if not outcome and (mark := left(place)) is not None and mark[1] >= fold.began_again_s:
-        outcome = mark[0].outcome
+        outcome, gap_s = mark[0].outcome, max(mark[1] - last_s, 0.0)
     state: State = outcome or "lost"  # type: ignore[assignment]
     if not outcome and lives(_controller(place, fold, now_s)):
         state, until_s = "live", max(now_s, last_s)
@@ -99,6 +100,7 @@ def _known(place: str, fold: RunFold, now_s: float, lives: Lives) -> Known:
         state=state,
         until_s=until_s,
         outcome=outcome,
+        gap_s=gap_s,
         folder=saved_in(folder) if folder and os.path.isabs(folder) else (),
         has_gpus=any(name.startswith("gpu") for point in points for name in point.spreads),
     )

@@ -37,6 +37,8 @@ class Known(msgspec.Struct, frozen=True, kw_only=True):
     """Now, of one that lives; else its end, or the last line of its journal."""
     outcome: str = ""
     """As it ended."""
+    gap_s: float = 0.0
+    """See `RunFacts.gap_s`."""
     has_gpus: bool = False
     """GPUs were seen on its nodes: a rank is taken to have one."""
     folder: Sequence[tuple[float, int | None]] = ()
@@ -81,6 +83,7 @@ def facts_of_run(fold: RunFold, incidents: Sequence[Incident], known: Known) -> 
         saves=saves.count,
         save_every_s=saves.every_s,
         version=fold.header.version,
+        gap_s=known.gap_s,
     )
 
 
