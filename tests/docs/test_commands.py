@@ -174,7 +174,8 @@ def _command_line(pid: int) -> str:
 def unknown_files(folder: Path) -> list[str]:
     """Return the files of all runs in a folder that the guide's table has not."""
     known = [_pattern(name) for name, _, _ in RUN_FILES]
-    found = (path for run in folder.glob("robust-runs/*/") for path in run.rglob("*") if not path.is_dir())
+    runs = (run for run in folder.glob("robust-runs/*/") if not run.name.startswith("."))
+    found = (path for run in runs for path in run.rglob("*") if not path.is_dir())
     names = [path.relative_to(folder / "robust-runs").as_posix().partition("/")[2] for path in found]
     return sorted(name for name in names if not any(each.fullmatch(name) for each in known))
 
