@@ -2,7 +2,7 @@
 
     python examples/rl/demo.py
 
-Runs examples/rl/dapo.toml twice, from nothing to a mean reward of 0.9. In the first run a rollout gets SIGKILL every 20 s, by
+Runs examples/rl/dapo.toml twice, from nothing to a mean reward of 0.9. In the first run a rollout gets SIGKILL every 5 s, by
 turns; the second is left alone. Says at the end what reward was reached, how often it struck, whether the trainer is still the
 process that it was, and how many tokens a second came to it with and without. Everything is kept in robust-runs/demo-rl.
 """
@@ -173,7 +173,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="A policy learns while its rollouts are killed.")
     parser.add_argument("--launcher", default=beside_python, help="robust-run to use (default: beside this Python)")
     parser.add_argument("--folder", default=os.path.join("robust-runs", "demo-rl"), help="where everything is kept")
-    parser.add_argument("--kill-every", type=float, default=20.0, metavar="SECONDS")
+    parser.add_argument("--kill-every", type=float, default=5.0, metavar="SECONDS")
     parser.add_argument("--target", type=float, default=0.9, help="mean reward at which a run ends")
     parser.add_argument("--steps", type=int, default=2000, help="a run ends after so many")
     args = parser.parse_args()
