@@ -18,6 +18,10 @@ TITLES = {
 }
 
 
+_ALONE = {**TITLES, "evict": "evict nodes", "swap": "put a standby in a node's place"}
+"""Where no nodes follow."""
+
+
 def explain(decisions: Iterable[LadderDecision]) -> list[str]:
     """Return the story of decisions: each with what was done, why, and the rule."""
     lines = []
@@ -35,7 +39,7 @@ def explain(decisions: Iterable[LadderDecision]) -> list[str]:
 
 def everything_known(state: State) -> str:
     """Return all that was tried and found in an episode, as one sentence."""
-    tried = ", ".join(TITLES[rung] for rung in dict.fromkeys(state.rungs)) or "nothing"
+    tried = ", ".join(_ALONE[rung] for rung in dict.fromkeys(state.rungs)) or "nothing"
     return f"tried: {tried}; known: {'; '.join(state.known) or 'nothing'}"
 
 
