@@ -103,11 +103,7 @@ def load(path: str) -> RolesSpec:
 
 def parse(text: str, path: str = "roles.toml") -> RolesSpec:
     """Return what a text says; `path` is for messages. Raises UserError."""
-    toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
-    try:
-        content: dict[str, Any] = toml.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"--roles {path} is no TOML: {str(error)[:200]}") from error
+    content = _content(text, path)
     try:
         found = msgspec.convert(content, _File)
     except msgspec.ValidationError as error:
@@ -117,6 +113,7 @@ def parse(text: str, path: str = "roles.toml") -> RolesSpec:
     roles = tuple(_role(name, table, found.roles, path) for name, table in found.roles.items())
     _check_order(roles, path)
     name = found.name or path.rsplit("/", 1)[-1].removesuffix(".toml")
+    name = "roles" if name.isdecimal() else name  # of a descriptor
     return RolesSpec(
         name=name,
         roles=roles,
@@ -124,6 +121,16 @@ def parse(text: str, path: str = "roles.toml") -> RolesSpec:
         queue_bytes=found.queue_bytes,
         lease_s=found.lease_s,
     )
+
+
+def _content(text: str, path: str) -> Any:
+    """Return what a text says, as TOML or, where it begins with a brace, as JSON: what `roles.launch` writes."""
+    is_json = text.lstrip().startswith("{")
+    module: Any = importlib.import_module("json" if is_json else "tomllib" if sys.version_info >= (3, 11) else "tomli")
+    try:
+        return module.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"--roles {path} is no {'JSON' if is_json else 'TOML'}: {str(error)[:200]}") from error
 
 
 def _role(name: str, table: _Role, roles: Mapping[str, _Role], path: str) -> RoleSpec:

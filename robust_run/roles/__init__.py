@@ -33,12 +33,17 @@ __all__ = [
     "Queue",
     "changes",
     "is_active",
+    "launch",
     "me",
     "members",
     "queue",
     "ready",
     "wait_ready",
 ]
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from robust_run.roles.starting import launch as launch
 
 PLACE, ROLE, INDEX, SERIAL = "ROBUST_ROLES_PLACE", "ROBUST_ROLE", "ROBUST_ROLE_INDEX", "ROBUST_ROLE_SERIAL"
 
@@ -142,3 +147,12 @@ def _place() -> Place:
         raise
     except msgspec.MsgspecError as error:
         raise PlatformError(f"{path} is no place of an orchestrator: {error}") from error
+
+
+def __getattr__(name: str) -> object:
+    """Give `launch`, which workers do not need, when it is first asked for."""
+    if name == "launch":
+        from robust_run.roles.starting import launch
+
+        return launch
+    raise AttributeError(f"module 'robust_run.roles' has no attribute {name!r}")

@@ -176,6 +176,7 @@ def test_a_member_is_started_as_a_user_would_and_inherits_nothing_of_the_whole()
         "PATH": "/bin",
         "OMP_NUM_THREADS": "1",
         "CUDA_VISIBLE_DEVICES": "GPU-5,6",
+        "ROBUST_SLURM": "off",  # where it runs is said by the whole
         "ROBUST_ROLES_PLACE": "/runs/roles.place",
         "ROBUST_ROLE": "trainer",
         "ROBUST_ROLE_INDEX": "0",
