@@ -8,6 +8,7 @@ Public, with a promise to keep it (`docs/python.md`):
     robust_run.checkpoint                                   save at every step, load at the start: memory and storage
     robust_run.ckpt_io.dcp                                  save and load through torch.distributed.checkpoint
     robust_run.ckpt_io.catalog                              the checkpoints in a folder: list, latest, prune
+    robust_run.roles                                        jobs of several roles: who is there, work queues
     robust_run.ckpt_io.errors, robust_run.errors            what these raise
 
 and of these the names in `__all__`. Everything else is private, also without a leading underscore: any version may change it.

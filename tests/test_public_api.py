@@ -25,6 +25,7 @@ PUBLIC = (
     "robust_run.ckpt_io.dcp",
     "robust_run.ckpt_io.catalog",
     "robust_run.ckpt_io.errors",
+    "robust_run.roles",
     "robust_run.errors",
 )
 
