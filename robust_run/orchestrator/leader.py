@@ -21,6 +21,7 @@ from robust_run.orchestrator.fleet import Fleet
 from robust_run.orchestrator.guarding.words import Link
 from robust_run.orchestrator.journal import Journal, Line
 from robust_run.orchestrator.launchers import Launchers
+from robust_run.orchestrator.machine import devices, place_of
 from robust_run.orchestrator.nodes.book import NodeBook
 from robust_run.orchestrator.nodes.words import Several
 from robust_run.orchestrator.placement import can_ever_fit, needs
@@ -29,6 +30,7 @@ from robust_run.orchestrator.queue.core import counts
 from robust_run.orchestrator.server import RoleServer
 from robust_run.orchestrator.state import UP
 from robust_run.orchestrator.views import view_of
+from robust_run.orchestrator.waits import chains
 from robust_run.orchestrator.words import (
     Action,
     Asked,
@@ -253,14 +255,16 @@ class Leader:
         return member.serial, member.attempt
 
     def _look(self) -> RolesView:
-        queues = {name: counts(queue.state) for name, queue in self._queues.queues.items()}
+        now_s = self._clock.monotonic_s()
+        states = {name: queue.state for name, queue in self._queues.queues.items()}
         return view_of(
             self._spec,
             self.state,
             is_led=True,
             pids=self._launchers.pids(),
-            queues=queues,
-            idle=self._server.idle.shares(self._clock.monotonic_s()),
+            queues={name: counts(state) for name, state in states.items()},
+            idle=self._server.idle.shares(now_s),
+            waits=tuple(chains(self._server.traffic.now(states, now_s), now_s)),
         )
 
     def _known(self) -> dict[str, Member]:
@@ -278,23 +282,3 @@ class Leader:
             addresses=tuple(member.ready.get(rank, "") for rank in range(most)),
             nodes=member.nodes,
         )
-
-
-def place_of(path: str) -> Place | None:
-    """Return where an orchestrator listens, or did; None: there is no such file that can be read."""
-    try:
-        with open(path, "rb") as file:
-            return msgspec.json.decode(file.read(), type=Place)
-    except (OSError, msgspec.MsgspecError):
-        return None
-
-
-def devices(env: Mapping[str, str]) -> int:
-    """Return how many GPUs this machine gives to the job."""
-    visible = env.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return len([each for each in visible.split(",") if each.strip()])
-    try:
-        return sum(name.startswith("nvidia") and name[6:].isdigit() for name in os.listdir("/dev"))
-    except OSError:
-        return 0

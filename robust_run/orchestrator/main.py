@@ -16,7 +16,8 @@ from robust_run.launcher.start.options.options import Options
 from robust_run.launcher.start.options.run_output import resolve_log_dir, resolve_run_id
 from robust_run.orchestrator.guarding.guard import FAULT, Guard
 from robust_run.orchestrator.guarding.words import FromGuard, Link, Over
-from robust_run.orchestrator.leader import Leader, devices
+from robust_run.orchestrator.leader import Leader
+from robust_run.orchestrator.machine import devices
 from robust_run.orchestrator.meeting import several
 from robust_run.orchestrator.nodes.follower import Follower
 from robust_run.orchestrator.nodes.words import Several

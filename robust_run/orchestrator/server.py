@@ -22,6 +22,7 @@ from robust_run.orchestrator.queue.book import QueueBook
 from robust_run.orchestrator.queue.core import Answer as QueueAnswer
 from robust_run.orchestrator.queue.core import counts, leased_to, next_expiry_s, position
 from robust_run.orchestrator.queue.waiting import Waiting
+from robust_run.orchestrator.traffic import TrafficBook
 from robust_run.orchestrator.words import Asked, Event, MemberName, RankGone, RankReady
 from robust_run.roles.queue_words import GiveBack, Put, QueueEvent, Release, Renew, Took
 from robust_run.roles.words import (
@@ -79,6 +80,7 @@ class RoleServer:
         self._away: dict[str, asyncio.TimerHandle] = {}
         """Those that have lost their connection, and may come back."""
         self.idle = IdleBook()
+        self.traffic = TrafficBook()
         self._unproven: set[Worker] = set()
         self._waiting: dict[str, Waiting] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -195,6 +197,7 @@ class RoleServer:
     def _give_up(self, consumer: str) -> None:
         self._away.pop(consumer, None)
         self.idle.went(consumer)
+        self.traffic.went(consumer)
         self.queues.consumer_gone(consumer, self._clock.monotonic_s())
         self._go_on()
 
@@ -247,13 +250,17 @@ class RoleServer:
     def _hear_queue(self, worker: Worker, me: Me, call: QueueCall) -> None:
         now_s = self._clock.monotonic_s()
 
-        waits = isinstance(call.event, (Took, Put))
-        if waits:
+        waits = call.event if isinstance(call.event, (Took, Put)) else None
+        if waits is not None:
             self.idle.asks(me.consumer, now_s)
+            self.traffic.asks(call.queue, me.consumer, waits, now_s)
 
         def answer(found: QueueAnswer) -> None:
-            if waits:
-                self.idle.answered(me.consumer, self._clock.monotonic_s())
+            if waits is not None:
+                then_s = self._clock.monotonic_s()
+                self.idle.answered(me.consumer, then_s)
+                got = bool(found.items) if isinstance(waits, Took) else found.accepted
+                self.traffic.answered(call.queue, me.consumer, waits, then_s, got=got)
             worker.send(
                 Answer(
                     number=call.number,

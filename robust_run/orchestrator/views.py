@@ -19,8 +19,11 @@ def view_of(
     pids: Mapping[str, int] | None = None,
     queues: Mapping[str, Counts] | None = None,
     idle: Mapping[str, float] | None = None,
+    waits: tuple[str, ...] = (),
 ) -> RolesView:
-    """Return how a job is. `pids`: of launchers that run, by run directory. `idle`: shares of time, by member."""
+    """Return how a job is. `pids`: of launchers that run, by run directory. `idle`: shares of time, by member. `waits`: see
+    `waits.chains`.
+    """
     return RolesView(
         name=spec.name,
         phase=state.phase,
@@ -29,6 +32,7 @@ def view_of(
         sentence=state.sentence,
         roles=tuple(_role(role, state, pids or {}, idle or {}) for role in spec.roles),
         queues=dict(queues or {}),
+        waits=waits,
     )
 
 
@@ -83,6 +87,7 @@ def lines_of(view: RolesView) -> Iterator[str]:
             f"queue {name}: {counts.waiting} waiting, {counts.leased} leased, {counts.kept} kept,"
             f" {counts.put} put, {counts.done} done, {counts.stale} too old, {counts.bytes} bytes"
         )
+    yield from view.waits
 
 
 def _idle(share: float | None) -> str:

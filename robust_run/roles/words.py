@@ -117,6 +117,8 @@ class RolesView(msgspec.Struct, frozen=True, kw_only=True):
     sentence: str = ""
     roles: tuple[RoleView, ...] = ()
     queues: dict[str, Counts] = {}
+    waits: tuple[str, ...] = ()
+    """Long waits across roles, a line each: who waits, and for whom."""
 
 
 class Hello(msgspec.Struct, frozen=True, kw_only=True, tag="hello"):

@@ -10,6 +10,8 @@ import pytest
 from jobs import kill, running, script, wait_for
 from role_jobs import role_job
 
+from robust_run.orchestrator.operator import look
+
 
 def test_a_job_runs_to_its_end_and_leaves_nothing(tmp_path: Path) -> None:
     with role_job(tmp_path) as roles:
@@ -193,3 +195,20 @@ def test_when_guard_and_leader_are_killed_members_end_in_good_order(tmp_path: Pa
         for name in ("trainer-0", "rollout-0", "rollout-1"):
             output = (roles.job.run_dir / "members" / f"{name}.1.out").read_text()
             assert "stopped by SIGTERM" in output
+
+
+def test_a_trainer_that_waits_is_traced_to_the_rollout_that_works_and_nobody_is_ended(tmp_path: Path) -> None:
+    with role_job(tmp_path) as roles:
+        roles.trained(2)
+        (tmp_path / "hold").touch()
+
+        def chain() -> str:
+            view = look(str(roles.job.run_dir))
+            return next((line for line in view.waits if "trainer/0:0" in line and "rollout/" in line), "")
+
+        line = wait_for(chain, "the wait to be traced")
+        assert "for an item at queue samples <- rollout/" in line
+        assert "which fills it, has worked on 1 item of prompts for" in line
+        (tmp_path / "hold").unlink()
+        roles.done()
+        assert len(roles.all_ran()) == 3

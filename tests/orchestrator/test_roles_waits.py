@@ -1,0 +1,80 @@
+"""Chains of waits across roles."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from robust_run.orchestrator.waits import QueueNow, chains
+
+NOW_S = 100.0
+
+
+def said(**queues: QueueNow) -> list[str]:
+    return list(chains(queues, NOW_S))
+
+
+def test_the_trainer_waits_for_the_rollout_that_has_worked_for_longest() -> None:
+    assert said(
+        prompts=QueueNow(leases={"rollout/2:0": (1, 98.0), "rollout/3:0": (2, 56.0)}, fillers={"trainer/0:0": 50.0}),
+        samples=QueueNow(takers={"trainer/0:0": 55.0}, fillers={"rollout/2:0": 97.0, "rollout/3:0": 54.0}),
+    ) == [
+        "trainer/0:0 has been waiting for 45 s for an item at queue samples"
+        " <- rollout/3:0, which fills it, has worked on 2 items of prompts for 44 s"
+    ]
+
+
+def test_a_chain_goes_through_those_who_wait_themselves() -> None:
+    (line,) = said(
+        answers=QueueNow(takers={"trainer/0:0": 40.0}, fillers={"reward/0:0": 39.0}),
+        samples=QueueNow(takers={"reward/0:0": 95.0}, fillers={"rollout/0:0": 30.0}),
+        prompts=QueueNow(leases={"rollout/0:0": (1, 30.0)}),
+    )
+    assert line.endswith(
+        "<- reward/0:0 has been waiting for 5 s for an item at queue samples"
+        " <- rollout/0:0, which fills it, has worked on 1 item of prompts for 70 s"
+    )
+
+
+def test_one_that_does_nothing_that_queues_know_of_is_named_with_its_last_word() -> None:
+    (line,) = said(samples=QueueNow(takers={"trainer/0:0": 40.0}, fillers={"rollout/0:0": 39.0}))
+    assert line.endswith("<- rollout/0:0, which fills it, did so 61 s ago, and waits at no queue")
+
+
+def test_a_full_queue_waits_for_who_empties_it() -> None:
+    (line,) = said(samples=QueueNow(putters={"rollout/0:0": 40.0}, drainers={"trainer/0:0": 39.0}))
+    assert line.endswith(
+        "for room at queue samples <- trainer/0:0, which empties it, did so 61 s ago, and waits at no queue"
+    )
+
+
+def test_a_queue_that_nobody_fills_yet_says_so_and_short_waits_say_nothing() -> None:
+    assert said(samples=QueueNow(takers={"trainer/0:0": 40.0}))[0].endswith("<- nobody has put anything into it yet")
+    assert said(samples=QueueNow(takers={"trainer/0:0": 95.0}, fillers={"rollout/0:0": 39.0})) == []
+
+
+def test_workers_that_wait_for_each_other_are_a_circle_that_ends() -> None:
+    lines = said(
+        a=QueueNow(takers={"x/0:0": 10.0}, fillers={"y/0:0": 5.0}),
+        b=QueueNow(takers={"y/0:0": 10.0}, fillers={"x/0:0": 5.0}),
+    )
+    assert lines[0].startswith("x/0:0 has been waiting for 90 s") and "y/0:0 has been waiting for 90 s" in lines[0]
+
+
+workers = st.sampled_from(["a/0:0", "b/0:0", "b/1:0", "c/0:0"])
+moments = st.floats(0, NOW_S)
+times = st.dictionaries(workers, moments, max_size=4)
+queues_now = st.builds(
+    QueueNow,
+    takers=times,
+    putters=times,
+    fillers=times,
+    drainers=times,
+    leases=st.dictionaries(workers, st.tuples(st.integers(0, 3), moments), max_size=4),
+)
+
+
+@given(st.dictionaries(st.sampled_from("pqr"), queues_now, max_size=3))
+def test_whatever_goes_on_there_are_few_lines_and_an_end(queues: dict[str, QueueNow]) -> None:
+    lines = list(chains(queues, NOW_S))
+    assert len(lines) <= 8 and all("\n" not in line for line in lines)
