@@ -61,7 +61,9 @@ class TrafficBook:
     def _now(self, name: str, state: QueueState, now_s: float) -> QueueNow:
         took, put = self._took.get(name, _Traffic()), self._put.get(name, _Traffic())
         leases: dict[str, tuple[int, float]] = {}
+        kept_bytes = 0
         for held in state.held.values():
+            kept_bytes += len(held.item.payload) if held.standing == "kept" else 0
             if held.standing == "leased":
                 count, since_s = leases.get(held.consumer, (0, now_s))
                 leases[held.consumer] = (count + 1, min(since_s, held.until_s - state.limits.lease_s))
@@ -71,6 +73,7 @@ class TrafficBook:
             fillers=dict(put.last),
             drainers=dict(took.last),
             leases=leases,
+            kept_share=kept_bytes / state.limits.bytes,
         )
 
     def _of(self, queue: str, event: Took | Put) -> _Traffic:

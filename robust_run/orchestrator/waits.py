@@ -15,6 +15,8 @@ import msgspec
 
 #: Shorter waits are the rhythm of the work.
 LEAST_S = 10.0
+#: A queue that is full because of what was kept for a trainer that may go back.
+FULL_OF_KEPT = 0.5
 MOST_LINES = 8
 MOST_STEPS = 8
 
@@ -32,6 +34,8 @@ class QueueNow(msgspec.Struct, frozen=True, kw_only=True):
     """Who has taken items, and when last."""
     leases: Mapping[str, tuple[int, float]] = {}
     """Who works on items: how many, and since when on the oldest."""
+    kept_share: float = 0.0
+    """What share of its room is taken by items that were kept, and not released."""
 
 
 def chains(queues: Mapping[str, QueueNow], now_s: float) -> Iterator[str]:
@@ -45,9 +49,12 @@ def chains(queues: Mapping[str, QueueNow], now_s: float) -> Iterator[str]:
     ]
     for since_s, worker, name, what in sorted(waits)[:MOST_LINES]:
         steps = " <- ".join(_steps(queues, worker, name, what, now_s))
-        yield f"{worker} has been waiting for {now_s - since_s:.0f} s for {what} at queue {name}" + (
-            steps and f" <- {steps}"
-        )
+        line = f"{worker} has been waiting for {now_s - since_s:.0f} s for {what} at queue {name}"
+        if what == "room" and queues[name].kept_share >= FULL_OF_KEPT:
+            kept = f"{queues[name].kept_share:.0%} of its room holds items that were kept"
+            yield f"{line}: {kept}; release() those that no checkpoint goes back to, or raise queue_bytes"
+        else:
+            yield line + (steps and f" <- {steps}")
 
 
 def _steps(queues: Mapping[str, QueueNow], worker: str, name: str, what: str, now_s: float) -> Iterator[str]:

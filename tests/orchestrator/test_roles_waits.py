@@ -48,6 +48,14 @@ def test_a_full_queue_waits_for_who_empties_it() -> None:
     )
 
 
+def test_a_queue_full_of_what_was_kept_says_what_to_do() -> None:
+    (line,) = said(samples=QueueNow(putters={"rollout/0:0": 40.0}, drainers={"trainer/0:0": 99.0}, kept_share=0.98))
+    assert line == (
+        "rollout/0:0 has been waiting for 60 s for room at queue samples: 98% of its room holds items that were kept;"
+        " release() those that no checkpoint goes back to, or raise queue_bytes"
+    )
+
+
 def test_a_queue_that_nobody_fills_yet_says_so_and_short_waits_say_nothing() -> None:
     assert said(samples=QueueNow(takers={"trainer/0:0": 40.0}))[0].endswith("<- nobody has put anything into it yet")
     assert said(samples=QueueNow(takers={"trainer/0:0": 95.0}, fillers={"rollout/0:0": 39.0})) == []
