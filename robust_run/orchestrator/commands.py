@@ -45,10 +45,16 @@ def roles() -> None:
 
 @roles.command(name=SHOW)
 @click.argument("run", default="", metavar="[RUN]")
+@click.option("--prometheus", default="", metavar="FILE.prom", help="Write figures for a textfile collector; - prints.")
 @_about_a_run
-def show(run: str, log_dir: str, as_json: bool) -> None:
+def show(run: str, prometheus: str, log_dir: str, as_json: bool) -> None:
     """Say how a job of several roles is, dead or alive: members and queues. RUN is a run directory or a run's name."""
-    _print(look(find_run(run, log_dir, dict(os.environ))), as_json)
+    path = find_run(run, log_dir, dict(os.environ))
+    view = look(path)
+    if prometheus:
+        _write_figures(view, os.path.basename(os.path.normpath(path)), prometheus)
+    if prometheus != "-":
+        _print(view, as_json)
 
 
 @roles.command()
@@ -79,6 +85,24 @@ def stop(run: str, log_dir: str, as_json: bool) -> None:
     path = find_run(run, log_dir, dict(os.environ))
     ask(path, AskCall(number=1, what="stop", by=_me()))
     _print(look(path), as_json)
+
+
+def _write_figures(view: RolesView, run: str, path: str) -> None:
+    """Write them in one step: a collector reads all of them or those before. Raises UserError."""
+    from robust_run.atomic_file import write_file
+    from robust_run.orchestrator.gauges import families
+    from robust_run.report.metrics import exposition
+
+    data = exposition(families(view, run))[0]
+    if path == "-":
+        click.echo(data.decode(), nl=False)
+        return
+    if not path.endswith(".prom"):
+        raise UserError(f"--prometheus {path!r}: a textfile collector reads names that end in .prom; give it one, or -")
+    try:
+        write_file(path, data)
+    except OSError as error:
+        raise UserError(f"--prometheus {path!r}: {error.strerror}; name a file that can be written") from error
 
 
 def _print(view: RolesView, as_json: bool) -> None:
