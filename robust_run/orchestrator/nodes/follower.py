@@ -167,6 +167,7 @@ class Follower:
 
     def _welcomed(self, welcome: NodeWelcome, here: str, leader: str) -> None:
         is_new = self._launchers is None
+        # The lease runs before anything is started here: what follows may be stopped in the same moment.
         if self._launchers is None:
             folder = os.path.join(self._log_dir, welcome.run_id)
             os.makedirs(folder, mode=0o700, exist_ok=True)
@@ -176,6 +177,7 @@ class Follower:
             self._launchers = Launchers(folder, path, self._env, self._link, self._happened, self.say)
             self._launchers.listen(self._signalled)
             self.say(f"{self._meeting.name} is part of {welcome.job}, logs in {folder}")
+        self._launchers.lease(LEASE_S + KILL_S)
         self._send(
             Offer(
                 name=self._meeting.name,
