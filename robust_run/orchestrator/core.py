@@ -82,7 +82,7 @@ def _take(spec: RolesSpec, state: JobState, event: Event, now_s: float) -> Itera
                     name = MemberName(role.name, index)
                     state.members[name] = Member(name=name, standing=state.idle(name))
         case NodeOffered():
-            state.nodes.setdefault(event.node, Node(event.slots, event.devices))
+            state.nodes.setdefault(event.node, Node(event.slots, event.devices, guard=event.guard))
         case NodeGone():
             yield from _node_gone(spec, state, event, now_s)
         case Asked(what="stop"):
@@ -202,6 +202,11 @@ def _node_gone(spec: RolesSpec, state: JobState, event: NodeGone, now_s: float) 
     for member in list(state.members.values()):
         if member.standing in UP and event.node in member.nodes:
             sentence = f"its node {event.node} is gone" + (f" ({event.why})" if event.why else "")
+            member.nodes = tuple(name for name in member.nodes if name != event.node)
+            if member.nodes:
+                member.sentence = sentence
+                yield from _stop(member, SIGTERM)  # it begins again when the rest of it has ended
+                continue
             ended = WorldEnded(member=member.name, serial=member.serial, code=-SIGKILL, sentence=sentence)
             yield from _ended(spec, state, member, ended, now_s)
 

@@ -66,12 +66,25 @@ class Fleet:
         """Take in what happened to a member on a node: a member of several has ended when all of its launchers have."""
         if isinstance(event, WorldEnded):
             member = self._state.members.get(event.member)
-            if member is not None and member.serial == event.serial and len(member.nodes) > 1:
+            is_of_several = (event.member, event.serial) in self._ended or (member and len(member.nodes) > 1)
+            if member is not None and member.serial == event.serial and is_of_several:
                 joined = self._joined(node, event, member.nodes)
                 if joined is None:
                     return
                 event = joined
         self._tell(event)
+
+    def node_gone(self) -> None:
+        """A node is gone: members whose launchers have ended on all others have ended."""
+        for (name, serial), ended in list(self._ended.items()):
+            member = self._state.members[name]
+            if member.serial != serial or not member.nodes:
+                del self._ended[name, serial]
+            elif all(node in ended for node in member.nodes):
+                node, event = next((node, ended[node]) for node in member.nodes)
+                joined = self._joined(node, event, member.nodes)
+                if joined is not None:
+                    self._tell(joined)
 
     def _joined(self, node: str, event: WorldEnded, nodes: tuple[str, ...]) -> WorldEnded | None:
         """Return the end of all, with the word of the first that failed; None: some go on."""

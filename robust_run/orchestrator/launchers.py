@@ -9,7 +9,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from robust_run.orchestrator.command import Meets, command_line, environment, parsed, run_name
@@ -55,10 +55,12 @@ class Launchers:
         self._signalled: Callable[[int, str], None] | None = None
         os.makedirs(self._folder, mode=0o700, exist_ok=True)
 
-    def listen(self, signalled: Callable[[int, str], None]) -> None:
-        """Wait for the guard's first word; take in what it says then. `signalled`: told of its signals. Raises EOFError."""
+    def listen(self, signalled: Callable[[int, str], None], said: Sequence[object] = ()) -> None:
+        """Wait for the guard's first word; take in what it says then. `signalled`: told of its signals; `said`: what it has said
+        already. Raises EOFError.
+        """
         self._signalled = signalled
-        later: list[object] = []
+        later: list[object] = list(said)
         while not self._known_is_here(later):
             later += self._link.receive()
         asyncio.get_running_loop().add_reader(self._link.socket.fileno(), self._heard)
@@ -74,7 +76,9 @@ class Launchers:
         return False
 
     def start(self, role: RoleSpec, start: StartMember, meets: Meets | None = None) -> None:
-        """Have a member's launcher started. `meets`: where the nodes of a member of several meet."""
+        """Have a member's launcher started, once. `meets`: where the nodes of a member of several meet."""
+        if run_name(start) in self._launchers or run_name(start) in self._known:
+            return  # an order that was sent again
         self._follow(start.member, start.serial)
         self._send(
             Spawn(
@@ -125,9 +129,9 @@ class Launchers:
         """Whether a launcher runs, or is about to."""
         return bool(self._launchers)
 
-    def lease(self, left_s: float) -> None:
-        """Have launchers killed after so long, unless this is said again."""
-        self._send(Lease(left_s=left_s))
+    def lease(self, until_s: float) -> None:
+        """Have launchers killed then (monotonic clock), unless this is said again."""
+        self._send(Lease(until_s=until_s))
 
     def pids(self) -> dict[str, int]:
         """Return the launchers that run, by the name of their run directory."""

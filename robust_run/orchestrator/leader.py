@@ -39,6 +39,7 @@ from robust_run.orchestrator.words import (
     Event,
     Finish,
     MemberName,
+    NodeGone,
     NodeOffered,
     RankEnded,
     RolesSpec,
@@ -139,7 +140,13 @@ class Leader:
     async def _open(self) -> None:
         """Listen where the earlier leader did, if possible: workers look there first."""
         if self._several is not None:
-            await self._server.listen(None, self._several.port)
+            try:
+                await self._server.listen(None, self._several.port)
+            except OSError as error:
+                raise PlatformError(
+                    f"port {self._several.port} of this machine, where the nodes are to meet, cannot be listened on"
+                    f" ({error.strerror}); give all nodes an endpoint with another one"
+                ) from error
             place = Place(address=LOOPBACK, port=self._several.port, secret=self._server.secret, roles=self._spec.names)
             write_file(self._place, msgspec.json.encode(place), mode=0o600)
             return
@@ -225,6 +232,8 @@ class Leader:
             self._do(action)
         if isinstance(event, RankEnded):
             self._server.ended(event.member, event.rank, (event.serial, event.attempt))
+        elif isinstance(event, NodeGone):
+            self._fleet.node_gone()
         elif isinstance(event, WorldEnded):
             self._server.ended(event.member, None, (event.serial, ALL_ATTEMPTS))
 

@@ -28,6 +28,8 @@ class Node(msgspec.Struct):
     used: dict[MemberName, int] = {}
     """Workers, by member."""
     devices_used: dict[MemberName, tuple[int, ...]] = {}
+    guard: str = ""
+    """See `NodeOffered`."""
 
     @property
     def free(self) -> int:

@@ -98,6 +98,8 @@ class NodeOffered(msgspec.Struct, frozen=True, kw_only=True, tag="node_offered")
     slots: int
     """So many workers fit, of all roles together."""
     devices: int = 0
+    guard: str = ""
+    """Which process starts its launchers: another one there knows nothing of those of this."""
 
 
 class NodeGone(msgspec.Struct, frozen=True, kw_only=True, tag="node_gone"):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +15,7 @@ from jobs import kill, running, script, unused_port, wait_for
 from role_jobs import FILE, ROLLOUT, TRAINER, RoleJob
 
 from robust_run.orchestrator.guarding.words import started_at
+from robust_run.orchestrator.nodes.words import KILL_S, LEASE_S
 
 LONG_S = 120
 
@@ -114,6 +117,64 @@ def test_a_node_that_stands_still_is_gone_only_when_its_own_guard_has_killed_wha
         os.kill(b.leader(), signal.SIGCONT)
         b.job.signal(signal.SIGTERM)
         b.job.finish()
+
+
+@pytest.mark.timeout(LONG_S + 60)
+def test_a_node_that_stood_still_for_half_a_minute_comes_back_and_nothing_has_failed(tmp_path: Path) -> None:
+    """Its guard has ended what ran there. Old answers of the leader, which it finds when it goes on, renew nothing."""
+    (tmp_path / "hold").touch()
+    with two_nodes(tmp_path) as (a, b):
+        for member in ("trainer-0", "rollout-0", "rollout-1"):
+            a.pid(member)
+        on_b = [name for name, nodes in nodes_of(a).items() if nodes == ["b"]]
+        pids = {name: a.pid(name.partition(".")[0]) for name in on_b}
+        before = {name: (pid, started_at(pid)) for name, pid in pids.items()}
+        follower = b.leader()
+        os.kill(follower, signal.SIGSTOP)
+        time.sleep(LEASE_S + KILL_S + 5)
+        assert [name for name, (pid, then) in before.items() if started_at(pid) == then] == [], (
+            "its guard has killed them"
+        )
+        os.kill(follower, signal.SIGCONT)
+        for name in on_b:
+            member = name.partition(".")[0]
+            wait_for(lambda one=member: a.ran(one).get("2.0"), f"{member} again", LONG_S)  # type: ignore[misc]
+        (tmp_path / "hold").unlink()
+        a.done()
+        assert b.job.finish() == 0, b.job.err
+        assert "b is gone" not in a.job.err
+
+
+def test_who_waits_for_a_leader_ends_when_told_to(tmp_path: Path) -> None:
+    (tmp_path / "roles.toml").write_text('[roles.a]\ncommand = "a.py"\n')
+    meets = (
+        "--nnodes",
+        "2",
+        "--rdzv-backend",
+        "c10d",
+        "--rdzv-endpoint",
+        f"127.0.0.1:{unused_port()}",
+        "--rdzv-id",
+        "r",
+    )
+    with running(tmp_path, "--roles", "roles.toml", *meets, "--rdzv-conf", "is_host=0") as waiting:
+        roles = RoleJob(waiting, tmp_path)
+        roles.leader()
+        time.sleep(1.0)
+        waiting.signal(signal.SIGINT)
+        assert waiting.finish(30) == 130
+        waiting.assert_nothing_left()
+
+
+def test_a_port_that_is_taken_is_said_in_a_line(tmp_path: Path) -> None:
+    (tmp_path / "roles.toml").write_text('[roles.a]\ncommand = "a.py"\n')
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        meets = ("--nnodes", "2", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--rdzv-id", "r")
+        with running(tmp_path, "--roles", "roles.toml", *meets, "--rdzv-conf", "is_host=1") as job:
+            assert job.finish() == 1
+            assert f"port {port} of this machine, where the nodes are to meet, cannot be listened on" in job.err
+            assert "Traceback" not in job.err
 
 
 def test_a_member_of_two_nodes_is_one_world(tmp_path: Path) -> None:

@@ -305,6 +305,22 @@ def test_a_lost_node_takes_its_members_and_they_come_back_elsewhere() -> None:
     assert story.tell(NodeGone(node="there"), WorldEnded(member=rollout(1), serial=1, code=0)) == []
 
 
+def test_of_a_member_on_two_nodes_the_rest_ends_before_it_begins_again() -> None:
+    """Its other node still holds its workers, which wait for those that are gone."""
+    story = Story(role("world", nodes=2), slots=1)
+    story.tell(NodeOffered(node="there", slots=1), NodeOffered(node="new", slots=1))
+    world = MemberName("world", 0)
+    story.runs(world)
+    gone, left = story.state.members[world].nodes
+    lost = story.tell(NodeGone(node=gone))
+    assert (stopped(lost), started(lost)) == (["world/0"], [])
+    assert story.state.members[world].nodes == (left,)
+    assert started(story.tell(Tick(), after_s=60.0)) == [], "not while it runs there"
+    (start,) = [each for each in story.ends(world, 143) if isinstance(each, StartMember)]
+    assert (start.serial, set(start.nodes)) == (2, {"here", "there", "new"} - {gone})
+    assert story.state.phase == "going", "it has not failed"
+
+
 # The end.
 
 

@@ -179,7 +179,7 @@ class Guard:
             known = self._known[message.name]
             self._known[message.name] = msgspec.structs.replace(known, shown=message.offset)
         elif isinstance(message, Lease):
-            self._lease_over_s = time.monotonic() + message.left_s
+            self._lease_over_s = message.until_s
         elif isinstance(message, Over):
             self._over = message.code
 

@@ -36,9 +36,10 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True, tag="shown"):
 
 
 class Lease(msgspec.Struct, frozen=True, kw_only=True, tag="lease"):
-    """Launchers may run for so long from now; if no other lease comes, the guard kills them. A node that follows sends these."""
+    """Launchers may run until then; if no other lease comes, the guard kills them. A node that follows sends these."""
 
-    left_s: float
+    until_s: float
+    """Of the machine's monotonic clock, which all its processes share: one that is read late is not longer for it."""
 
 
 class Over(msgspec.Struct, frozen=True, kw_only=True, tag="over"):

@@ -8,12 +8,14 @@ from collections.abc import Callable, Iterable
 from robust_run.launcher.control.handshake import printable
 from robust_run.orchestrator.connection import Worker
 from robust_run.orchestrator.nodes.words import (
+    BEAT_S,
     GONE_S,
     Beat,
     Happened,
     JobOver,
     Leaving,
     NodeWelcome,
+    NotYet,
     Offer,
     Order,
     StopOrder,
@@ -23,6 +25,8 @@ from robust_run.orchestrator.state import UP, JobState
 from robust_run.orchestrator.words import Event, NodeGone, NodeOffered, StartMember, StopMember, WorldEnded
 
 MOST_NODES = 4096
+#: Who was heard so lately is no remainder of a connection that broke.
+LIVES_S = 3 * BEAT_S
 
 
 class _Node:
@@ -34,6 +38,8 @@ class _Node:
         self.boot = ""
         self.taken = 0
         """What happened there is on record up to this number."""
+        self.heard_s = float("-inf")
+        """When it was last heard, by the loop's clock."""
         self.is_leaving = ""
         """Why, where it was told to leave: its members' ends are no failures of theirs."""
         self.timer: asyncio.TimerHandle | None = None
@@ -53,16 +59,20 @@ class NodeBook:
         happened: Callable[[str, Event], None],
         say: Callable[[str], None],
         ordered: Callable[[StartMember, str], Order],
+        gone_s: float = GONE_S,
     ) -> None:
         self._run_id, self._job, self._state = run_id, job, state
         self._tell, self._happened, self._say, self._ordered = tell, happened, say, ordered
+        self._gone_s = gone_s
         self._nodes: dict[str, _Node] = {}
         self._of: dict[Worker, str] = {}
 
     def expect(self, names: Iterable[str]) -> None:
         """Nodes that an earlier leader had: they come back, or are gone."""
         for name in names:
-            self._watch(name, self._nodes.setdefault(name, _Node()))
+            node = self._nodes.setdefault(name, _Node())
+            self._watch(name, node)
+            node.heard_s = float("-inf")
 
     def address(self, name: str) -> str:
         """Return where a node is reached."""
@@ -84,7 +94,7 @@ class NodeBook:
             return  # it was taken for gone, or it has not said who it is
         self._watch(name, node)
         if isinstance(message, Beat):
-            worker.send(Beat())
+            worker.send(message)
         elif isinstance(message, Happened):
             self._take(name, node, message)
             worker.send(Taken(number=message.number))
@@ -125,21 +135,41 @@ class NodeBook:
     def _offered(self, worker: Worker, offer: Offer) -> None:
         name = printable(offer.name)[:255]
         node = self._nodes.get(name)
-        if node is not None and node.worker is not None and node.worker is not worker:
-            worker.end(f"a node called {name} is here already; give this one another name with --node-name")
+        why, for_good = self._why_not(name, node, worker, offer)
+        if why:
+            worker.end(why) if for_good else self._not_yet(worker, why)
             return
-        if node is None and len(self._nodes) >= MOST_NODES:
-            worker.end(f"the job has {MOST_NODES} nodes already")
-            return
-        if node is None or name not in self._state.nodes:
+        if node is None:
             node = self._nodes[name] = _Node()
+        if node.worker is not None and node.worker is not worker:
+            self._of.pop(node.worker, None)  # its end of the old connection is gone, which this end has not noticed
+            node.worker.end()
         node.worker, node.address = worker, printable(offer.address)[:255]
         if offer.boot != node.boot:
             node.boot, node.taken = offer.boot, 0
         self._of[worker] = name
         self._watch(name, node)
-        self._tell(NodeOffered(node=name, slots=offer.slots, devices=offer.devices))
+        self._tell(NodeOffered(node=name, slots=offer.slots, devices=offer.devices, guard=offer.guard[:64]))
         self._agree(name, offer)
+
+    def _why_not(self, name: str, node: _Node | None, worker: Worker, offer: Offer) -> tuple[str, bool]:
+        """Return why a node is not let in, empty if it is; and whether that will stay so."""
+        if node is None:
+            return ("", False) if len(self._nodes) < MOST_NODES else (f"the job has {MOST_NODES} nodes already", True)
+        lives = node.worker is not None and asyncio.get_running_loop().time() - node.heard_s < LIVES_S
+        if node.worker is not None and node.worker is not worker and node.boot != offer.boot and lives:
+            return f"a node called {name} is here already; give this one another name with --node-name", True
+        there = self._state.nodes.get(name)
+        if there is not None and there.guard and there.guard != offer.guard:
+            return (
+                f"what {name} ran before may not have ended; it is taken for gone {self._gone_s:.0f} s after its last word",
+                False,
+            )
+        return "", False
+
+    def _not_yet(self, worker: Worker, why: str) -> None:
+        worker.send(NotYet(why=why))
+        worker.end()
 
     def _agree(self, name: str, offer: Offer) -> None:
         """What should run there, and does not, is started or has ended; what should not, and does, is ended."""
@@ -173,7 +203,8 @@ class NodeBook:
         if node.timer is not None:
             node.timer.cancel()
         loop = asyncio.get_running_loop()
-        node.timer = loop.call_later(GONE_S, self._gone, name, f"it has been silent for {GONE_S:.0f} s")
+        node.heard_s = loop.time()
+        node.timer = loop.call_later(self._gone_s, self._gone, name, f"it has been silent for {self._gone_s:.0f} s")
 
     def _gone(self, name: str, why: str) -> None:
         node = self._nodes.pop(name, None)

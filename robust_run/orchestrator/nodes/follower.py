@@ -1,7 +1,7 @@
 """A node that does not lead: it starts and follows launchers as the leader says, and tells what becomes of them.
 
-It decides one thing: when it has heard nothing of the leader for `LEASE_S`, nothing of the job may run here any more (see
-`nodes.words`).
+It decides nothing but what its lease says (`nodes.lease`): when it has heard nothing of the leader for too long, nothing of the
+job may run here any more. A member that was ended for that has not failed: it is told as killed, and begins again elsewhere.
 """
 
 from __future__ import annotations
@@ -20,19 +20,22 @@ from robust_run.atomic_file import write_file
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError
 from robust_run.launcher.control.errors import ProtocolError
-from robust_run.orchestrator.guarding.words import Link
+from robust_run.launcher.records.run_directory import is_run_id
+from robust_run.orchestrator.guarding.words import Asked, Link, started_at
 from robust_run.orchestrator.launchers import Launchers
+from robust_run.orchestrator.nodes.lease import NodeLease
 from robust_run.orchestrator.nodes.words import (
     BEAT_S,
-    KILL_S,
     LEASE_S,
     NODE,
+    SILENT_S,
     Beat,
     FromNode,
     Happened,
     JobOver,
     Leaving,
     NodeWelcome,
+    NotYet,
     Offer,
     Order,
     Several,
@@ -40,7 +43,7 @@ from robust_run.orchestrator.nodes.words import (
     Taken,
     ToNode,
 )
-from robust_run.orchestrator.words import Event, StopMember
+from robust_run.orchestrator.words import Event, MemberName, StopMember, WorldEnded
 from robust_run.roles.client import Place
 from robust_run.roles.wire import Frames, WorkerHalf
 from robust_run.roles.words import Challenge, Holds, Me, Refused, ToWorker, Welcome
@@ -49,6 +52,7 @@ from robust_run.version import __version__
 
 #: Workers of one machine, where nothing says how many fit.
 MANY_SLOTS = 1 << 16
+CONNECT_S = 10.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 SILENT = 69
 """Exit code of a node that has found no leader for too long (EX_UNAVAILABLE)."""
@@ -68,14 +72,23 @@ class Follower:
         self._unsaid: deque[Happened] = deque()
         self._number = 0
         self._boot = os.urandom(8).hex()
+        self._guard = f"{os.getppid()}.{started_at(os.getppid())}"
+        self._guard_said: list[object] = []
         self._heard_s = clock.monotonic_s()
-        self._told_s: float | None = None
-        """When launchers were told to end, because no leader is heard."""
+        self._lease = NodeLease(self._heard_s)
+        self._offered_s = self._heard_s
+        """When it was last said what runs here."""
+        self._fenced: set[tuple[MemberName, int]] = set()
+        """Launchers that were told to end because the lease was over."""
+        self._told: set[tuple[MemberName, int]] = set()
+        """Launchers that were told to end at all: a second signal would not leave them time to."""
         self._leaves = ""
+        self._said = ""
         self._code: int | None = None
 
     async def run(self) -> int:
         """Follow to the end of the job; return its exit code, or SILENT. Raises PlatformError."""
+        asyncio.get_running_loop().add_reader(self._link.socket.fileno(), self._guard_speaks)
         watch = asyncio.ensure_future(self._watch())
         pause_s = FIRST_PAUSE_S
         try:
@@ -83,8 +96,12 @@ class Follower:
                 try:
                     await self._follow()
                     pause_s = FIRST_PAUSE_S
-                except (OSError, asyncio.IncompleteReadError):
+                except (OSError, asyncio.TimeoutError):
                     pass
+                except PlatformError as error:
+                    if self._launchers is None:
+                        raise
+                    self._say_once(f"{error}; it is tried again")
                 finally:
                     self._hang_up()
                 if self._code is None:
@@ -101,19 +118,39 @@ class Follower:
             sys.stderr.write(f"robust-run: {plain(text)}\n")
             sys.stderr.flush()
 
+    def _say_once(self, text: str) -> None:
+        if text != self._said:
+            self._said = text
+            self.say(text)
+
+    def _guard_speaks(self) -> None:
+        """Before there are launchers: its first word is kept for them, and who is told to end has nothing to wait for."""
+        try:
+            said = list(self._link.receive())
+        except (EOFError, OSError):
+            self._code = 128 + signal.SIGTERM
+            said = []
+        for message in said:
+            if isinstance(message, Asked):
+                self._code = 128 + message.number
+            else:
+                self._guard_said.append(message)
+        if self._code is not None:
+            asyncio.get_running_loop().remove_reader(self._link.socket.fileno())
+            self._hang_up()
+
     async def _follow(self) -> None:
         """Be connected once, until the connection ends."""
         meeting = self._meeting
-        reader, writer = await asyncio.wait_for(
-            asyncio.open_connection(meeting.host, meeting.port), LONGEST_PAUSE_S * 5
-        )
+        reader, writer = await asyncio.wait_for(asyncio.open_connection(meeting.host, meeting.port), CONNECT_S)
         self._writer = writer
         here = writer.get_extra_info("sockname")[0]
         leader = writer.get_extra_info("peername")[0]
-        await asyncio.wait_for(self._shake_hands(reader, writer), LONGEST_PAUSE_S * 5)
+        await asyncio.wait_for(self._shake_hands(reader, writer), CONNECT_S)
+        self._heard_s = self._clock.monotonic_s()
         while self._code is None:
             message = await self._next(reader)
-            self._heard()
+            self._heard_s = self._clock.monotonic_s()
             self._take(message, here, leader)
 
     async def _shake_hands(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -133,67 +170,101 @@ class Follower:
             raise _unexpected(welcome)
 
     async def _next(self, reader: asyncio.StreamReader) -> object:
-        assert self._frames is not None
-        while (message := self._frames.next()) is None:
+        frames = self._frames
+        while frames is not None and (message := frames.next()) is None:
             data = await reader.read(1 << 18)
             if not data:
-                raise ConnectionResetError("the leader hung up")
-            self._frames.feed(data)
-        return message
+                break
+            frames.feed(data)
+        else:
+            if frames is not None:
+                return message
+        raise ConnectionResetError("the leader hung up")
 
     def _take(self, message: object, here: str, leader: str) -> None:
+        launchers = self._launchers
         match message:
             case NodeWelcome():
                 self._welcomed(message, here, leader)
-            case Order() if self._launchers is not None and not self._leaves:
-                self._launchers.start(message.role, message.start, message.meets)
-            case StopOrder() if self._launchers is not None:
-                self._launchers.stop(message.stop)
+            case Beat(sent_s=sent_s) if launchers is not None:
+                self._lease.renewed(sent_s)
+                launchers.lease(self._lease.until_s)
+            case Order() if launchers is not None and not self._leaves:
+                self._ordered(launchers, message)
+            case StopOrder() if launchers is not None:
+                launchers.stop(message.stop)
             case Taken():
                 while self._unsaid and self._unsaid[0].number <= message.number:
                     self._unsaid.popleft()
             case JobOver():
                 self._code = message.code
+            case NotYet():
+                self._say_once(f"this node waits: {message.why}")
             case Refused():
                 raise PlatformError(f"the leader at {self._meeting.host}:{self._meeting.port} refuses: {message.why}")
             case _:
                 pass
 
-    def _heard(self) -> None:
-        now_s, before_s = self._clock.monotonic_s(), self._heard_s
-        self._heard_s, self._told_s = now_s, None
-        if self._launchers is not None and now_s - before_s >= BEAT_S / 2:
-            self._launchers.lease(LEASE_S + KILL_S)
+    def _ordered(self, launchers: Launchers, order: Order) -> None:
+        """Start a member. Who is given orders was taken in: so the leader has heard this node since it came."""
+        self._lease.renewed(self._offered_s)
+        launchers.lease(self._lease.until_s)
+        if self._lease.due(
+            self._clock.monotonic_s()
+        ):  # it was read so late that the leader may have given it to another
+            sentence = f"{self._meeting.name} took it up too late"
+            member, serial = order.start.member, order.start.serial
+            self._happened(WorldEnded(member=member, serial=serial, code=-signal.SIGKILL, sentence=sentence))
+        else:
+            launchers.start(order.role, order.start, order.meets)
 
     def _welcomed(self, welcome: NodeWelcome, here: str, leader: str) -> None:
         is_new = self._launchers is None
-        # The lease runs before anything is started here: what follows may be stopped in the same moment.
-        if self._launchers is None:
-            folder = os.path.join(self._log_dir, welcome.run_id)
-            os.makedirs(folder, mode=0o700, exist_ok=True)
-            path = os.path.join(folder, f"roles.{self._meeting.name}.place")
-            place = Place(address=leader, port=self._meeting.port, secret=self._meeting.secret, roles=())
-            write_file(path, msgspec.json.encode(place), mode=0o600)
-            self._launchers = Launchers(folder, path, self._env, self._link, self._happened, self.say)
-            self._launchers.listen(self._signalled)
-            self.say(f"{self._meeting.name} is part of {welcome.job}, logs in {folder}")
-        self._launchers.lease(LEASE_S + KILL_S)
+        launchers = self._launchers or self._open(welcome, leader)
+        self._offered_s = self._clock.monotonic_s()
         self._send(
             Offer(
                 name=self._meeting.name,
                 boot=self._boot,
+                guard=self._guard,
                 slots=MANY_SLOTS,
                 devices=self._devices,
                 address=here,
-                launchers=self._launchers.now(),
+                launchers=launchers.now(),
             )
         )
+        if self._leaves:
+            self._send(Leaving(why=self._leaves))
         if is_new:
-            self._launchers.follow_known()
+            launchers.follow_known()
         for happened in self._unsaid:
             self._send(happened)
 
+    def _open(self, welcome: NodeWelcome, leader: str) -> Launchers:
+        """Make what starts launchers here. Raises PlatformError, OSError."""
+        if not is_run_id(welcome.run_id):
+            raise PlatformError(f"the leader calls its run {welcome.run_id[:80]!r}, which is no name of a folder")
+        folder = os.path.join(self._log_dir, welcome.run_id)
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        path = os.path.join(folder, f"roles.{self._meeting.name}.place")
+        place = Place(address=leader, port=self._meeting.port, secret=self._meeting.secret, roles=())
+        write_file(path, msgspec.json.encode(place), mode=0o600)
+        launchers = Launchers(folder, path, self._env, self._link, self._happened, self.say)
+        asyncio.get_running_loop().remove_reader(self._link.socket.fileno())
+        launchers.listen(self._signalled, self._guard_said)
+        if not launchers.pids():
+            # The lease runs before anything is started here: this process may be stopped in the same moment. Where launchers of
+            # an earlier process run, theirs is in force until the leader has answered.
+            self._lease = NodeLease(self._clock.monotonic_s())
+            launchers.lease(self._lease.until_s)
+        self._launchers = launchers
+        self.say(f"{self._meeting.name} is part of {welcome.job}, logs in {folder}")
+        return launchers
+
     def _happened(self, event: Event) -> None:
+        if isinstance(event, WorldEnded) and event.code and (event.member, event.serial) in self._fenced:
+            sentence = f"its node {self._meeting.name} heard nothing of the leader for {LEASE_S:.0f} s, so it was ended"
+            event = msgspec.structs.replace(event, code=-signal.SIGKILL, sentence=sentence)
         self._number += 1
         happened = Happened(number=self._number, event=event)
         self._unsaid.append(happened)
@@ -210,28 +281,37 @@ class Follower:
             self._code = 128 + number
             self._hang_up()
         else:
-            self._end_all(number)
+            self._end_all(self._launchers, number)
 
-    def _end_all(self, number: int) -> None:
-        for each in self._launchers.now() if self._launchers is not None else ():
-            if each.code is None and self._launchers is not None:
-                self._launchers.stop(StopMember(member=each.member, serial=each.serial, signal=number))
+    def _end_all(self, launchers: Launchers, number: int) -> set[tuple[MemberName, int]]:
+        """Tell all that run and were not told to end; SIGKILL is for all. Return those that run."""
+        running = {(each.member, each.serial) for each in launchers.now() if each.code is None}
+        for member, serial in running if number == signal.SIGKILL else running - self._told:
+            launchers.stop(StopMember(member=member, serial=serial, signal=number))
+        self._told |= running
+        return running
 
     async def _watch(self) -> None:
-        """Send signs of life; end what runs here when none comes back for too long."""
+        """Send signs of life; end what runs here when none comes back for too long, and look for the leader anew."""
         while True:
             await asyncio.sleep(BEAT_S)
-            self._send(Beat())
             now_s = self._clock.monotonic_s()
-            if self._launchers is None or now_s - self._heard_s < LEASE_S:
-                continue
-            if self._told_s is None:
-                self._told_s = now_s
-                if self._launchers.running():
-                    self.say(f"nothing was heard of the leader for {LEASE_S:.0f} s: what runs on this node is ended")
-                self._end_all(signal.SIGTERM)
-            elif now_s - self._told_s >= KILL_S:
-                self._end_all(signal.SIGKILL)
+            self._send(Beat(sent_s=now_s))
+            if self._writer is not None and now_s - self._heard_s >= SILENT_S:
+                self._writer.transport.abort()
+            if self._launchers is not None and self._launchers.running():
+                self._end_what_may_not_run(self._launchers, now_s)
+
+    def _end_what_may_not_run(self, launchers: Launchers, now_s: float) -> None:
+        if self._leaves:
+            self._end_all(launchers, signal.SIGTERM)  # also what was started in the same moment
+        due = self._lease.due(now_s)
+        if not due:
+            return
+        before = self._fenced
+        self._fenced = before | self._end_all(launchers, signal.SIGKILL if due == "kill" else signal.SIGTERM)
+        if self._fenced != before:
+            self.say(f"nothing was heard of the leader for {LEASE_S:.0f} s: what runs on this node is ended")
 
     def _give_up_if_late(self) -> None:
         if self._clock.monotonic_s() - self._heard_s > self._meeting.join_timeout_s:

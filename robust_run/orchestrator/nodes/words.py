@@ -18,6 +18,8 @@ NODE = "@node"
 BEAT_S = 1.0
 LEASE_S = 20.0
 KILL_S = 5.0
+SILENT_S = 8.0
+"""A node that has no answer for so long connects anew."""
 GONE_S = 45.0
 """Longer than both together, and than what timers of a busy machine are late."""
 
@@ -49,6 +51,8 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, tag="offer"):
     name: str
     boot: str
     """Random, of the process that speaks: it counts what happened from the beginning."""
+    guard: str
+    """Of its guard, whose children the launchers are: one that is another's knows nothing of those that may still run."""
     slots: int
     devices: int
     address: str
@@ -63,7 +67,9 @@ class Happened(msgspec.Struct, frozen=True, kw_only=True, tag="happened"):
 
 
 class Beat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
-    """A sign of life, and its answer."""
+    """A sign of life, and its answer, which repeats when it was sent: by the clock of the node."""
+
+    sent_s: float
 
 
 class Leaving(msgspec.Struct, frozen=True, kw_only=True, tag="leaving"):
@@ -101,6 +107,12 @@ class Taken(msgspec.Struct, frozen=True, kw_only=True, tag="taken"):
     number: int
 
 
+class NotYet(msgspec.Struct, frozen=True, kw_only=True, tag="not_yet"):
+    """The node cannot come in now, and may try again."""
+
+    why: str
+
+
 class JobOver(msgspec.Struct, frozen=True, kw_only=True, tag="job_over"):
     """The job is over."""
 
@@ -108,4 +120,4 @@ class JobOver(msgspec.Struct, frozen=True, kw_only=True, tag="job_over"):
 
 
 FromNode = Offer | Happened | Beat | Leaving
-ToNode = NodeWelcome | Order | StopOrder | Taken | Beat | JobOver
+ToNode = NodeWelcome | Order | StopOrder | Taken | Beat | NotYet | JobOver
