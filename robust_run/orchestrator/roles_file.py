@@ -22,21 +22,19 @@ ready = "called"                      # when each rank has called robust_run.rol
 from __future__ import annotations
 
 import difflib
-import importlib
 import re
 import shlex
-import sys
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
+from robust_run import settings_file
 from robust_run.errors import UserError
 from robust_run.orchestrator.words import Ends, Ready, Restart, RoleSpec, RolesSpec
 from robust_run.roles.queue_words import MOST_BYTES, MOST_ITEMS
 
-MOST_FILE_BYTES = 1 << 20
 MOST_ROLES = 64
 MOST_MEMBERS = 4096
 
@@ -91,19 +89,13 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 def load(path: str) -> RolesSpec:
     """Return what a file says. Raises UserError: it cannot be read, or what it says cannot be."""
-    try:
-        with open(path, "rb") as file:
-            data = file.read(MOST_FILE_BYTES + 1)
-    except OSError as error:
-        raise UserError(f"--roles {path} cannot be read: {error.strerror}") from error
-    if len(data) > MOST_FILE_BYTES:
-        raise UserError(f"--roles {path} is larger than {MOST_FILE_BYTES >> 20} MiB; it is hardly the right file")
-    return parse(data.decode("utf-8", "replace"), path)
+    return parse(settings_file.read(path, "--roles"), path)
 
 
 def parse(text: str, path: str = "roles.toml") -> RolesSpec:
     """Return what a text says; `path` is for messages. Raises UserError."""
-    content = _content(text, path)
+    is_json = text.lstrip().startswith("{")  # as `roles.launch` writes it
+    content = settings_file.parsed(text, f"--roles {path}", "JSON" if is_json else "TOML")
     try:
         found = msgspec.convert(content, _File)
     except msgspec.ValidationError as error:
@@ -121,16 +113,6 @@ def parse(text: str, path: str = "roles.toml") -> RolesSpec:
         queue_bytes=found.queue_bytes,
         lease_s=found.lease_s,
     )
-
-
-def _content(text: str, path: str) -> Any:
-    """Return what a text says, as TOML or, where it begins with a brace, as JSON: what `roles.launch` writes."""
-    is_json = text.lstrip().startswith("{")
-    module: Any = importlib.import_module("json" if is_json else "tomllib" if sys.version_info >= (3, 11) else "tomli")
-    try:
-        return module.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"--roles {path} is no {'JSON' if is_json else 'TOML'}: {str(error)[:200]}") from error
 
 
 def _role(name: str, table: _Role, roles: Mapping[str, _Role], path: str) -> RoleSpec:

@@ -18,18 +18,15 @@ repair = { median = 21600, p95 = 172800 }
 from __future__ import annotations
 
 import difflib
-import importlib
-import sys
 from typing import Any, get_args
 
 import msgspec
 
+from robust_run import settings_file
 from robust_run.errors import UserError
 from robust_run.health.rules import names as sensor_events
 from robust_run.health.types import Trouble
 from robust_run.planning.words import KILLED, FaultKind, Mix, Saving, Spread, Times
-
-MOST_FILE_BYTES = 1 << 20
 
 #: Explicit failures that evicted a node or restarted the job in ByteRobust's dense job: 128 in 3 months of 1,200 nodes, per 1,000
 #: node-days; implicit ones 15. They are divided among symptoms as table 1 has them.
@@ -117,23 +114,12 @@ class MixFile(msgspec.Struct, frozen=True, kw_only=True):
 
 def load(path: str) -> MixFile:
     """Return the defaults as a file changes them. Raises UserError: it cannot be read, or says what is not known."""
-    try:
-        with open(path, "rb") as file:
-            data = file.read(MOST_FILE_BYTES + 1)
-    except OSError as error:
-        raise UserError(f"--mix {path} cannot be read: {error.strerror}") from error
-    if len(data) > MOST_FILE_BYTES:
-        raise UserError(f"--mix {path} is larger than {MOST_FILE_BYTES >> 20} MiB; it is hardly the right file")
-    return parse(data.decode("utf-8", "replace"), path)
+    return parse(settings_file.read(path, "--mix"), path)
 
 
 def parse(text: str, path: str = "mix.toml") -> MixFile:
     """Return the defaults as a text changes them; `path` is for messages. Raises UserError."""
-    toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
-    try:
-        content: dict[str, Any] = toml.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"{path} is no TOML: {str(error)[:200]}") from error
+    content: dict[str, Any] = settings_file.parsed(text, path)
     own = {name: content.pop(name, {}) for name in ("faults", "times", "saving")}
     for name, table in own.items():
         if not isinstance(table, dict):

@@ -28,6 +28,7 @@ BELOW_ALL = {
     "version",
     "harmless",
     "atomic_file",
+    "settings_file",
     "terminal",
     "json_output",
     "decoders",

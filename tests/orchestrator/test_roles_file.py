@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from robust_run import settings_file
 from robust_run.errors import UserError
-from robust_run.orchestrator import roles_file
 from robust_run.orchestrator.command import command_line, environment
 from robust_run.orchestrator.roles_file import load, parse
 from robust_run.orchestrator.words import MemberName, StartMember
@@ -110,7 +110,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be read: Is a directory"):
         load(str(tmp_path))
     large = tmp_path / "large.toml"
-    large.write_bytes(b"#" * (roles_file.MOST_FILE_BYTES + 1))
+    large.write_bytes(b"#" * (settings_file.MOST_BYTES + 1))
     with pytest.raises(UserError, match="hardly the right file"):
         load(str(large))
 

@@ -21,13 +21,12 @@ What is not named keeps its default. A name, a field or a value that is not know
 from __future__ import annotations
 
 import difflib
-import importlib
-import sys
 from collections.abc import Mapping
 from typing import Any, TypeVar, get_args
 
 import msgspec
 
+from robust_run import settings_file
 from robust_run.errors import UserError
 from robust_run.health.rules.names import is_known, names
 from robust_run.health.rules.table import DEFAULTS
@@ -61,13 +60,8 @@ def load(path: str) -> Book:
 
 def parse(text: str, path: str = "rules.toml") -> Book:
     """Return the defaults as a text changes them; `path` is for messages. Raises UserError."""
-    toml = _toml()
     try:
-        content: dict[str, Any] = toml.loads(text)
-    except (ValueError, RecursionError) as error:  # TOMLDecodeError is a ValueError; so is a number of 5,000 digits
-        raise UserError(_shown(f"{path} is no TOML: {str(error)[:200]}")) from error
-    try:
-        return _book(content, path)
+        return _book(settings_file.parsed(text, path), path)
     except UserError as error:
         raise UserError(_shown(str(error))) from error
 
@@ -92,14 +86,6 @@ def _book(content: dict[str, Any], path: str) -> Book:
         outliers=_convert(outliers, Comparing, path, "[outliers]", Comparing.__struct_fields__),
         ladder=_convert(ladder, LadderTimes, path, "[ladder]", LadderTimes.__struct_fields__),
     )
-
-
-def _toml() -> Any:
-    name = "tomllib" if sys.version_info >= (3, 11) else "tomli"
-    try:
-        return importlib.import_module(name)
-    except ImportError as error:
-        raise UserError(f"a rules' file needs {name} with this Python: pip install {name}") from error
 
 
 def _table(value: object, name: str, path: str) -> dict[str, Any]:
