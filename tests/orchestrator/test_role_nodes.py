@@ -177,6 +177,35 @@ def test_a_port_that_is_taken_is_said_in_a_line(tmp_path: Path) -> None:
             assert "Traceback" not in job.err
 
 
+def test_a_run_directory_that_others_can_write_is_not_used_on_any_node(tmp_path: Path) -> None:
+    """It will hold the job's secret, and what workers print."""
+    (tmp_path / "roles.toml").write_text('[roles.a]\ncommand = "a.py"\n')
+    script(tmp_path, "import time\ntime.sleep(60)", "a.py")
+    meets = (
+        "--nnodes",
+        "2",
+        "--rdzv-backend",
+        "c10d",
+        "--rdzv-endpoint",
+        f"127.0.0.1:{unused_port()}",
+        "--rdzv-id",
+        "r",
+    )
+    with running(tmp_path, "--roles", "roles.toml", *meets, "--node-name", "a") as first:
+        wait_for(lambda: list(tmp_path.glob("runs/*/roles.place")), "a to lead")
+        there = tmp_path / "elsewhere" / first.run_id
+        there.mkdir(parents=True)
+        there.chmod(0o777)
+        with running(
+            tmp_path, "--roles", "roles.toml", *meets, "--node-name", "b", log_dir=tmp_path / "elsewhere"
+        ) as second:
+            assert second.finish() == 2
+            assert "others can write to it" in second.err
+            assert list(there.glob("*.place")) == []
+        first.signal(signal.SIGTERM)
+        assert first.finish() == 143
+
+
 def test_a_member_of_two_nodes_is_one_world(tmp_path: Path) -> None:
     script(
         tmp_path,

@@ -20,7 +20,8 @@ from robust_run.atomic_file import write_file
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError
 from robust_run.launcher.control.errors import ProtocolError
-from robust_run.launcher.records.run_directory import is_run_id
+from robust_run.launcher.records.memory_folders import remove_tree
+from robust_run.launcher.records.run_directory import RunDirectory
 from robust_run.orchestrator.guarding.words import Asked, Link, started_at
 from robust_run.orchestrator.launchers import Launchers
 from robust_run.orchestrator.nodes.lease import NodeLease
@@ -241,11 +242,11 @@ class Follower:
             self._send(happened)
 
     def _open(self, welcome: NodeWelcome, leader: str) -> Launchers:
-        """Make what starts launchers here. Raises PlatformError, OSError."""
-        if not is_run_id(welcome.run_id):
-            raise PlatformError(f"the leader calls its run {welcome.run_id[:80]!r}, which is no name of a folder")
-        folder = os.path.join(self._log_dir, welcome.run_id)
-        os.makedirs(folder, mode=0o700, exist_ok=True)
+        """Make what starts launchers here. Raises UserError where there can be no run directory, PlatformError, OSError."""
+        run_directory = RunDirectory.join(self._log_dir, welcome.run_id, os.getppid())
+        folder = run_directory.path
+        if run_directory.memory != folder:
+            remove_tree(run_directory.memory)  # of members alone: each has its own
         path = os.path.join(folder, f"roles.{self._meeting.name}.place")
         place = Place(address=leader, port=self._meeting.port, secret=self._meeting.secret, roles=())
         write_file(path, msgspec.json.encode(place), mode=0o600)
