@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import random
 import signal
+import time
 from pathlib import Path
 
 import pytest
 from jobs import kill, running, script, wait_for
 from role_jobs import role_job
 
+from robust_run.launcher.operator.reading.fleet import FleetReader
+from robust_run.launcher.operator.reading.run_facts import lives_here
 from robust_run.orchestrator.operator import look
 
 
@@ -19,6 +22,11 @@ def test_a_job_runs_to_its_end_and_leaves_nothing(tmp_path: Path) -> None:
         assert "is done: trainer is done" in roles.job.err
         assert len(roles.all_ran()) == 3
         assert not list(roles.job.run_dir.glob("*.sock"))
+        for folder in (roles.job.run_dir.parent, roles.job.run_dir):  # its members are runs of the fleet
+            seen = FleetReader([str(folder)], lives_here({})).read(time.time())
+            assert sorted(run.run_id for run in seen.runs) == ["rollout-0.1", "rollout-1.1", "trainer-0.1"]
+            assert [run.state for run in seen.runs if run.run_id == "trainer-0.1"] == ["done"]
+            assert seen.skipped == ()
 
 
 def test_a_killed_rollout_comes_back_alone_and_what_it_worked_on_is_given_to_another(tmp_path: Path) -> None:

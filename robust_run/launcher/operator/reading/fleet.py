@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -17,6 +18,8 @@ from robust_run.launcher.operator.reading.run_facts import Lives
 from robust_run.launcher.operator.reading.runs import is_run
 
 _OVER = ("done", "stopped", "failed")
+ROLES_JOURNAL, MEMBERS = "roles.jsonl", "members"
+"""Of a job of several roles: its own journal, and the folder in which each of its members is a run."""
 
 
 class FleetSeen(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +45,7 @@ class FleetReader:
         runs: list[RunFacts] = []
         counts: dict[str, int] = {}
         examples: dict[str, str] = {}
-        for folder in self._folders:
+        for folder in (there for each in self._folders for there in _with_members(each)):
             known = self._known.setdefault(folder, {})
             if not is_run(folder):
                 left = index.read(folder)
@@ -62,6 +65,16 @@ class FleetReader:
             Skipped(why=why, count=count, example=examples.get(why, "")) for why, count in sorted(counts.items())
         )
         return FleetSeen(folders=self._folders, runs=tuple(runs), skipped=tuple(skipped))
+
+
+def _with_members(folder: str) -> list[str]:
+    """Return a folder of runs, and those in which its jobs of several roles keep the runs of their members."""
+    jobs = [folder]
+    with suppress(OSError, ValueError), os.scandir(folder) as entries:
+        jobs += sorted(entry.path for entry in entries if not entry.name.startswith("."))
+    members = [os.path.join(job, MEMBERS) for job in jobs if os.path.lexists(os.path.join(job, ROLES_JOURNAL))]
+    there = [each for each in members if os.path.isdir(each)]
+    return there if there and there[0] == os.path.join(folder, MEMBERS) else [folder, *there]
 
 
 def _count(counts: dict[str, int], more: Mapping[Any, int]) -> None:
