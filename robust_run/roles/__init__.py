@@ -6,7 +6,7 @@
     roles.ready(address="http://10.0.0.3:8000")   # others may rely on this worker
     roles.wait_ready("reward")                    # until all its members are
     for member in roles.members("rollout"): ...   # name, generation, ready, addresses
-    prompts = roles.queue("prompts")              # see `robust_run.roles.queue`
+    prompts = roles.queue("prompts")              # see `robust_run.roles.work_queue`
 
 A member that died comes back under its name, with a higher generation. Nothing is connected before the first call.
 """
@@ -21,9 +21,9 @@ import msgspec
 
 from robust_run.errors import PlatformError, UserError
 from robust_run.roles.client import Client, Place
-from robust_run.roles.queue import Queue
 from robust_run.roles.queue_words import Counts, Item
 from robust_run.roles.words import Me, Member, ReadyCall
+from robust_run.roles.work_queue import Queue
 
 __all__ = [
     "Counts",

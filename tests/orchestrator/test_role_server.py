@@ -13,10 +13,10 @@ from role_ground import SECRET, me, orchestrator
 
 from robust_run.errors import PlatformError, UserError
 from robust_run.orchestrator.words import RankGone, RankReady
-from robust_run.roles.queue import Queue
 from robust_run.roles.queue_words import MOST_ITEM_BYTES, Put, QueueLimits
 from robust_run.roles.wire import Frames, WorkerHalf
 from robust_run.roles.words import Member, ReadyCall, Told, ToWorker
+from robust_run.roles.work_queue import Queue
 
 
 def test_what_one_puts_another_takes_and_waits_for(tmp_path: Path) -> None:
