@@ -79,7 +79,7 @@ def of_marks(event_us: float, folder: str) -> dict[str, float]:
     for kind, (marks, step_s) in KINDS.items():
         path = os.path.join(folder, "marks.phases")
         phases.create(path)
-        device = timing.HostClock()
+        device = load("host_clock").HostClock()
         device.event = lambda: SlowEvent(int(event_us * 1e3))
         timer = timing.Timer(path, device, print, share=1e9)
         timer.end_step()

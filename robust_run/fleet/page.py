@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from urllib.parse import quote
 
-from robust_run.fleet.page_charts import STYLE, bar, course_chart, whisker
-from robust_run.fleet.results import Fleet, Lemon, Part, Rate, RunLine, StartGroup
+from robust_run.fleet.page_charts import STYLE, bar, course_chart
+from robust_run.fleet.page_nodes import kinds_text, lemons_section, nodes_section, rates_section
+from robust_run.fleet.results import Fleet, Part, RunLine, StartGroup
 from robust_run.fleet.show import (
     counted,
     figure,
@@ -15,16 +16,15 @@ from robust_run.fleet.show import (
     notes_of,
     percent,
     phases_of,
-    rate_words,
     skipped_line,
     time_line,
 )
 from robust_run.report.pages.frame import document
 from robust_run.report.pages.markup import breakable, command, join, section, table, text
-from robust_run.report.pages.words import ago, date_time, lasted, number
+from robust_run.report.pages.words import date_time, lasted, number
 from robust_run.version import __version__
 
-MOST_RUNS, MOST_NODES, MOST_CODE, MOST_LEMONS = 200, 20, 30, 30
+MOST_RUNS, MOST_CODE = 200, 30
 _TONES = {"live": "good", "done": "calm", "stopped": "calm", "failed": "bad", "lost": "warn"}
 
 
@@ -116,10 +116,10 @@ def _sections(fleet: Fleet, links: Mapping[str, str]) -> list[str]:
     return [
         _runs("live", "Running now", live, links),
         _course(fleet),
-        _lemons(fleet),
-        _rates(fleet),
+        lemons_section(fleet),
+        rates_section(fleet),
         _lost(fleet),
-        _nodes(fleet),
+        nodes_section(fleet),
         _starts(fleet),
         _code(fleet),
         _runs("runs", "Runs that are over", over, links),
@@ -130,72 +130,6 @@ def _course(fleet: Fleet) -> str:
     drawn = course_chart(fleet.course)
     note = f"{time_line(fleet)}."
     return section("course", "ETTR over time", drawn, note=note) if drawn else ""
-
-
-def _lemons(fleet: Fleet) -> str:
-    search = fleet.lemons
-    note = (
-        f"{counted(search.failures, 'failure')} of {counted(search.nodes, 'node')} looked at. A node is named that fails so "
-        "often that the chance is below 1 % that any healthy node of this fleet does. Failures of programs and of several "
-        "nodes at once do not count."
-    )
-    if not search.lemons:
-        return section(
-            "lemons",
-            "Lemon nodes",
-            f"<p>{text(next(lemon_lines(search, fleet.at_unix_s)).capitalize())}.</p>",
-            note=note,
-        )
-    most = max(each.rate.high for each in search.lemons)
-    rows = (_lemon(each, most, fleet.at_unix_s) for each in search.lemons[:MOST_LEMONS])
-    heads = ("node", "#failures", "#due", "#times as often", "", "#per 1,000 days", "of these kinds", "last")
-    more = len(search.lemons) - MOST_LEMONS
-    return section(
-        "lemons",
-        "Lemon nodes",
-        table(heads, rows, "lemon nodes", "stack"),
-        f"<p class=dim>{more:,} more are not listed</p>" if more > 0 else "",
-        note=note,
-    )
-
-
-def _lemon(lemon: Lemon, most: float, now_s: float) -> tuple[str, ...]:
-    chance = f"1 in {1 / lemon.chance:,.0f}" if lemon.chance > 1e-9 else "below 1 in 1,000,000,000"
-    return (
-        f"<b title='by chance: {chance}'>{breakable(lemon.node, 120)}</b>",
-        f"{lemon.failures:,}<br><span class='dim small nowrap'>in {counted(lemon.runs, 'run')}</span>",
-        f"{lemon.expected:.1f}",
-        figure(lemon.times),
-        whisker(lemon.rate, most),
-        f"<span class=nowrap>{rate_words(lemon.rate)}</span>",
-        text(_kinds(lemon.kinds)),
-        f"<span class=nowrap>{ago(max(now_s - lemon.last_s, 0.0))}</span>",
-    )
-
-
-def _rates(fleet: Fleet) -> str:
-    groups = (("", fleet.rates), ("by kind", fleet.kind_rates), ("by component", fleet.component_rates))
-    if not fleet.shows_rates:
-        return ""
-    heads = ("faults", "#count", "", "#per 1,000 node-days", "#95 % interval")
-    drawn = []
-    for title, rates in groups:
-        if not rates:
-            continue
-        most = max(each.high for each in rates.values())
-        rows = (_rate(name, each, most) for name, each in rates.items())
-        drawn.append(f"<h3>{title.capitalize()}</h3>" if title else "")
-        drawn.append(table(heads, rows, f"failure rates {title}", "fl-rates"))
-    note = (
-        "The line reaches over the exact 95 % interval (Garwood), the dot is the rate. What strikes a node again within an "
-        "hour is one fault."
-    )
-    return section("rates", "Failure rates", *drawn, note=note)
-
-
-def _rate(name: str, rate: Rate, most: float) -> tuple[str, ...]:
-    interval = f"{figure(rate.low)} to {figure(rate.high)}"
-    return (text(name), f"{rate.count:,}", whisker(rate, most), figure(rate.per_1000), interval)
 
 
 def _lost(fleet: Fleet) -> str:
@@ -228,38 +162,6 @@ def _parts(head: str, parts: Mapping[str, Part], fleet: Fleet) -> str:
     )
     heads = (head, "#incidents", "", "#time", "#node-hours", "#of all node-hours")
     return table(heads, rows, f"lost by {head}", "fl-rates")
-
-
-def _nodes(fleet: Fleet) -> str:
-    shown = fleet.nodes[:MOST_NODES]
-    if not shown:
-        return ""
-    kinds = list(dict.fromkeys(kind for kind in fleet.by_kind if any(kind in each.kinds for each in shown)))
-    most = max(5, *(max(each.kinds.values()) for each in shown))
-    lemons = {each.node for each in fleet.lemons.lemons}
-    rows = (
-        (
-            f"<b>{breakable(each.node, 120)}</b>{' <span class=bad>lemon</span>' if each.node in lemons else ''}",
-            *(_heat(each.kinds.get(kind, 0), most) for kind in kinds),
-            f"{each.failures:,}",
-            f"{each.evicted:,}" if each.evicted else "",
-            figure(each.node_days) if each.node_days else "?",
-        )
-        for each in shown
-    )
-    heads = ("node", *(f"#{text(kind)}" for kind in kinds), "#own failures", "#evicted", "#node-days")
-    more = len(fleet.nodes) - len(shown)
-    return section(
-        "nodes",
-        "Incidents by kind and node",
-        table(heads, rows, "incidents by kind and node", "fl-heat"),
-        f"<p class=dim>{counted(more, 'more node')} with incidents not listed</p>" if more > 0 else "",
-        note="Incidents that name a node. Its own failures are those that count when lemons are looked for.",
-    )
-
-
-def _heat(count: int, most: int) -> str:
-    return f"<span class='fl-h fl-h{1 + min(4 * count // most, 4)}'>{count:,}</span>" if count else ""
 
 
 def _starts(fleet: Fleet) -> str:
@@ -336,9 +238,7 @@ def _run(line: RunLine, links: Mapping[str, str]) -> tuple[str, ...]:
         f"<span class=nowrap>{lasted(line.until_s - line.began_s)}</span>",
         f"{line.nodes:,}{gpus}",
         percent(line.ettr) if line.ettr is not None else "-",
-        f"{line.incidents:,}<br><span class='dim small'>{text(_kinds(line.kinds))}</span>" if line.incidents else "",
+        f"{line.incidents:,}<br><span class='dim small'>{text(kinds_text(line.kinds))}</span>"
+        if line.incidents
+        else "",
     )
-
-
-def _kinds(kinds: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {kind}" for kind, count in kinds.items())

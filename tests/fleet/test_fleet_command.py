@@ -184,10 +184,11 @@ def test_a_page_is_kept_up_to_date_until_ctrl_c(folder: Path, tmp_path: Path) ->
         away.rename(runs)
         wait_for(lambda: "2 runs on" in page.read_text())
         watching.send_signal(signal.SIGINT)
-        assert watching.wait(60) == 0
+        said = watching.communicate(timeout=60)[1]
+        assert watching.returncode == 0, said
     finally:
         watching.kill()
-        watching.communicate()
+        watching.wait()
 
 
 def wait_for(happened: Callable[[], bool]) -> None:

@@ -12,7 +12,7 @@ import pytest
 from worker_side import load_worker_side
 
 from robust_run.harmless import Harmless
-from robust_run.launcher.agent.flight_watch import FlightWatch
+from robust_run.launcher.agent.watching.flight_watch import FlightWatch
 from robust_run.launcher.model.events import HangSuspected, NodeEvent
 from robust_run.tracer.files import clocks as layout
 from robust_run.tracer.files import ring

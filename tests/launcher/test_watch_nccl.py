@@ -14,7 +14,7 @@ from tracer.ras.answers import answer, communicator, rank
 
 from robust_run.clock import SystemClock
 from robust_run.harmless import Harmless
-from robust_run.launcher.agent.watch import RankWatch
+from robust_run.launcher.agent.watching.rank_watch import RankWatch
 from robust_run.launcher.agent.workers.workers import Worker
 from robust_run.launcher.model.actions import Collect
 from robust_run.launcher.model.job import JobSpec, OutputStreams, Paces, Sights, Std

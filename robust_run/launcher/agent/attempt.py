@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from robust_run.launcher.agent.node import Node
     from robust_run.launcher.agent.progress import Files
     from robust_run.launcher.agent.startup.watching import StartWatch
-    from robust_run.launcher.agent.watch import RankWatch
+    from robust_run.launcher.agent.watching.rank_watch import RankWatch
     from robust_run.launcher.agent.workers.environment import RankPlace
     from robust_run.launcher.model.start_notes import Seen
 
@@ -110,7 +110,7 @@ class Attempt:
         """See ends from now on; those that have already happened are seen at once."""
         from robust_run.launcher.agent.ending import Ending
         from robust_run.launcher.agent.startup.watching import watch_start
-        from robust_run.launcher.agent.watch import RankWatch
+        from robust_run.launcher.agent.watching.rank_watch import RankWatch
 
         self._loop = loop
         self._ending = Ending(self.workers, self._node)

@@ -48,49 +48,6 @@ MOST_LOST = 64
 """Timed steps in a row that came to nothing."""
 
 
-class HostClock:
-    """Takes the host's time for the GPU's: for programs that compute on the CPU."""
-
-    code = HOST
-
-    def here(self) -> HostClock:
-        """Return where marks are made."""
-        return self
-
-    def move(self) -> None:
-        """There is one place only."""
-
-    def is_capturing(self) -> bool:
-        """Whether a graph is captured, so that nothing may be asked."""
-        return False
-
-    def is_home(self, _: Any) -> bool:
-        """Whether a stream is where marks are made."""
-        return False
-
-    def event(self) -> HostTime:
-        """Return what a time can be noted in."""
-        return HostTime()
-
-
-class HostTime:
-    """An event of the host's clock."""
-
-    __slots__ = ("at_ns",)
-
-    def record(self, _: Any) -> None:
-        """Note the time."""
-        self.at_ns = perf_counter_ns()
-
-    def query(self) -> bool:
-        """Whether it is known."""
-        return True
-
-    def elapsed_time(self, end: HostTime) -> float:
-        """Return the milliseconds from this one to another."""
-        return (end.at_ns - self.at_ns) / 1e6
-
-
 class Step:
     """A step that is being made, or that the GPU has yet to come to the end of."""
 
@@ -109,7 +66,7 @@ class Timer:
     """The marks of one process. Once `stop` was called nothing is marked or written any more."""
 
     def __init__(self, path: str, device: Any, say: Callable[[Exception], None], share: float = MOST_SHARE) -> None:
-        """`device`: see `HostClock`. Raises OSError or ValueError if the file is not as it should be."""
+        """`device`: see `host_clock.HostClock`. Raises OSError or ValueError if the file is not as it should be."""
         self.cells = open_cells(path)
         self.device, self.say, self.share = device, say, share
         self.making: Step | None = None  # None: the step that is being made is not timed

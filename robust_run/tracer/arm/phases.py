@@ -46,7 +46,7 @@ def begin(path: str, hooks: Any, torch: Any) -> Callable[[], None] | None:
     if switch == "off" or not os.path.exists(path):
         return None
     if switch == "host":
-        device = timing.HostClock()
+        device = load("host_clock").HostClock()
     elif torch.cuda.is_initialized():  # asked of Python alone: it starts nothing
         device = load("phase_stream").Stream(torch)
     else:

@@ -12,18 +12,17 @@ from robust_run.health.outliers import acting
 from robust_run.health.outliers.feed import STAYS
 from robust_run.health.rules import deciding
 from robust_run.health.rules.types import Evicted, RuleDecision
-from robust_run.health.types import Event
 from robust_run.launcher.core import evictions
 from robust_run.launcher.core.attempts import end_attempt, failure_ending
 from robust_run.launcher.core.diagnosis import blindness
+from robust_run.launcher.core.diagnosis.drafts import TRAINING, draft_of, nodes_of
 from robust_run.launcher.core.diagnosis.hang_response import suspected
 from robust_run.launcher.core.diagnosis.rule_book import book_of
-from robust_run.launcher.core.membership import counts, name_of, node_of_rank, placement_of
+from robust_run.launcher.core.membership import counts, name_of, placement_of
 from robust_run.launcher.core.state import LADDER, CorePolicy, JobState
 from robust_run.launcher.model.actions import Action, RecordIncident, Say
 from robust_run.launcher.model.events import HangSuspected
 from robust_run.launcher.model.health_events import HealthSeen, RuleEviction, RuleSpoke, Sign
-from robust_run.launcher.model.job import VerdictDraft
 from robust_run.launcher.model.node_events import NodeEvicted
 
 #: Alerts are remembered so long; what was seen within half of it before a failure may have to do with it.
@@ -34,8 +33,6 @@ MOST_RECENT = 500
 MOST_ACTIVE = 1000
 #: Different things that are told as incidents in one attempt: what hits the whole fleet is told for a few nodes.
 MOST_TOLD = 20
-TRAINING = "training."
-NUMBERS = "numbers."
 #: The loss or gradients jumped and have stayed there since.
 JUMP_STAYS = "training.jump.stays"
 #: What a sign weighs against its node, where its rule asks for checks; one of low confidence less.
@@ -280,49 +277,3 @@ def _tell(state: JobState, decision: RuleDecision, now_s: float, why_not: str = 
         reason=why,
     )
     return [incident]
-
-
-def draft_of(state: JobState, decision: RuleDecision) -> VerdictDraft:
-    """Return a decision on a sign as an incident has it."""
-    is_training = decision.rule.startswith(TRAINING)
-    rank = _rank_in(decision.event, state.world_size) if is_training else None
-    ranks = ranks_of(state, decision) if rank is None else (rank,)
-    return VerdictDraft(
-        kind="nan" if is_training else "node_fault",
-        ranks=ranks,
-        nodes=() if is_training and rank is None else nodes_of(state, decision),
-        confidence=decision.confidence,
-        rule=decision.rule,
-        sentence=decision.sentence,
-        exit_code=1,
-        evidence=(said_by(decision.event),),
-    )
-
-
-def ranks_of(state: JobState, decision: RuleDecision) -> tuple[int, ...]:
-    """Return the ranks whose numbers are wrong, or some of whose are: its subject is `rank 3` or `ranks 3, 8`."""
-    word, _, numbers = decision.event.subject.partition(" ")
-    if not decision.rule.startswith(NUMBERS) or word not in ("rank", "ranks"):
-        return ()
-    found = [each.strip() for each in numbers.split(",")]
-    is_number = all(each.isdecimal() and each.isascii() and len(each) < 9 for each in found)
-    return tuple(int(each) for each in found if int(each) < state.world_size) if is_number else ()
-
-
-def nodes_of(state: JobState, decision: RuleDecision) -> tuple[str, ...]:
-    """Return the hosts that a decision is about: the one that said it, or those of the ranks that are in question."""
-    named = (node_of_rank(state, rank) for rank in ranks_of(state, decision))
-    return tuple(dict.fromkeys(filter(None, named))) or (decision.node,)
-
-
-def said_by(event: Event) -> str:
-    """Return what a sensor said as a line."""
-    return f"{event.name}: {event.subject}: {event.detail}" if event.subject else f"{event.name}: {event.detail}"
-
-
-def _rank_in(event: Event, world_size: int) -> int | None:
-    """Return the rank that a report is of: its subject is `rank 3`."""
-    word, _, number = event.subject.partition(" ")
-    if word != "rank" or not (number.isdecimal() and number.isascii() and len(number) < 9):
-        return None
-    return int(number) if int(number) < world_size else None

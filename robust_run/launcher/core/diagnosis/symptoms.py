@@ -13,7 +13,8 @@ import msgspec
 
 from robust_run.health.rules import deciding, workers
 from robust_run.health.types import NOT_THE_JOBS
-from robust_run.launcher.core.diagnosis.health import TRAINING, held, memory_s, said_by, spoken
+from robust_run.launcher.core.diagnosis.drafts import TRAINING, said_by
+from robust_run.launcher.core.diagnosis.health import held, memory_s, spoken
 from robust_run.launcher.core.diagnosis.rule_book import book_of
 from robust_run.launcher.core.membership import evict, node_of_rank
 from robust_run.launcher.core.state import CorePolicy, Eviction, JobState

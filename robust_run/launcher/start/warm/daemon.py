@@ -49,7 +49,9 @@ OF_AGENTS = (
     "robust_run.launcher.agent.parts",
     "robust_run.launcher.agent.warm.host",
     "robust_run.launcher.agent.warm.known",
-    "robust_run.launcher.agent.watch",
+    "robust_run.launcher.agent.watching.pacing",
+    "robust_run.launcher.agent.watching.rank_watch",
+    "robust_run.launcher.agent.watching.ring_files",
 )
 
 BACKLOG = 64

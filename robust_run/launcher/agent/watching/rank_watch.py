@@ -6,9 +6,7 @@ only what changes is reported.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from robust_run.clock import Clock
@@ -16,40 +14,32 @@ from robust_run.harmless import Harmless
 from robust_run.launcher.agent.workers.workers import Worker
 from robust_run.launcher.model.actions import Collect
 from robust_run.launcher.model.events import HangSuspected, NodeEvent, WaitOver
-from robust_run.launcher.model.job import JobSpec, Paces, RankEvidence
+from robust_run.launcher.model.job import JobSpec, RankEvidence
 from robust_run.launcher.records.run_directory import RunDirectory
-from robust_run.tracer.files import phases, ring
-from robust_run.tracer.files.steps import MARKS_SUFFIX, REDUCED_SUFFIX
+from robust_run.tracer.files import ring
+from robust_run.tracer.files.steps import REDUCED_SUFFIX
 from robust_run.tracer.suspicion import LOOK_S, RingHeartbeat, Suspicion
 from robust_run.tracer.types import RankSight
 
 #: When the workers' own imports are over, mostly.
 PREPARE_S = 2.0
-#: Newest attempts whose rings are kept in the run directory, half a megabyte a rank.
-KEPT_ATTEMPTS = 8
-#: Ranks of a node whose reports are looked at in a round.
-MOST_ASKED = 2
 
 if TYPE_CHECKING:
     import asyncio
 
-    from robust_run.launcher.agent.flight_watch import FlightWatch
     from robust_run.launcher.agent.nccl.watch import NcclWatch
     from robust_run.launcher.agent.nccl.windows import NcclWindows
-    from robust_run.launcher.agent.rank_sights import RankSights
-    from robust_run.launcher.agent.reduced_watch import ReducedWatch
+    from robust_run.launcher.agent.watching.flight_watch import FlightWatch
+    from robust_run.launcher.agent.watching.rank_sights import RankSights
+    from robust_run.launcher.agent.watching.reduced_watch import ReducedWatch
     from robust_run.launcher.model.start_notes import Seen
-    from robust_run.tracer.nccl.types import CommRate
-    from robust_run.tracer.pace.types import Reported
-    from robust_run.tracer.plugin.metering import Metering
-    from robust_run.tracer.types import RankClocks
 
 
 def import_what_failures_need() -> None:
     """Import now what is needed when a rank fails: then every millisecond is one of a restart."""
     import shutil  # noqa: F401
 
-    from robust_run.launcher.agent import rank_sights  # noqa: F401
+    from robust_run.launcher.agent.watching import rank_sights  # noqa: F401
     from robust_run.tracer import verdict  # noqa: F401
     from robust_run.tracer.sight import collect  # noqa: F401
 
@@ -72,10 +62,9 @@ class RankWatch:
         ras_address: str = "",
     ) -> None:
         """`ras_address`: where NCCL's RAS of this job listens on this node; empty: it is not asked."""
-        from robust_run.tracer.plugin.layout import SUFFIX  # after the workers have been started
-        from robust_run.tracer.sight.cpu_limits import CpuLimits
+        from robust_run.launcher.agent.watching.pacing import Pacing  # after the workers have been started
+        from robust_run.tracer.plugin.layout import SUFFIX
 
-        self._nccl_suffix = SUFFIX
         self._attempt = attempt
         self._node = node
         self._workers = workers
@@ -87,9 +76,7 @@ class RankWatch:
         self._round_s = spec.slow_round_s
         self._suspicion = Suspicion(spec.hang_after_s)
         self._ras_address = ras_address
-        self._waiting_since_s: float | None = None
-        self._metering: Metering | None = None
-        self._limits = CpuLimits()
+        nccl_files = {worker.rank: self._file(worker.rank, SUFFIX) for worker in workers}
         self._nccl: NcclWatch | None = None
         self._windows: NcclWindows | None = None
         if spec.trace_nccl != "off":
@@ -99,7 +86,7 @@ class RankWatch:
                 attempt=attempt,
                 node=node,
                 world_size=world_size,
-                paths={worker.rank: self._file(worker.rank, self._nccl_suffix) for worker in workers},
+                paths=nccl_files,
                 after_s=spec.hang_after_s,
                 clock=clock,
                 report=report,
@@ -111,7 +98,7 @@ class RankWatch:
             self._windows = NcclWindows(
                 attempt=attempt,
                 world_size=world_size,
-                paths={worker.rank: self._file(worker.rank, self._nccl_suffix) for worker in workers},
+                paths=nccl_files,
                 clock=clock,
                 deliver=deliver,
                 harmless=harmless,
@@ -120,14 +107,17 @@ class RankWatch:
         self._hang_after_s = spec.hang_after_s
         self._flight: FlightWatch | None = None
         self._readers: dict[int, ring.RingReader] = {}
+        traced = nccl_files if self._nccl is not None else {}
+        self._pacing = Pacing(
+            attempt, self._round_s, workers, self._readers, traced, run_directory, clock, deliver, harmless
+        )
         self._loop: asyncio.AbstractEventLoop | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._pacer: asyncio.TimerHandle | None = None
         self._preparing: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def _watch_of_reduced(self) -> ReducedWatch:
-        from robust_run.launcher.agent.reduced_watch import ReducedWatch
+        from robust_run.launcher.agent.watching.reduced_watch import ReducedWatch
 
         files = {worker.rank: self._file(worker.rank, REDUCED_SUFFIX) for worker in self._workers}
         return ReducedWatch(self._attempt, files, self._deliver, self._harmless)
@@ -144,12 +134,12 @@ class RankWatch:
         if self._reduced is not None:
             self._reduced.start(loop)
         if self._round_s > 0:
-            self._pacer = loop.call_later(self._round_s, self._pace)
+            self._pacing.start(loop)
 
     def _prepare(self) -> None:
         assert self._loop is not None
         import_what_failures_need()
-        from robust_run.launcher.agent.flight_watch import FlightWatch
+        from robust_run.launcher.agent.watching.flight_watch import FlightWatch
 
         self._flight = FlightWatch(
             attempt=self._attempt,
@@ -160,11 +150,13 @@ class RankWatch:
             report=self._report,
             harmless=self._harmless,
         )
+        self._pacing.flight = self._flight
         self._flight.start(self._loop)
 
     def stop(self) -> None:
         """Look no more: the attempt is being ended."""
-        for timer in (self._timer, self._pacer, self._preparing):
+        self._pacing.stop()
+        for timer in (self._timer, self._preparing):
             if timer is not None:
                 timer.cancel()
         if self._flight is not None:
@@ -179,7 +171,7 @@ class RankWatch:
             task.cancel()
         for reader in self._readers.values():
             reader.close()
-        self._readers = {}
+        self._readers.clear()
 
     def _look(self) -> None:
         assert self._loop is not None
@@ -189,7 +181,7 @@ class RankWatch:
     def _look_now(self) -> None:
         now_s = self._clock.monotonic_s()
         beats = {worker.rank: beat for worker in self._workers if (beat := self._beat(worker, now_s)) is not None}
-        self._waiting_since_s = min(
+        self._pacing.waiting_since_s = min(
             (beat.waiting_since_s for beat in beats.values() if beat.waiting_since_s is not None), default=None
         )
         long_wait = self._suspicion.look(beats, now_s)
@@ -227,78 +219,6 @@ class RankWatch:
     def _file(self, rank: int, suffix: str) -> str:
         return f"{self._run_directory.steps_file(self._attempt, rank)}{suffix}"
 
-    def _pace(self) -> None:
-        assert self._loop is not None
-        if self._harmless.run(self._pace_now):
-            self._pacer = self._loop.call_later(self._round_s, self._pace)
-
-    def _pace_now(self) -> None:
-        """Say how long the ranks' own work took since the round before."""
-        from robust_run.tracer.pace.measure import pace_of, timed_pace_of
-        from robust_run.tracer.pace.types import NodePace, RankPace, TimedPace
-
-        now_s = self._clock.monotonic_s()
-        found: list[RankPace] = []
-        clocks: list[RankClocks] = []
-        timed: list[TimedPace] = []
-        newest: tuple[int, float | None] = (0, None)
-        for rank, reader in self._readers.items():
-            trace = reader.trace(0)
-            if trace is None:
-                continue
-            if trace.steps > newest[0] and trace.marks:
-                newest = trace.steps, round(max(now_s - trace.marks[-1].at_s, 0.0), 3)
-            said = self._flight.said(rank, trace.groups) if self._flight is not None else None
-            clocks += [said] if said is not None else []
-            waits = reader.data_waits()
-            pace = pace_of(trace.marks, trace.steps, rank=rank, node="", round_s=self._round_s, data_waits=waits)
-            if pace is not None:
-                found.append(pace)
-            path = self._file(rank, phases.SUFFIX)
-            steps = phases.read(path) if phases.goes_on(path) else ()
-            on_gpu = timed_pace_of(steps, rank=rank, node="", round_s=self._round_s)
-            if on_gpu is not None:
-                timed.append(on_gpu)
-        node = NodePace(self._attempt, "", now_s - self._round_s, now_s, tuple(found), tuple(timed))
-        cpu = self._limits.look([worker.pid for worker in self._workers if worker.exit_code is None], now_s)
-        since_s = self._waiting_since_s
-        paces = Paces(
-            pace=node,
-            nccl=self._completed(now_s),
-            steps=newest[0],
-            since_step_s=newest[1],
-            cpu=cpu,
-            waiting_s=round(max(now_s - since_s, 0.0), 3) if since_s is not None else None,
-            clocks=tuple(clocks),
-            reported=self._reported(),
-        )
-        self._deliver(paces)
-
-    def _reported(self) -> Reported | None:
-        """Return what the script says of its throughput, on the first rank of those that are looked at that says anything."""
-        folder = self._run_directory.reports(self._attempt)
-        if not os.path.isdir(folder):
-            return None
-        from robust_run.health.metrics import reports
-        from robust_run.tracer.degradation.reported import reported
-
-        for worker in self._workers[:MOST_ASKED]:
-            points = reports.read(reports.file_of(folder, worker.rank)).points
-            said = reported([(point.at_s, point.values) for point in points])
-            if said is not None:
-                return said
-        return None
-
-    def _completed(self, now_s: float) -> tuple[CommRate, ...]:
-        """Return what NCCL completed since the round before, where it is traced."""
-        from robust_run.tracer.plugin.metering import Metering
-
-        if self._nccl is None:
-            return ()
-        self._metering = self._metering or Metering()
-        files = {worker.rank: self._file(worker.rank, self._nccl_suffix) for worker in self._workers}
-        return self._metering.look(files, now_s)
-
     # --- evidence
 
     def collect(self, order: Collect) -> None:
@@ -315,7 +235,7 @@ class RankWatch:
         return self._sights().last(ranks, ops, flows)
 
     def _sights(self) -> RankSights:
-        from robust_run.launcher.agent.rank_sights import RankSights
+        from robust_run.launcher.agent.watching.rank_sights import RankSights
 
         notes = self._nccl.notes if self._nccl is not None else None
         clocks = self._flight.sight if self._flight is not None else None
@@ -323,28 +243,12 @@ class RankWatch:
 
     def keep(self) -> None:
         """Copy the rings to the run directory, for timelines; what cannot be copied is left out."""
-        import shutil
+        from robust_run.launcher.agent.watching import ring_files
 
-        if self._run_directory.temporary:
-            return
-        for worker in self._workers:
-            copy = self._run_directory.ring_copy(self._attempt, worker.rank)
-            timed = self._file(worker.rank, phases.SUFFIX)
-            try:
-                if phases.is_used(timed):  # first: a reader that finds the ring looks for it
-                    shutil.copyfile(timed, phases.beside(copy))
-                shutil.copyfile(self._file(worker.rank, ".ring"), copy)
-            except OSError:
-                continue
-            old = self._run_directory.ring_copy(self._attempt - KEPT_ATTEMPTS, worker.rank)
-            for path in (old, phases.beside(old)):
-                with suppress(OSError):
-                    os.unlink(path)
+        ring_files.keep(self._run_directory, self._attempt, [worker.rank for worker in self._workers])
 
     def forget(self) -> None:
         """Remove what the ranks wrote to: a job that starts again for months must not fill the memory."""
-        for worker in self._workers:
-            steps_file = self._run_directory.steps_file(self._attempt, worker.rank)
-            for suffix in (".ring", ".stacks", ".sock", MARKS_SUFFIX, phases.SUFFIX, REDUCED_SUFFIX, self._nccl_suffix):
-                with suppress(OSError):
-                    os.unlink(f"{steps_file}{suffix}")
+        from robust_run.launcher.agent.watching import ring_files
+
+        ring_files.forget(self._run_directory, self._attempt, [worker.rank for worker in self._workers])
