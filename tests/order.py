@@ -19,11 +19,11 @@ LONG = frozenset(
     launcher/core/test_job_property.py::test_all_ranks_of_an_attempt_start_from_one_point_whatever_happens
     launcher/many/test_hangs.py::test_a_controller_that_is_killed_while_ranks_stand_still_hears_from_the_nodes_when_they_go_on
     launcher/many/test_memory_flush_nodes.py::test_a_node_that_goes_away_at_the_end_of_a_job_is_not_waited_for_for_ever
-    launcher/test_startup_jobs.py::test_a_warm_restart_imports_next_to_nothing
+    launcher/startup/test_startup_jobs.py::test_a_warm_restart_imports_next_to_nothing
     launcher/many/test_hangs.py::test_the_node_of_a_stuck_rank_is_evicted_and_the_standby_takes_its_place
-    launcher/test_image_jobs.py::test_where_a_damaged_block_cannot_be_fetched_again_the_cache_is_in_the_cause
-    launcher/test_tracing.py::test_the_stuck_rank_is_named_and_has_as_long_as_it_is_given
-    launcher/test_tracing.py::test_ranks_that_come_one_after_the_other_are_left_alone_as_long_as_torch_waits_for_each
+    launcher/images/test_image_jobs.py::test_where_a_damaged_block_cannot_be_fetched_again_the_cache_is_in_the_cause
+    launcher/watching/test_tracing.py::test_the_stuck_rank_is_named_and_has_as_long_as_it_is_given
+    launcher/watching/test_tracing.py::test_ranks_that_come_one_after_the_other_are_left_alone_as_long_as_torch_waits_for_each
     store/test_hdfs.py::test_a_datanode_that_dies_while_a_file_is_written_costs_nothing
     health/checks/test_fleet.py::test_a_node_that_stands_still_is_told_from_those_that_wait_for_it
     launcher/many/test_over_eviction.py::test_of_a_pipeline_that_stands_still_as_many_machines_go_as_standbys_cover_and_the_rest_goes_on

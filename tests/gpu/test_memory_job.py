@@ -9,7 +9,7 @@ import pytest
 from gpu import machine
 from gpu.ground import APART
 from jobs import running, script
-from launcher.test_memory_jobs import OPTIONS, STEPS, TRAIN, undisturbed
+from launcher.memory.test_memory_jobs import OPTIONS, STEPS, TRAIN, undisturbed
 
 REASON = machine.why_not()
 if REASON:

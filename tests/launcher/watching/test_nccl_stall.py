@@ -57,7 +57,7 @@ def program(driver: str, plugin: str, tmp_path: Path) -> Any:  # noqa: F811
     """Writes the program, with a fault of rank 2."""
 
     def write(kind: str, after: int) -> str:
-        tests = str(Path(__file__).parents[1])
+        tests = str(Path(__file__).parents[2])
         text = PROGRAM.format(tests=tests, driver=driver, plugin=plugin, kind=kind, after=after)
         return script(tmp_path, text)
 

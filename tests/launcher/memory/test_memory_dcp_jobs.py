@@ -11,7 +11,7 @@ import pytest
 from jobs import run, running, script, wait_for
 
 pytestmark = pytest.mark.timeout(600)
-EXAMPLE = Path(__file__).parents[2] / "examples" / "train_gpt.py"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "train_gpt.py"
 STEPS = 12
 #: Rank and step, after whose save it is killed, by attempt.
 PLAN = [(1, 4), (0, 7)]

@@ -19,8 +19,8 @@ from jobs import PATIENT, Job, run, running, script, wait_for
 from robust_run.report.files import startup as file
 from robust_run.report.startup.phases import seconds_of
 from robust_run.report.startup.types import AttemptStartup, RankRow
-from tests.launcher.image_ground import needs_images, root_image_of_run
-from tests.launcher.setup_ground import Ground, ground_at
+from tests.launcher.images.image_ground import needs_images, root_image_of_run
+from tests.launcher.images.setup_ground import Ground, ground_at
 
 #: Loads a checkpoint, slowly on rank 1 if it is told to, and makes steps; fails once if it is told to.
 TRAIN = """

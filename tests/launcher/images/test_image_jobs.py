@@ -28,7 +28,13 @@ from robust_run.prefetch.bringing import bring
 from robust_run.prefetch.errors import ControlFailed
 from robust_run.prefetch.rules.types import BlockRun, Status
 from robust_run.prefetch.server import control
-from tests.launcher.image_ground import FILLER_BYTES, loops_on, make_environment_image, needs_images, root_image_of_run
+from tests.launcher.images.image_ground import (
+    FILLER_BYTES,
+    loops_on,
+    make_environment_image,
+    needs_images,
+    root_image_of_run,
+)
 
 LOOK = """
 import os, sys

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from robust_run.robust_cli import robust
 
-RECORDED = Path(__file__).resolve().parents[1] / "data" / "run_before_the_rooms"
+RECORDED = Path(__file__).resolve().parents[2] / "data" / "run_before_the_rooms"
 #: What the job was killed by, in the words that are on record.
 VERDICT = "rank 1 died of SIGKILL (signal 9) after 21 steps of this attempt"
 

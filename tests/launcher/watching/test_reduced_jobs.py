@@ -41,7 +41,7 @@ dist.destroy_process_group()
 
 
 def test_the_rank_on_which_a_bit_of_a_reduced_value_flips_is_named_and_training_goes_on(tmp_path: Path) -> None:
-    env = {"PYTHONPATH": str(Path(__file__).parents[1])}
+    env = {"PYTHONPATH": str(Path(__file__).parents[2])}
     options = ("--nproc-per-node", "3", "--check-reduced", "5")
     with running(tmp_path, *options, script(tmp_path, TRAIN), env=env) as job:
         wait_for(lambda: (tmp_path / "flipped").exists(), "the bit to flip")

@@ -19,7 +19,7 @@ from jobs import PATIENT, Job, kill, script, wait_for
 from made_checkpoints import make_checkpoint
 
 from robust_run.launcher.records.memory_folders import remove_dead_memory
-from tests.launcher.setup_ground import LOOK, Ground, ground_at, needs_setups, report_of
+from tests.launcher.images.setup_ground import LOOK, Ground, ground_at, needs_setups, report_of
 
 FAILS_ONCE = f"""{LOOK}
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":

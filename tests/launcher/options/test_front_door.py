@@ -18,7 +18,7 @@ from jobs import run, running, script, wait_for
 
 from robust_run.launcher.records.journal_reading import read as read_journal
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 COMMAND = (sys.executable, "-m", "robust_run")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from jobs import Job, running, script, wait_for
-from launcher.test_tracing import STUCK, incident, robust
+from launcher.watching.test_tracing import STUCK, incident, robust
 from tracer.sight.unseen import UNDUMPABLE, unprivileged
 
 VERSIONS = {

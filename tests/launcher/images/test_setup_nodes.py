@@ -15,7 +15,7 @@ from hosts import Cluster, need_hosts
 from jobs import Job, script, unused_port, wait_for
 
 from robust_run.launcher.records.memory_folders import remove_dead_memory
-from tests.launcher.setup_ground import LOOK, Ground, ground_at
+from tests.launcher.images.setup_ground import LOOK, Ground, ground_at
 
 TOKEN = "a token that all nodes know"
 #: Waits until it is let go, and ends with an error the first time.

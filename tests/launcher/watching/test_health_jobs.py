@@ -248,7 +248,7 @@ def test_a_loss_that_is_nan_ends_the_attempt_and_the_verdict_says_so(tmp_path: P
 #: The same, told in an event file as TensorBoard writes it, which is damaged before that.
 LOGS = f"""
 import os, sys, time
-sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+sys.path.insert(0, {str(Path(__file__).parents[2])!r})
 from event_files import record, scalar
 step, told = 0, None
 file = open("logs/events.out.tfevents.1", "ab", buffering=0)

@@ -24,8 +24,8 @@ from snapshot.packages import make_wheel
 from robust_run.launcher.records.memory_folders import remove_dead_memory
 from robust_run.prefetch.image import build
 from robust_run.report.startup.types import Startup
-from tests.launcher.image_ground import loops_on, make_environment_image, needs_images, root_image_of_run
-from tests.launcher.setup_ground import needs_setups
+from tests.launcher.images.image_ground import loops_on, make_environment_image, needs_images, root_image_of_run
+from tests.launcher.images.setup_ground import needs_setups
 from tests.prefetch.inside.rootfs import NOBODY, ordinary_user
 from tests.prefetch.private_mounts import fuse_for_root_alone
 

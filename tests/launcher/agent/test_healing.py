@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from jobs import ALL_REDUCE, PATIENT, Job, run, running, script, unused_port, wait_for
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "train_gpt.py"
+EXAMPLE = Path(__file__).parents[3] / "examples" / "train_gpt.py"
 
 
 @pytest.mark.parametrize("nproc", [2, 4])

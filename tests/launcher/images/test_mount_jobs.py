@@ -17,7 +17,7 @@ from robust_run.ckpt_io.mount.mounts import ours
 from robust_run.clock import SystemClock
 from robust_run.launcher.agent.checkpoint.mount import CheckpointMount
 from robust_run.launcher.records.memory_folders import FILES, remove_tree
-from tests.launcher.image_ground import needs_images
+from tests.launcher.images.image_ground import needs_images
 
 MIB = 1 << 20
 CONTENT = {"x": os.urandom(8 * MIB), "sub/y": os.urandom(3)}
