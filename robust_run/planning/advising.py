@@ -33,7 +33,7 @@ def planned(
     processes: int = 0,
     *,
     advises: bool = True,
-    said: Callable[[int, int], object] = lambda *_: None,
+    said: Callable[[float, int], object] = lambda *_: None,
     first: Callable[[Summary], object] = lambda _: None,
 ) -> Planned:
     """Simulate a plan, and with `advises` what it is compared with. `said` is called with how many of how many are done, `first`

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from robust_run.planning.learning import Learned
     from robust_run.planning.mix import MixFile
     from robust_run.planning.words import Plan
+
+#: Standbys that any job may have; larger ones as many as they have nodes.
+FEW_STANDBYS = 64
 
 
 @click.command()
@@ -62,13 +66,8 @@ def plan(**asked: Any) -> int:
     import msgspec
 
     from robust_run.planning.advising import planned
+    from robust_run.planning.progress import Progress
     from robust_run.planning.show import advice_lines, learned_lines, lines_of
-
-    shown = sys.stderr.isatty()
-
-    def said(done: int, of: int) -> None:
-        if shown:
-            click.echo(f"\r{done} of {of} simulated" + "\n" * (done == of), nl=False, err=True)
 
     first, count = asked["first_seed"], asked["seeds"]
     seeds = range(first, first + count)
@@ -85,7 +84,7 @@ def plan(**asked: Any) -> int:
         seeds,
         asked["processes"],
         advises=asked["advice"],
-        said=said,
+        said=Progress(sys.stderr, time.monotonic).says,
         first=lambda summary: show(lines_of(summary)),
     )
     found = msgspec.structs.replace(found, learned=learned)
@@ -139,8 +138,6 @@ def _plan_of(asked: dict[str, Any]) -> tuple[Plan, Learned | None]:
 
 def _learned(folders: list[str], base: MixFile, nodes: int) -> tuple[MixFile, Learned]:
     """Return what runs have shown. Raises PlatformError: a folder cannot be listed, or no run is in any."""
-    import time
-
     from robust_run.fleet.found import Found
     from robust_run.fleet.runs import once
     from robust_run.launcher.operator.reading.fleet import FleetReader
@@ -176,6 +173,7 @@ def _standby(text: str, nodes: int, per_1000_node_days: float) -> int:
 
     if text == "auto":
         return standby_count(nodes, min(per_1000_node_days / 1000.0, 1.0))
-    if not text.isdecimal() or int(text) > 20_000:
-        raise UserError(f"--standby {text!r}: write a number up to 20000, or auto")
+    most = max(nodes, FEW_STANDBYS)
+    if not text.isdecimal() or int(text) > most:
+        raise UserError(f"--standby {text!r}: write a number up to {most} for {nodes} nodes, or auto")
     return int(text)

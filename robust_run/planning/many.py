@@ -18,17 +18,18 @@ PROGRAM = "import sys; sys.path[:] = sys.argv[1:]; from robust_run.planning.work
 
 
 def run_all(
-    tasks: Sequence[Task], processes: int = 0, said: Callable[[int], object] = lambda _: None
+    tasks: Sequence[Task], processes: int = 0, said: Callable[[float], object] = lambda _: None
 ) -> list[SeedResult]:
-    """Return the results in the order of the tasks. `processes`: 0: one for each CPU. `said` is called with how many are done.
+    """Return the results in the order of the tasks. `processes`: 0: one for each CPU. `said` is called with how many are
+    done, parts of one included.
 
     Raises PlatformError: a process ended before its time.
     """
     count = min(processes or _cpus(), len(tasks))
     if count <= 1:
-        found = []
+        found: list[SeedResult] = []
         for task in tasks:
-            found.append(result(task.plan, task.seed))
+            found.append(result(task.plan, task.seed, lambda share: said(len(found) + share)))
             said(len(found))
         return found
     return _Pool(tasks, count, said).run()
@@ -39,9 +40,10 @@ def _cpus() -> int:
 
 
 class _Pool:
-    def __init__(self, tasks: Sequence[Task], count: int, said: Callable[[int], object]) -> None:
+    def __init__(self, tasks: Sequence[Task], count: int, said: Callable[[float], object]) -> None:
         self._tasks, self._said = tasks, said
-        self._next, self._done = 0, 0
+        self._next = 0
+        self._shares: dict[int, float] = {}
         self._lock = threading.Lock()
         self._results: dict[int, SeedResult] = {}
         self._workers = [_worker() for _ in range(count)]
@@ -74,13 +76,20 @@ class _Pool:
                 worker.stdin.flush()
             except OSError:  # it was ended: said above
                 return
-            line = worker.stdout.readline()
-            if not line:
-                return
-            with self._lock:
-                self._results[number] = answer(line)
-                self._done += 1
-                self._said(self._done)
+            while number not in self._results:
+                line = worker.stdout.readline()
+                if not line:
+                    return
+                self._take(number, answer(line))
+
+    def _take(self, number: int, said: SeedResult | float) -> None:
+        with self._lock:
+            if isinstance(said, float):
+                self._shares[number] = said
+            else:
+                self._results[number] = said
+                self._shares.pop(number, None)
+            self._said(len(self._results) + sum(self._shares.values()))
 
 
 def _worker() -> subprocess.Popen[bytes]:

@@ -88,9 +88,9 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """That the core was told, in all seeds."""
 
 
-def result(plan: Plan, seed: int) -> SeedResult:
-    """Simulate one seed."""
-    return of_course(plan, simulate(plan, seed))
+def result(plan: Plan, seed: int, said: Callable[[float], object] = lambda _: None) -> SeedResult:
+    """Simulate one seed. `said` is called now and then with the share of it that is done."""
+    return of_course(plan, simulate(plan, seed, said=said))
 
 
 def of_course(plan: Plan, course: Course) -> SeedResult:

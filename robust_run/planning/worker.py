@@ -1,15 +1,19 @@
-"""One of the processes that simulate seeds: a line of JSON in, a plan and a seed; a line out, what became of it."""
+"""One of the processes that simulate seeds: a line of JSON in, a plan and a seed; lines out, how far it is, then the result."""
 
 from __future__ import annotations
 
 import signal
 import sys
+import time
 
 import msgspec
 
 from robust_run.launcher.agent.workers.process_tree import PR_SET_PDEATHSIG, prctl
 from robust_run.planning.results import SeedResult, result
 from robust_run.planning.words import Plan
+
+#: A worker says how far it is no oftener than that.
+OFTEN_S = 0.5
 
 
 class Task(msgspec.Struct, frozen=True):
@@ -25,10 +29,27 @@ def main() -> None:
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     for line in sys.stdin.buffer:
         task = msgspec.json.decode(line, type=Task)
-        sys.stdout.buffer.write(msgspec.json.encode(result(task.plan, task.seed)) + b"\n")
-        sys.stdout.buffer.flush()
+        _write(msgspec.json.encode(result(task.plan, task.seed, _Share().says)))
 
 
-def answer(line: bytes) -> SeedResult:
-    """Return what a worker said."""
-    return msgspec.json.decode(line, type=SeedResult)
+class _Share:
+    """Says how far a seed is, not too often."""
+
+    def __init__(self) -> None:
+        self._next_s = time.monotonic() + OFTEN_S
+
+    def says(self, share: float) -> None:
+        now_s = time.monotonic()
+        if now_s >= self._next_s:
+            self._next_s = now_s + OFTEN_S
+            _write(b"%.4f" % share)
+
+
+def _write(line: bytes) -> None:
+    sys.stdout.buffer.write(line + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def answer(line: bytes) -> SeedResult | float:
+    """Return what a worker said: what became of its seed, or which share of it is done."""
+    return msgspec.json.decode(line, type=SeedResult) if line.startswith(b"{") else float(line)

@@ -43,6 +43,8 @@ from robust_run.planning.saved import InMemory, Stored, distrusted_since, newest
 from robust_run.planning.strikes import Strikes
 from robust_run.planning.words import Plan
 
+#: So many moments of a simulation pass between two looks at how far it is.
+OFTEN = 256
 #: A node that is being drained is looked at so often.
 DRAINED_S = 60.0
 #: Characters of the reason why a job ended.
@@ -113,14 +115,18 @@ class World:
         """Return a source of chance of its own for one thing, whatever else happens."""
         return random.Random("/".join(map(str, (self.seed, *of))))
 
-    def run(self) -> Course:
-        """Let all the time pass; return what became of it."""
+    def run(self, said: Callable[[float], object] = lambda _: None) -> Course:
+        """Let all the time pass; return what became of it. `said` is called now and then with the share that has passed."""
         for fault in self._faults:
             self.at(fault.at_s, lambda fault=fault: self.strikes.strike(fault))  # type: ignore[misc]
         self.begin_job()
-        while self._agenda and self._agenda[0][0] < self.until_s:
+        for number in itertools.count():
+            if not self._agenda or self._agenda[0][0] >= self.until_s:
+                break
             self.now_s, _, what = heapq.heappop(self._agenda)
             what()
+            if number % OFTEN == 0:
+                said(self.now_s / self.until_s)
         self.now_s = self.until_s
         self._count_out(0)
         course = self.course
@@ -362,9 +368,11 @@ class World:
         self._out, self._out_since_s = self._out + by, self.now_s
 
 
-def simulate(plan: Plan, seed: int, faults: Sequence[Fault] | None = None) -> Course:
-    """Return what becomes of a job. Deterministic by the plan, the seed and the faults, if these are given."""
-    return World(plan, seed, faults=faults).run()
+def simulate(
+    plan: Plan, seed: int, faults: Sequence[Fault] | None = None, said: Callable[[float], object] = lambda _: None
+) -> Course:
+    """Return what becomes of a job. Deterministic by the plan, the seed and the faults, if given. `said`: see `World.run`."""
+    return World(plan, seed, faults=faults).run(said)
 
 
 def with_(plan: Plan, **changes: object) -> Plan:
