@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import io
 
+from click.testing import CliRunner
+
+from robust_run.errors import UserError
+from robust_run.planning.command import plan as plan_command
 from robust_run.planning.many import run_all
 from robust_run.planning.mix import DEFAULT
 from robust_run.planning.progress import LINE_S, Progress
@@ -44,3 +48,9 @@ def test_a_seed_that_takes_long_is_told_of_in_parts() -> None:
 
 def test_what_a_worker_says_is_a_share_or_the_result() -> None:
     assert answer(b"0.2500\n") == 0.25
+
+
+def test_more_standbys_than_nodes_are_refused() -> None:
+    done = CliRunner().invoke(plan_command, ["--nodes", "100", "--standby", "101", "--no-advice"])
+    assert isinstance(done.exception, UserError)
+    assert "--standby '101': write a number up to 100 for 100 nodes" in str(done.exception)
