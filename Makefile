@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 JOBS ?= $(shell expr $$(nproc) + 1)
 MANY_JOBS ?= $(shell expr $$(nproc) + 2)
 # What `make test` runs: the tests that are quick, and the guarantee set. Marks are those of tests/tiers.py.
-FIRST := guarantee or not (torch or job or hosts or cluster or frameworks)
+FIRST := guarantee or not (torch or browser or job or hosts or cluster or frameworks)
 PYTEST = $(BIN)/python -m pytest -q --dist worksteal --durations=30
 # Tests start thousands of processes: where Python may not keep what it compiled, each would compile anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -29,13 +29,14 @@ docs: $(STAMP)
 compiled: $(STAMP)
 	@$(BIN)/python -m compileall -q -j 0 robust_run
 
-# About 6 minutes on 2 cores. `make -j2 -O test` checks and tests at the same time.
-test: check test-first
+# About 6 minutes on 2 cores: checks and tests at the same time.
+test: $(STAMP)
+	@$(MAKE) --no-print-directory -j2 check test-first
 
 test-first: $(STAMP) packages compiled
 	$(PYTEST) -n $(JOBS) -m '$(FIRST)'
 
-# What `make test` leaves out: real jobs, simulated hosts, Slurm, HDFS, frameworks of others.
+# What `make test` leaves out: torch and checkpoints, browsers, real jobs, environments, simulated hosts, Slurm, HDFS, frameworks of others.
 test-rest: $(STAMP) packages compiled
 	$(PYTEST) -n $(MANY_JOBS) -m 'not ($(FIRST))'
 

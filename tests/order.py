@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-COST_S = {"": 0.1, "torch": 1.0, "job": 4.0, "hosts": 10.0, "cluster": 15.0, "frameworks": 25.0}
+COST_S = {"": 0.1, "torch": 1.0, "browser": 1.5, "job": 4.0, "hosts": 10.0, "cluster": 15.0, "frameworks": 25.0}
 """About what a test of a tier takes."""
 LONG_S = 60.0
 LONG = frozenset(

@@ -21,6 +21,7 @@ BELOW = f"{TESTS}/"
 
 MARKERS = {
     "torch": "imports torch, in the test's process or in programs, or is of checkpoints",
+    "browser": "looks at pages in a real browser",
     "job": "starts real jobs on this host",
     "hosts": "starts jobs on simulated hosts, in namespaces",
     "cluster": "starts a real Slurm or a real HDFS",
@@ -28,12 +29,13 @@ MARKERS = {
     "root": "does less, or nothing, where it is not root",
     "guarantee": "keeps a promise of the README with a real job; see tests/guarantees.py",
 }
-TIERS = ("torch", "job", "hosts", "cluster", "frameworks")
+TIERS = ("torch", "browser", "job", "hosts", "cluster", "frameworks")
 """From the cheapest to the costliest."""
 
 STARTERS = {
     ("jobs.py", "running"): "job",
     ("gpu/ground.py", "Ranks"): "job",
+    ("page_ground.py", "need_chromium"): "browser",
     ("hosts.py", "Cluster"): "hosts",
     ("slurm_cluster.py", "SlurmCluster"): "cluster",
     ("servers/hdfs.py", "running_hdfs"): "cluster",
@@ -55,6 +57,11 @@ FOLDERS = {
     "docs/test_commands.py": "job",
     "docs/test_site.py": "job",
     "prefetch/image/test_debian_root.py": "job",
+    "planning/test_real_jobs.py": "hosts",
+    "snapshot/test_building.py": "job",
+    "snapshot/test_property.py": "job",
+    "snapshot/test_restoring.py": "job",
+    "snapshot/test_round_trip.py": "job",
     "test_public_api.py": "torch",
 }
 """Marks of all tests in a folder or file: what they start they start in programs."""
