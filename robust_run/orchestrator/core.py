@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from robust_run.orchestrator.placement import needs, occupy, place, vacate
+from robust_run.orchestrator.placement import needs, occupy, place, vacate, why_never
 from robust_run.orchestrator.state import UP, JobState, Member, Node
 from robust_run.orchestrator.words import (
     Action,
@@ -82,7 +82,8 @@ def _take(spec: RolesSpec, state: JobState, event: Event, now_s: float) -> Itera
                     name = MemberName(role.name, index)
                     state.members[name] = Member(name=name, standing=state.idle(name))
         case NodeOffered():
-            state.nodes.setdefault(event.node, Node(event.slots, event.devices, guard=event.guard))
+            node = Node(event.slots, event.devices, guard=event.guard, cpus=event.cpus, labels=event.labels)
+            state.nodes.setdefault(event.node, node)
         case NodeGone():
             yield from _node_gone(spec, state, event, now_s)
         case Asked(what="stop"):
@@ -259,7 +260,7 @@ def _start_role(spec: RolesSpec, state: JobState, role: RoleSpec, now_s: float) 
             continue
         where = place(role, member, state.nodes)
         if where is None:
-            yield from _no_room(role, member)
+            yield from _no_room(role, member, why_never(role, state.nodes))
             continue
         occupy(role, member, state.nodes, where)
         member.standing, member.runs_since_s, member.sentence = "starting", None, ""
@@ -269,10 +270,10 @@ def _start_role(spec: RolesSpec, state: JobState, role: RoleSpec, now_s: float) 
         yield Changed(member=member.name)
 
 
-def _no_room(role: RoleSpec, member: Member) -> Iterator[Action]:
-    """It waits; people are told once."""
+def _no_room(role: RoleSpec, member: Member, never: str) -> Iterator[Action]:
+    """It waits; people are told once. `never`: why the nodes that there are will not do."""
     member.standing = "waits"
-    sentence = f"{member.name} waits for {needs(role)}: others use it"
+    sentence = f"{member.name} waits for {needs(role)}: {never or 'others use it'}"
     if sentence != member.sentence:
         member.sentence = sentence
         yield SayLine(text=sentence)

@@ -15,16 +15,16 @@ import msgspec
 
 from robust_run.atomic_file import write_file
 from robust_run.clock import Clock
-from robust_run.errors import PlatformError, UserError
+from robust_run.errors import PlatformError, RobustRunError, UserError
 from robust_run.orchestrator import core
 from robust_run.orchestrator.fleet import Fleet
 from robust_run.orchestrator.guarding.words import Link
 from robust_run.orchestrator.journal import Journal, Line
 from robust_run.orchestrator.launchers import Launchers
-from robust_run.orchestrator.machine import devices, place_of
+from robust_run.orchestrator.machine import ALL_THERE_IS, NodeHas, place_of
 from robust_run.orchestrator.nodes.book import NodeBook
 from robust_run.orchestrator.nodes.words import Several
-from robust_run.orchestrator.placement import can_ever_fit, needs
+from robust_run.orchestrator.placement import needs, why_never
 from robust_run.orchestrator.queue.book import QueueBook
 from robust_run.orchestrator.queue.core import counts
 from robust_run.orchestrator.server import RoleServer
@@ -32,6 +32,7 @@ from robust_run.orchestrator.state import UP
 from robust_run.orchestrator.views import view_of
 from robust_run.orchestrator.waits import chains
 from robust_run.orchestrator.words import (
+    MANY,
     Action,
     Asked,
     Begun,
@@ -55,8 +56,6 @@ from robust_run.roles.queue_words import QueueLimits
 from robust_run.roles.words import Member, RolesView
 from robust_run.terminal import plain
 
-#: Workers of one machine, where nothing says how many fit.
-MANY_SLOTS = 1 << 16
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LOOPBACK = "127.0.0.1"
 PLACE = "roles.place"
@@ -80,8 +79,9 @@ class Leader:
         clock: Clock,
         link: Link,
         several: Several | None = None,
+        has: NodeHas = ALL_THERE_IS,
     ) -> None:
-        """`several`: where nodes meet; None: this is the only one.
+        """`several`: where nodes meet; None: this is the only one. `has`: what this one has.
 
         Raises PlatformError where what an earlier leader left is of another version, OSError.
         """
@@ -89,7 +89,7 @@ class Leader:
         self._journal = Journal(folder, spec, self.say)
         self.state = core.replay(spec, self._journal.past)
         self._place = os.path.join(folder, PLACE)
-        self._several = several
+        self._several, self._has = several, has
         self._here = several.name if several is not None else socket.gethostname()
         address = several.host if several is not None else LOOPBACK
         self._launchers = Launchers(folder, self._place, env, link, self._happened, self.say)
@@ -132,6 +132,10 @@ class Leader:
             if self._fleet.others is not None:
                 self._fleet.others.over(finish.code)
             return finish
+        except RobustRunError as error:
+            if self._fleet.others is not None:
+                self._fleet.others.over(error.exit_code)  # they would wait for another leader
+            raise
         finally:
             self._server.close()
             self._queues.close()
@@ -160,17 +164,16 @@ class Leader:
         write_file(self._place, msgspec.json.encode(place), mode=0o600)
 
     async def _begin(self) -> None:
-        self.tell(NodeOffered(node=self._here, slots=MANY_SLOTS, devices=devices(self._env)))
+        has = self._has
+        self.tell(NodeOffered(node=self._here, slots=MANY, devices=has.devices, cpus=has.cpus, labels=has.labels))
         if self._several is not None:
             await self._all_nodes(self._several)
             if self._done is not None and self._done.done():
                 return
         for role in self._spec.roles:
-            if not can_ever_fit(role, self.state.nodes):
-                most = max(node.devices for node in self.state.nodes.values())
+            if why := why_never(role, self.state.nodes):
                 raise UserError(
-                    f"[roles.{role.name}] needs {needs(role)}; there are {len(self.state.nodes)} nodes with up to {most} GPUs:"
-                    " ask for less (nproc, devices, nodes)"
+                    f"[roles.{role.name}] needs {needs(role)}, and {why}: ask for less (nproc, devices, cpus, nodes, where)"
                 )
         self.tell(Begun())
 

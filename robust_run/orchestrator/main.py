@@ -14,34 +14,40 @@ from robust_run.launcher.records.memory_folders import remove_tree
 from robust_run.launcher.records.run_directory import RunDirectory
 from robust_run.launcher.start.options.options import Options
 from robust_run.launcher.start.options.run_output import resolve_log_dir, resolve_run_id
+from robust_run.orchestrator import labels
 from robust_run.orchestrator.guarding.guard import FAULT, Guard
 from robust_run.orchestrator.guarding.words import FromGuard, Link, Over
 from robust_run.orchestrator.leader import Leader
-from robust_run.orchestrator.machine import devices
+from robust_run.orchestrator.machine import ALL_THERE_IS, NodeHas, node_has
 from robust_run.orchestrator.meeting import several
 from robust_run.orchestrator.nodes.follower import Follower
 from robust_run.orchestrator.nodes.words import Several
 from robust_run.orchestrator.roles_file import load
 from robust_run.orchestrator.words import RolesSpec
+from robust_run.slurm.rules.surroundings import read as step_of
 from robust_run.terminal import plain
 
 
 def launch_roles(options: Options, world: World, env: Mapping[str, str]) -> int:
     """Run a job of several roles to its end and return its exit code. Raises UserError and PlatformError."""
     spec = load(options.roles or "")
-    where = several(options, world, env)
+    step = step_of(env) if "SLURM_JOB_ID" in env else None
+    where = several(options, world, env, step)
+    has = node_has(env, labels.parse(options.node_label or ""), step)
     log_dir, notes = resolve_log_dir(options, world)
     for note in notes:
         _say(note)
     if where is not None and not where.is_leader:
         if log_dir is None:
             raise UserError("--roles over several nodes needs a --log-dir: what members print is kept there")
-        return Guard(lambda end: _ended(_follow(where, log_dir, env, Link(end, FromGuard)), end, lambda: None)).run()
+        return Guard(
+            lambda end: _ended(_follow(where, log_dir, has, env, Link(end, FromGuard)), end, lambda: None)
+        ).run()
     run_directory = RunDirectory.create(log_dir, resolve_run_id(options, None, log_dir, world))
     if run_directory.memory != run_directory.path:
         remove_tree(run_directory.memory)  # of members alone: each has its own
     try:
-        return Guard(lambda end: lead(spec, run_directory, env, end, where)).run()
+        return Guard(lambda end: lead(spec, run_directory, env, end, where, has)).run()
     finally:
         run_directory.remove_temporary()
 
@@ -52,10 +58,11 @@ def lead(
     env: Mapping[str, str],
     end: socket.socket,
     where: Several | None = None,
+    has: NodeHas = ALL_THERE_IS,
 ) -> int:
     """Lead a job, in a process of its own; return its exit code. Another end of the process is a fault: it is tried again."""
     return _ended(
-        _lead(spec, run_directory.path, env, Link(end, FromGuard), where), end, run_directory.remove_temporary
+        _lead(spec, run_directory.path, env, Link(end, FromGuard), where, has), end, run_directory.remove_temporary
     )
 
 
@@ -76,12 +83,14 @@ def _ended(work: Coroutine[None, None, int], end: socket.socket, clean: Callable
     return code
 
 
-async def _follow(where: Several, log_dir: str, env: Mapping[str, str], link: Link) -> int:
-    return await Follower(where, log_dir, devices(env), env, SystemClock(), link).run()
+async def _follow(where: Several, log_dir: str, has: NodeHas, env: Mapping[str, str], link: Link) -> int:
+    return await Follower(where, log_dir, has, env, SystemClock(), link).run()
 
 
-async def _lead(spec: RolesSpec, folder: str, env: Mapping[str, str], link: Link, where: Several | None) -> int:
-    leader = Leader(spec, folder, env, SystemClock(), link, where)
+async def _lead(
+    spec: RolesSpec, folder: str, env: Mapping[str, str], link: Link, where: Several | None, has: NodeHas
+) -> int:
+    leader = Leader(spec, folder, env, SystemClock(), link, where, has)
     finish = await leader.run()
     if finish.sentence:
         leader.say(f"{spec.name} {'is done' if finish.code == 0 else 'ended'}: {finish.sentence}")

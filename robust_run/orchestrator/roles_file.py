@@ -32,6 +32,7 @@ from msgspec import Meta
 
 from robust_run import settings_file
 from robust_run.errors import UserError
+from robust_run.orchestrator.labels import is_label
 from robust_run.orchestrator.words import Ends, Ready, Restart, RoleSpec, RolesSpec
 from robust_run.roles.queue_words import MOST_BYTES, MOST_ITEMS
 
@@ -54,6 +55,7 @@ _OWN = {
     "--log_dir": "of the job",
     "--resume": "of the job",
     "--role": "the table's name",
+    "--node-label": "of the job",
 }
 Count = Annotated[int, Meta(ge=1, le=MOST_MEMBERS)]
 
@@ -74,6 +76,8 @@ class _Role(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     options: list[str] = []
     env: dict[str, str] = {}
     devices: Annotated[int, Meta(ge=0, le=64)] = 0
+    cpus: Annotated[int, Meta(ge=0, le=4096)] = 0
+    where: str = ""
     max_restarts: Annotated[int, Meta(ge=0, le=1_000_000)] = 3
 
 
@@ -138,6 +142,8 @@ def _role(name: str, table: _Role, roles: Mapping[str, _Role], path: str) -> Rol
         own = _OWN.get(option.partition("=")[0])
         if own is not None:
             raise UserError(f"{where} options has {option}: leave it out, that is said elsewhere ({own})")
+    if table.where and not is_label(table.where):
+        raise UserError(f"{where} where = {table.where[:80]!r} is no label: letters, digits, dots, - and _, at most 63")
     if any("\0" in word for word in (*command, *table.options, *table.env.values())):
         raise UserError(f"{where} has a zero byte in its command, options or env; no program can be given one")
     for variable in table.env:
@@ -158,6 +164,8 @@ def _role(name: str, table: _Role, roles: Mapping[str, _Role], path: str) -> Rol
         options=tuple(table.options),
         env=tuple(table.env.items()),
         devices=table.devices,
+        cpus=table.cpus,
+        where=table.where,
         max_restarts=table.max_restarts,
     )
 

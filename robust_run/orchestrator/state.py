@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from robust_run.orchestrator.words import MemberName, RoleSpec
+from robust_run.orchestrator.words import MANY, MemberName, RoleSpec
 
 Phase = Literal["new", "going", "restarting", "ending", "over"]
 """restarting: all members are being ended, to begin again. ending: the same, for good."""
@@ -30,11 +30,19 @@ class Node(msgspec.Struct):
     devices_used: dict[MemberName, tuple[int, ...]] = {}
     guard: str = ""
     """See `NodeOffered`."""
+    cpus: int = MANY
+    labels: tuple[str, ...] = ()
+    cpus_used: dict[MemberName, int] = {}
 
     @property
     def free(self) -> int:
         """Workers that fit."""
         return self.slots - sum(self.used.values())
+
+    @property
+    def free_cpus(self) -> int:
+        """CPUs that no member has asked for."""
+        return self.cpus - sum(self.cpus_used.values())
 
 
 class Member(msgspec.Struct, kw_only=True):

@@ -22,6 +22,10 @@ Ends = Literal["job", "role"]
 """What it means when a role's workers have all ended well. job: the job is done, the other roles are told to end."""
 
 
+MANY = 1 << 16
+"""Workers, or CPUs, of one machine, where nothing says how many there are."""
+
+
 class RoleSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One role, as asked for."""
 
@@ -47,6 +51,10 @@ class RoleSpec(msgspec.Struct, frozen=True, kw_only=True):
     env: tuple[tuple[str, str], ...] = ()
     devices: int = 0
     """GPUs of each worker; 0: it sees all of its node's."""
+    cpus: int = 0
+    """CPUs of each worker; 0: they are not counted."""
+    where: str = ""
+    """Label of the nodes it runs on; empty: any."""
     max_restarts: int = 3
     """Restarts of a member in a row without progress, as `--max-restarts`; and so often it is started anew after that."""
 
@@ -98,6 +106,8 @@ class NodeOffered(msgspec.Struct, frozen=True, kw_only=True, tag="node_offered")
     slots: int
     """So many workers fit, of all roles together."""
     devices: int = 0
+    cpus: int = MANY
+    labels: tuple[str, ...] = ()
     guard: str = ""
     """Which process starts its launchers: another one there knows nothing of those of this."""
 

@@ -183,3 +183,10 @@ def test_a_member_is_started_as_a_user_would_and_inherits_nothing_of_the_whole()
         "ROBUST_ROLE_SERIAL": "3",
     }
     assert "PATH" in os.environ
+
+
+def test_a_role_says_where_it_runs_and_how_many_cpus_it_needs() -> None:
+    role = parse('[roles.reward]\ncommand = "a.py"\nwhere = "het-1"\ncpus = 4').roles[0]
+    assert (role.where, role.cpus) == ("het-1", 4)
+    with pytest.raises(UserError, match=r"where = 'a b' is no label"):
+        parse('[roles.reward]\ncommand = "a.py"\nwhere = "a b"')

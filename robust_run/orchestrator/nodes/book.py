@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 from robust_run.launcher.control.handshake import printable
 from robust_run.orchestrator.connection import Worker
+from robust_run.orchestrator.labels import MOST_LABELS, is_label
 from robust_run.orchestrator.nodes.words import (
     BEAT_S,
     GONE_S,
@@ -149,7 +150,16 @@ class NodeBook:
             node.boot, node.taken = offer.boot, 0
         self._of[worker] = name
         self._watch(name, node)
-        self._tell(NodeOffered(node=name, slots=offer.slots, devices=offer.devices, guard=offer.guard[:64]))
+        self._tell(
+            NodeOffered(
+                node=name,
+                slots=offer.slots,
+                devices=offer.devices,
+                cpus=offer.cpus,
+                labels=tuple(label for label in offer.labels[:MOST_LABELS] if is_label(label)),
+                guard=offer.guard[:64],
+            )
+        )
         self._agree(name, offer)
 
     def _why_not(self, name: str, node: _Node | None, worker: Worker, offer: Offer) -> tuple[str, bool]:

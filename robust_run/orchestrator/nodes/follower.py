@@ -24,6 +24,7 @@ from robust_run.launcher.records.memory_folders import remove_tree
 from robust_run.launcher.records.run_directory import RunDirectory
 from robust_run.orchestrator.guarding.words import Asked, Link, started_at
 from robust_run.orchestrator.launchers import Launchers
+from robust_run.orchestrator.machine import NodeHas
 from robust_run.orchestrator.nodes.lease import NodeLease
 from robust_run.orchestrator.nodes.words import (
     BEAT_S,
@@ -44,15 +45,13 @@ from robust_run.orchestrator.nodes.words import (
     Taken,
     ToNode,
 )
-from robust_run.orchestrator.words import Event, MemberName, StopMember, WorldEnded
+from robust_run.orchestrator.words import MANY, Event, MemberName, StopMember, WorldEnded
 from robust_run.roles.client import Place
 from robust_run.roles.wire import Frames, WorkerHalf
 from robust_run.roles.words import Challenge, Holds, Me, Refused, ToWorker, Welcome
 from robust_run.terminal import plain
 from robust_run.version import __version__
 
-#: Workers of one machine, where nothing says how many fit.
-MANY_SLOTS = 1 << 16
 CONNECT_S = 10.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 SILENT = 69
@@ -63,9 +62,9 @@ class Follower:
     """One node. `log_dir`: parent of run directories here; `link`: to its guard."""
 
     def __init__(
-        self, meeting: Several, log_dir: str, devices: int, env: Mapping[str, str], clock: Clock, link: Link
+        self, meeting: Several, log_dir: str, has: NodeHas, env: Mapping[str, str], clock: Clock, link: Link
     ) -> None:
-        self._log_dir, self._devices = log_dir, devices
+        self._log_dir, self._has = log_dir, has
         self._meeting, self._env, self._clock, self._link = meeting, env, clock, link
         self._launchers: Launchers | None = None
         self._frames: Frames | None = None
@@ -228,8 +227,10 @@ class Follower:
                 name=self._meeting.name,
                 boot=self._boot,
                 guard=self._guard,
-                slots=MANY_SLOTS,
-                devices=self._devices,
+                slots=MANY,
+                devices=self._has.devices,
+                cpus=self._has.cpus,
+                labels=self._has.labels,
                 address=here,
                 launchers=launchers.now(),
             )

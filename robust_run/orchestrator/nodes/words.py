@@ -11,7 +11,7 @@ from __future__ import annotations
 import msgspec
 
 from robust_run.orchestrator.command import Meets
-from robust_run.orchestrator.words import Event, MemberName, RoleSpec, StartMember, StopMember
+from robust_run.orchestrator.words import MANY, Event, MemberName, RoleSpec, StartMember, StopMember
 
 NODE = "@node"
 """In the place of a role, where a node says who it is."""
@@ -56,6 +56,8 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, tag="offer"):
     slots: int
     devices: int
     address: str
+    cpus: int = MANY
+    labels: tuple[str, ...] = ()
     launchers: tuple[LauncherNow, ...] = ()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from jobs import script, wait_for
 from role_jobs import FILE, ROLLOUT, TRAINER
 from slurm_cluster import SlurmCluster
 from slurm_jobs import PATIENCE_S, ROBUST_RUN
+
+from robust_run.slurm.rules.hostlist import expand
 
 pytestmark = pytest.mark.timeout(600)  # they wait for Slurm, most of the time
 
@@ -40,6 +43,38 @@ def test_roles_are_spread_over_the_nodes_of_a_step(slurm: SlurmCluster, tmp_path
     nodes = {name for _, names in started(tmp_path) for name in names}
     assert nodes == {"node-1", "node-2"}
     assert "is done: trainer is done" in process.err
+
+
+HET = """#!/bin/bash
+#SBATCH --nodes=1 --gpus-per-node=1 --ntasks-per-node=1
+#SBATCH hetjob
+#SBATCH --nodes=2 --cpus-per-task=2 --ntasks-per-node=1
+srun --het-group=0,1 --ntasks-per-node=1 -K0 -W0 --no-kill {command}
+"""
+
+
+def test_each_component_of_a_heterogeneous_job_runs_the_roles_that_name_it(slurm: SlurmCluster, tmp_path: Path) -> None:
+    write(tmp_path, 30)
+    roles = (FILE % "devices = 1").replace("members = 2", 'members = 2\nwhere = "het-1"\ncpus = 1')
+    (tmp_path / "roles.toml").write_text(roles)
+    command = shlex.join([*ROBUST_RUN, "--roles", "roles.toml"])
+    log = tmp_path / "log"
+    job = slurm.sbatch(HET.format(command=command), f"--output={log}", f"--chdir={tmp_path}")
+    slurm.wait_state(job, "COMPLETED", "FAILED", "CANCELLED")
+    assert sorted(json.loads((tmp_path / "history").read_text()), key=int) == [str(number) for number in range(30)]
+    gpu, others = (set(expand(slurm.job(f"{job}+{number}")["NodeList"])) for number in (0, 1))
+    where = started(tmp_path)
+    assert {name for member, names in where for name in names if member.startswith("trainer")} == gpu, log.read_text()
+    assert {name for member, names in where for name in names if member.startswith("rollout")} == others
+
+
+def test_a_label_that_no_node_has_is_said_at_once_on_all_nodes(slurm: SlurmCluster, tmp_path: Path) -> None:
+    write(tmp_path, 30)
+    (tmp_path / "roles.toml").write_text(FILE % 'where = "het-3"')
+    process = slurm.start(["srun", "-N2", "--ntasks-per-node=1", *ROBUST_RUN, "--roles", "roles.toml"], cwd=tmp_path)
+    assert process.wait(PATIENCE_S) == 2, process.err
+    assert process.err.count("no node has the label 'het-3'") == 1
+    assert not list(tmp_path.glob("ran-*"))
 
 
 def test_a_node_that_loses_power_gives_its_members_to_the_others(slurm: SlurmCluster, tmp_path: Path) -> None:
