@@ -20,6 +20,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from robust_run.orchestrator.again import begin_again
+from robust_run.orchestrator.nodes.shortage import ends_job, note
 from robust_run.orchestrator.placement import needs, occupy, place, vacate, why_never
 from robust_run.orchestrator.state import UP, JobState, Member, Node
 from robust_run.orchestrator.words import (
@@ -29,6 +31,7 @@ from robust_run.orchestrator.words import (
     Changed,
     Event,
     Finish,
+    JobStarted,
     MemberName,
     NodeGone,
     NodeOffered,
@@ -57,6 +60,9 @@ SIGTERM, SIGKILL = 15, 9
 
 def step(spec: RolesSpec, state: JobState, event: Event, now_s: float) -> tuple[Action, ...]:
     """Change the state by one event; return what is to be done now. Late or repeated events change nothing."""
+    if isinstance(event, JobStarted):
+        begin_again(state, event.start)
+        return ()
     if state.phase == "over":
         return ()
     actions = [*_take(spec, state, event, now_s), *_settle(spec, state, now_s)]
@@ -75,12 +81,13 @@ def replay(spec: RolesSpec, events: Iterable[tuple[Event, float]]) -> JobState:
 def _take(spec: RolesSpec, state: JobState, event: Event, now_s: float) -> Iterator[Action]:
     match event:
         case Begun() if state.phase == "new":
-            state.phase = "going"
+            state.phase, state.patience_s = "going", event.patience_s
             for role in spec.roles:
-                state.wanted[role.name] = role.members
+                state.wanted.setdefault(role.name, role.members)
                 for index in range(max(role.most, role.members)):
                     name = MemberName(role.name, index)
-                    state.members[name] = Member(name=name, standing=state.idle(name))
+                    one = state.members.setdefault(name, Member(name=name))
+                    one.standing = "done" if one.is_finished else state.idle(name)
         case NodeOffered():
             node = Node(event.slots, event.devices, guard=event.guard, cpus=event.cpus, labels=event.labels)
             state.nodes.setdefault(event.node, node)
@@ -154,7 +161,7 @@ def _ended(spec: RolesSpec, state: JobState, member: Member, event: WorldEnded, 
         member.standing = "done" if event.code == 0 and state.phase == "ending" else "held"
         return
     if event.code == 0:
-        member.standing = "done"
+        member.standing, member.is_finished = "done", True
         return
     member.failed = 1 if ran_s >= STEADY_S else member.failed + 1
     why = f"{member.name} ended with {code_text(event.code)}" + (f": {event.sentence}" if event.sentence else "")
@@ -242,13 +249,17 @@ def _settle(spec: RolesSpec, state: JobState, now_s: float) -> Iterator[Action]:
         for member in state.members.values():
             if member.standing != "given_up":
                 member.standing, member.code, member.failed = state.idle(member.name), None, 0
+                member.is_finished = False
                 yield Changed(member=member.name)
     if state.phase == "going":
         for role in spec.roles:
             yield from _start_role(spec, state, role, now_s)
+        if why := ends_job(spec, state, now_s):
+            state.is_short = True
+            yield from _end(state, 1, why, SIGTERM)
     if state.phase == "ending" and not state.any_up():
         state.phase = "over"
-        yield Finish(code=state.code, sentence=state.sentence)
+        yield Finish(code=state.code, sentence=state.sentence, is_short=state.is_short)
 
 
 def _start_role(spec: RolesSpec, state: JobState, role: RoleSpec, now_s: float) -> Iterator[Action]:
@@ -260,10 +271,14 @@ def _start_role(spec: RolesSpec, state: JobState, role: RoleSpec, now_s: float) 
             continue
         where = place(role, member, state.nodes)
         if where is None:
-            yield from _no_room(role, member, why_never(role, state.nodes))
+            never = why_never(role, state.nodes)
+            yield from _no_room(role, member, never)
+            if (at_s := note(state, member, never, now_s)) is not None and at_s > now_s:
+                yield WakeAt(at_s=at_s)
             continue
         occupy(role, member, state.nodes, where)
         member.standing, member.runs_since_s, member.sentence = "starting", None, ""
+        member.short_since_s = None
         member.serial += 1
         member.attempt = 0
         yield StartMember(member=member.name, serial=member.serial, nodes=where[0], devices=where[1])

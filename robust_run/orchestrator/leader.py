@@ -21,7 +21,7 @@ from robust_run.orchestrator.fleet import Fleet
 from robust_run.orchestrator.guarding.words import Link
 from robust_run.orchestrator.journal import Journal, Line
 from robust_run.orchestrator.launchers import Launchers
-from robust_run.orchestrator.machine import ALL_THERE_IS, NodeHas, place_of
+from robust_run.orchestrator.machine import place_of
 from robust_run.orchestrator.nodes.book import NodeBook
 from robust_run.orchestrator.nodes.words import Several
 from robust_run.orchestrator.placement import needs, why_never
@@ -29,6 +29,7 @@ from robust_run.orchestrator.queue.book import QueueBook
 from robust_run.orchestrator.queue.core import counts
 from robust_run.orchestrator.server import RoleServer
 from robust_run.orchestrator.state import UP
+from robust_run.orchestrator.under_slurm import ANEW, PATIENCE_S, Start
 from robust_run.orchestrator.views import view_of
 from robust_run.orchestrator.waits import chains
 from robust_run.orchestrator.words import (
@@ -39,6 +40,7 @@ from robust_run.orchestrator.words import (
     Changed,
     Event,
     Finish,
+    JobStarted,
     MemberName,
     NodeGone,
     NodeOffered,
@@ -79,9 +81,9 @@ class Leader:
         clock: Clock,
         link: Link,
         several: Several | None = None,
-        has: NodeHas = ALL_THERE_IS,
+        start: Start = ANEW,
     ) -> None:
-        """`several`: where nodes meet; None: this is the only one. `has`: what this one has.
+        """`several`: where nodes meet; None: this is the only one. `start`: of this job, and what this node has.
 
         Raises PlatformError where what an earlier leader left is of another version, OSError.
         """
@@ -89,10 +91,12 @@ class Leader:
         self._journal = Journal(folder, spec, self.say)
         self.state = core.replay(spec, self._journal.past)
         self._place = os.path.join(folder, PLACE)
-        self._several, self._has = several, has
+        self._several, self._start = several, start
         self._here = several.name if several is not None else socket.gethostname()
         address = several.host if several is not None else LOOPBACK
-        self._launchers = Launchers(folder, self._place, env, link, self._happened, self.say)
+        slurm = start.slurm
+        members_env = env if slurm is None else slurm.members_env(env, folder)
+        self._launchers = Launchers(folder, self._place, members_env, link, self._happened, self.say)
         self._fleet = Fleet(spec, self.state, self._here, address, self._launchers, self.tell)
         self._events: deque[Event] = deque()
         self._busy = False
@@ -124,6 +128,10 @@ class Leader:
             for number in SIGNALS:
                 loop.add_signal_handler(number, self._signalled, number)
             self._launchers.listen(self._signalled)
+            if self._start.slurm is not None:
+                self._start.slurm.watch(self._folder, self.say, self._time_is_over)
+            if self.state.start != self._start.token:
+                self.tell(JobStarted(start=self._start.token))
             if self.state.phase == "new":
                 await self._begin()
             else:
@@ -164,7 +172,7 @@ class Leader:
         write_file(self._place, msgspec.json.encode(place), mode=0o600)
 
     async def _begin(self) -> None:
-        has = self._has
+        has = self._start.has
         self.tell(NodeOffered(node=self._here, slots=MANY, devices=has.devices, cpus=has.cpus, labels=has.labels))
         if self._several is not None:
             await self._all_nodes(self._several)
@@ -175,7 +183,7 @@ class Leader:
                 raise UserError(
                     f"[roles.{role.name}] needs {needs(role)}, and {why}: ask for less (nproc, devices, cpus, nodes, where)"
                 )
-        self.tell(Begun())
+        self.tell(Begun(patience_s=PATIENCE_S if self._start.slurm is not None else None))
 
     async def _all_nodes(self, several: Several) -> None:
         """Wait until all nodes have come. Raises PlatformError."""
@@ -237,6 +245,9 @@ class Leader:
             self._server.ended(event.member, event.rank, (event.serial, event.attempt))
         elif isinstance(event, NodeGone):
             self._fleet.node_gone()
+        elif isinstance(event, JobStarted):
+            for name, member in self.state.members.items():
+                self._server.ended(name, None, (member.serial, ALL_ATTEMPTS))
         elif isinstance(event, WorldEnded):
             self._server.ended(event.member, None, (event.serial, ALL_ATTEMPTS))
 
@@ -260,6 +271,9 @@ class Leader:
 
     def _signalled(self, number: int, by: str = "") -> None:
         self.tell(Asked(what="stop", signal=number, by=by or signal.Signals(number).name))
+
+    def _time_is_over(self) -> None:
+        self._signalled(signal.SIGTERM, "the time limit")
 
     def _newest(self, name: str) -> tuple[int, int]:
         role, _, index = name.rpartition("/")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from robust_run.orchestrator.labels import of_component
+from robust_run.orchestrator.nodes.labels import of_component
 from robust_run.orchestrator.words import MANY
 from robust_run.roles.client import Place
 from robust_run.slurm.rules.types import SlurmStep

@@ -63,6 +63,10 @@ class Member(msgspec.Struct, kw_only=True):
     runs_since_s: float | None = None
     until_s: float = 0.0
     """pausing: when it is started."""
+    short_since_s: float | None = None
+    """Since when no node is left for it."""
+    is_finished: bool = False
+    """It has ended well by itself: it is not started again, whatever becomes of the job."""
     code: int | None = None
     sentence: str = ""
 
@@ -79,6 +83,12 @@ class JobState(msgspec.Struct, kw_only=True):
     sentence: str = ""
     """Why the job ends, once it does."""
     job_restarts: int = 0
+    start: str = ""
+    """See `JobStarted`."""
+    patience_s: float | None = None
+    """See `Begun`."""
+    is_short: bool = False
+    """It ends because no node is left for a role."""
 
     def of(self, role: str) -> list[Member]:
         """Return the members of a role, in order."""

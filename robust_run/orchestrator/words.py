@@ -96,7 +96,19 @@ class MemberName(msgspec.Struct, frozen=True, order=True):
 
 
 class Begun(msgspec.Struct, frozen=True, kw_only=True, tag="begun"):
-    """The job begins."""
+    """The job begins: all nodes are here."""
+
+    patience_s: float | None = None
+    """So long a role that no node is left for is waited for; None: nodes come back, it is waited for ever."""
+
+
+class JobStarted(msgspec.Struct, frozen=True, kw_only=True, tag="job_started"):
+    """The job was started, for the first time or again: nothing of an earlier start runs. A leader that is started again by its
+    guard is no such start.
+    """
+
+    start: str
+    """Random, another one each time."""
 
 
 class NodeOffered(msgspec.Struct, frozen=True, kw_only=True, tag="node_offered"):
@@ -192,6 +204,7 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True, tag="tick"):
 
 Event = (
     Begun
+    | JobStarted
     | NodeOffered
     | NodeGone
     | WorldRuns
@@ -249,6 +262,8 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True, tag="finish"):
 
     code: int
     sentence: str = ""
+    is_short: bool = False
+    """Too few nodes were left."""
 
 
 Action = StartMember | StopMember | Changed | SayLine | WakeAt | Finish

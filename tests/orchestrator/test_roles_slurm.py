@@ -8,9 +8,9 @@ import pytest
 
 from robust_run.errors import UserError
 from robust_run.launcher.start.options.command import parse
-from robust_run.orchestrator import labels
 from robust_run.orchestrator.machine import node_has
 from robust_run.orchestrator.meeting import with_slurm
+from robust_run.orchestrator.nodes import labels
 from robust_run.slurm.rules.types import SlurmStep
 
 HERE = len(os.sched_getaffinity(0))

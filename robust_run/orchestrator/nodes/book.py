@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from robust_run.launcher.control.handshake import printable
 from robust_run.orchestrator.connection import Worker
-from robust_run.orchestrator.labels import MOST_LABELS, is_label
+from robust_run.orchestrator.nodes.labels import MOST_LABELS, is_label
 from robust_run.orchestrator.nodes.words import (
     BEAT_S,
     GONE_S,
