@@ -59,11 +59,11 @@ class UnderSlurm:
     def inner(self, world: World, options: Options) -> dict[str, str]:
         """Return the environment of members: nothing binds them, and they end before Slurm kills what is left."""
         env = {**without_binding(self._asked), OUTER: f"{self.step.job}.{self.step.step}"}
-        if "shutdown-timeout" not in options.given:
+        if "shutdown-timeout" not in options.given and "TORCH_ELASTIC_SHUTDOWN_TIMEOUT" not in env:
             texts = (world.files.text(file) for file in kill_wait.config_files(env))
             limit_s = next((limit for text in texts if (limit := kill_wait.kill_wait_s(text)) is not None), None)
             most_s = kill_wait.workers_time_s(kill_wait.DEFAULT_S if limit_s is None else limit_s)
-            env.setdefault("ROBUST_SHUTDOWN_TIMEOUT", f"{most_s:g}")
+            env["PET_SHUTDOWN_TIMEOUT"] = str(max(1, int(most_s)))
         return env
 
     def members_env(self, env: Mapping[str, str], folder: str) -> dict[str, str]:

@@ -89,7 +89,12 @@ class Follower:
 
     async def run(self) -> int:
         """Follow to the end of the job; return its exit code, or SILENT. Raises PlatformError."""
-        asyncio.get_running_loop().add_reader(self._link.socket.fileno(), self._guard_speaks)
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._link.socket.fileno(), self._guard_speaks)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(
+                number, lambda: None
+            )  # Slurm sends to every process of a step; the guard tells of it
         watch = asyncio.ensure_future(self._watch())
         pause_s = FIRST_PAUSE_S
         try:

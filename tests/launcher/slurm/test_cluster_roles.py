@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import shlex
 from pathlib import Path
 
 import pytest
 from jobs import script, wait_for
 from role_jobs import FILE, ROLLOUT, TRAINER
 from slurm_cluster import SlurmCluster
-from slurm_jobs import PATIENCE_S, ROBUST_RUN
+from slurm_jobs import PATIENCE_S, ROBUST, ROBUST_RUN
 
 from robust_run.slurm.rules.hostlist import expand
 
@@ -45,21 +44,15 @@ def test_roles_are_spread_over_the_nodes_of_a_step(slurm: SlurmCluster, tmp_path
     assert "is done: trainer is done" in process.err
 
 
-HET = """#!/bin/bash
-#SBATCH --nodes=1 --gpus-per-node=1 --ntasks-per-node=1
-#SBATCH hetjob
-#SBATCH --nodes=2 --cpus-per-task=2 --ntasks-per-node=1
-srun --het-group=0,1 --ntasks-per-node=1 -K0 -W0 --no-kill {command}
-"""
-
-
 def test_each_component_of_a_heterogeneous_job_runs_the_roles_that_name_it(slurm: SlurmCluster, tmp_path: Path) -> None:
     write(tmp_path, 30)
     roles = (FILE % "devices = 1").replace("members = 2", 'members = 2\nwhere = "het-1"\ncpus = 1')
     (tmp_path / "roles.toml").write_text(roles)
-    command = shlex.join([*ROBUST_RUN, "--roles", "roles.toml"])
-    log = tmp_path / "log"
-    job = slurm.sbatch(HET.format(command=command), f"--output={log}", f"--chdir={tmp_path}")
+    sbatch = ["--gpus-per-node=1", ":", "-N2", "-c2"]
+    command = [*ROBUST_RUN, "--roles", "roles.toml"]
+    said = slurm.run(*ROBUST, "slurm", "submit", *sbatch, "--", *command, cwd=tmp_path)
+    job = int(said.split()[2])
+    log = tmp_path / f"robust-runs/slurm-{job}.out"
     slurm.wait_state(job, "COMPLETED", "FAILED", "CANCELLED")
     assert sorted(json.loads((tmp_path / "history").read_text()), key=int) == [str(number) for number in range(30)]
     gpu, others = (set(expand(slurm.job(f"{job}+{number}")["NodeList"])) for number in (0, 1))
