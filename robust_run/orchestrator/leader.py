@@ -23,13 +23,13 @@ from robust_run.orchestrator.journal import Journal, Line
 from robust_run.orchestrator.launchers import Launchers
 from robust_run.orchestrator.machine import place_of
 from robust_run.orchestrator.nodes.book import NodeBook
+from robust_run.orchestrator.nodes.under_slurm import ANEW, PATIENCE_S, Start
 from robust_run.orchestrator.nodes.words import Several
 from robust_run.orchestrator.placement import needs, why_never
 from robust_run.orchestrator.queue.book import QueueBook
 from robust_run.orchestrator.queue.core import counts
 from robust_run.orchestrator.server import RoleServer
 from robust_run.orchestrator.state import UP
-from robust_run.orchestrator.under_slurm import ANEW, PATIENCE_S, Start
 from robust_run.orchestrator.views import view_of
 from robust_run.orchestrator.waits import chains
 from robust_run.orchestrator.words import (

@@ -26,9 +26,9 @@ from robust_run.orchestrator.machine import node_has
 from robust_run.orchestrator.meeting import several
 from robust_run.orchestrator.nodes import labels
 from robust_run.orchestrator.nodes.follower import SILENT, Follower
+from robust_run.orchestrator.nodes.under_slurm import ANEW, Start, UnderSlurm, hold_signals, run_of
 from robust_run.orchestrator.nodes.words import Several
 from robust_run.orchestrator.roles_file import load
-from robust_run.orchestrator.under_slurm import ANEW, Start, UnderSlurm, hold_signals, run_of
 from robust_run.orchestrator.words import RolesSpec
 from robust_run.slurm.rules.surroundings import read as step_of
 from robust_run.terminal import plain

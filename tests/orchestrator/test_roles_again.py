@@ -6,9 +6,9 @@ from pathlib import Path
 
 from robust_run.orchestrator.core import step
 from robust_run.orchestrator.journal import NAME, Ending, Journal, Line, ending, is_done
+from robust_run.orchestrator.nodes.under_slurm import ended_as
 from robust_run.orchestrator.roles_file import parse
 from robust_run.orchestrator.state import JobState
-from robust_run.orchestrator.under_slurm import ended_as
 from robust_run.orchestrator.words import (
     Action,
     Asked,

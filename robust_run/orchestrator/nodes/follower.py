@@ -25,6 +25,7 @@ from robust_run.launcher.records.run_directory import RunDirectory
 from robust_run.orchestrator.guarding.words import Asked, Link, started_at
 from robust_run.orchestrator.launchers import Launchers
 from robust_run.orchestrator.nodes.lease import NodeLease
+from robust_run.orchestrator.nodes.under_slurm import ASK_S, LOST_S, Start
 from robust_run.orchestrator.nodes.words import (
     BEAT_S,
     LEASE_S,
@@ -44,7 +45,6 @@ from robust_run.orchestrator.nodes.words import (
     Taken,
     ToNode,
 )
-from robust_run.orchestrator.under_slurm import ASK_S, LOST_S, Start
 from robust_run.orchestrator.words import MANY, Event, MemberName, StopMember, WorldEnded
 from robust_run.roles.client import Place
 from robust_run.roles.wire import Frames, WorkerHalf

@@ -43,6 +43,7 @@ class UnderSlurm:
     def __init__(self, options: Options, step: SlurmStep, env: Mapping[str, str]) -> None:
         self.step = step
         self._asked = env
+        self._first_leads = not {"rdzv-endpoint", "nnodes"} & options.given
         self.use = SlurmUse(
             job=step.known_as,
             number=step.job,
@@ -83,7 +84,7 @@ class UnderSlurm:
         """Whether Slurm says that the first node, which leads, is down. May block for some seconds."""
         from robust_run.slurm.requeue import is_batch_host_down
 
-        return is_batch_host_down(self.use, self._asked)
+        return self._first_leads and is_batch_host_down(self.use, self._asked)
 
     def follow_up(self, folder: str, exit_code: int) -> None:
         """On the node that led: leave word of how the job ended, and have it requeued where that helps."""
@@ -103,6 +104,8 @@ class UnderSlurm:
         """On another node, which finds no leader: have the job requeued once Slurm says that the first node is down."""
         from robust_run.slurm.requeue import follow_up_told
 
+        if not self._first_leads:
+            return
         give_up_at_s = time.monotonic() + DOWN_WITHIN_S
         while not (is_down := self.is_leader_lost()) and time.monotonic() < give_up_at_s:
             time.sleep(ASK_S)
@@ -145,9 +148,10 @@ def hold_signals() -> Iterable[int]:
 
 def run_of(options: Options, spec: RolesSpec, step: SlurmStep, log_dir: str) -> tuple[str, bool]:
     """Return the name of the run directory, and whether there is a run in it that this step goes on with. Takes it."""
+    from robust_run.slurm.rules.fill import run_name
     from robust_run.slurm.runs import find_in
 
-    name = options.run_id or step.name
+    name = run_name(options, step)
     if step.restart > 0:
         found = find_in(log_dir, name, step, lambda folder: is_of(folder, spec))
         if found:
