@@ -273,7 +273,7 @@ def _start_role(spec: RolesSpec, state: JobState, role: RoleSpec, now_s: float) 
         if where is None:
             never = why_never(role, state.nodes)
             yield from _no_room(role, member, never)
-            if (at_s := note(state, member, never, now_s)) is not None and at_s > now_s:
+            if (at_s := note(state, member, never, now_s)) is not None:
                 yield WakeAt(at_s=at_s)
             continue
         occupy(role, member, state.nodes, where)

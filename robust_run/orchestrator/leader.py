@@ -23,6 +23,7 @@ from robust_run.orchestrator.journal import Journal, Line
 from robust_run.orchestrator.launchers import Launchers
 from robust_run.orchestrator.machine import place_of
 from robust_run.orchestrator.nodes.book import NodeBook
+from robust_run.orchestrator.nodes.shortage import until_s
 from robust_run.orchestrator.nodes.under_slurm import ANEW, PATIENCE_S, Start
 from robust_run.orchestrator.nodes.words import Several
 from robust_run.orchestrator.placement import needs, why_never
@@ -211,6 +212,8 @@ class Leader:
                 self._launchers.adopt(self._spec.role(member.name.role), member, self.state, meets)
             elif member.standing == "pausing":
                 self._do(WakeAt(at_s=member.until_s))
+            elif member.short_since_s is not None:
+                self._do(WakeAt(at_s=until_s(self.state, member)))
         self._launchers.end_unknown()
         self.tell(Tick())
 

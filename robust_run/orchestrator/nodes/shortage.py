@@ -13,13 +13,19 @@ from robust_run.orchestrator.words import RolesSpec
 
 
 def note(state: JobState, member: Member, never: str, now_s: float) -> float | None:
-    """Take note of a member without room; return when to look again, None where that is no matter of time."""
+    """Take note of a member without room; return when to look again, None where that is no matter of time or is known."""
     if not never or state.patience_s is None:
         member.short_since_s = None
         return None
-    if member.short_since_s is None:
-        member.short_since_s = now_s
-    return member.short_since_s + state.patience_s
+    if member.short_since_s is not None:
+        return None
+    member.short_since_s = now_s
+    return until_s(state, member)
+
+
+def until_s(state: JobState, member: Member) -> float:
+    """Return how long a member is waited for that no node is left for."""
+    return (member.short_since_s or 0.0) + (state.patience_s or 0.0)
 
 
 def ends_job(spec: RolesSpec, state: JobState, now_s: float) -> str:
@@ -29,7 +35,7 @@ def ends_job(spec: RolesSpec, state: JobState, now_s: float) -> str:
     for role in spec.roles:
         members = state.of(role.name)[: state.wanted[role.name]]
         short = [member for member in members if member.standing == "waits" and member.short_since_s is not None]
-        over = [each for each in short if now_s - (each.short_since_s or 0.0) >= state.patience_s]
+        over = [each for each in short if now_s >= until_s(state, each)]
         able = sum(member.standing in (*UP, "done") for member in members)
         never = why_never(role, state.nodes)
         if over and able < role.fewest and never:

@@ -77,9 +77,10 @@ def test_a_requeued_job_goes_on_with_its_run(slurm: SlurmCluster, tmp_path: Path
 
 def test_a_job_whose_time_is_over_is_warned_ended_and_requeued(slurm: SlurmCluster, tmp_path: Path) -> None:
     job = Job(slurm, tmp_path, "-N2", "-t", "1", options=("--warn-before", "50"))
-    job.is_half_done()
-    job.wait_said("goes on with the run in")
+    job.wait_said("its time is over: job")
     assert "the time limit is near: it is ended and requeued" in job.said()
+    slurm.run("scontrol", "update", f"JobId={job.number}", "TimeLimit=20")
+    job.wait_said("goes on with the run in")
     job.is_done()
 
 
@@ -93,14 +94,6 @@ def test_a_job_that_is_cancelled_ends_in_good_order(slurm: SlurmCluster, tmp_pat
     assert "finish" in [action["type"] for action in last["actions"]], job.said()
     assert "is started again" not in job.said()
     assert "which have 20 s to end" in job.said(), "Slurm kills what is left after KillWait"
-
-
-def test_a_node_that_is_set_down_gives_its_members_to_the_others(slurm: SlurmCluster, tmp_path: Path) -> None:
-    job = Job(slurm, tmp_path, "-N3")
-    job.is_half_done()
-    slurm.run("scontrol", "update", "NodeName=node-3", "State=DOWN", "Reason=test")
-    job.wait_said("node-3 is gone")
-    job.is_done()
 
 
 def test_the_job_of_a_node_that_leads_and_is_lost_is_requeued(slurm: SlurmCluster, tmp_path: Path) -> None:
