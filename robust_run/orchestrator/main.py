@@ -30,6 +30,7 @@ from robust_run.orchestrator.nodes.under_slurm import ANEW, Start, UnderSlurm, h
 from robust_run.orchestrator.nodes.words import Several
 from robust_run.orchestrator.roles_file import load
 from robust_run.orchestrator.words import RolesSpec
+from robust_run.slurm.rules.role_needs import fragile
 from robust_run.slurm.rules.surroundings import read as step_of
 from robust_run.terminal import plain
 
@@ -85,6 +86,8 @@ def _launch(
     run_directory = RunDirectory.create(log_dir, run_id or "")
     if run_directory.memory != run_directory.path:
         remove_tree(run_directory.memory)  # of members alone: each has its own
+    if step is not None and (fragility := fragile(step.het_nodes)):
+        _say(fragility)
     if goes_on:
         _say(f"goes on with the run in {run_directory.path}")
     try:

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 import msgspec
 
 from robust_run.errors import UserError
+from robust_run.slurm.rules.role_needs import component_of, fragile
 from robust_run.slurm.rules.sbatch_options import Option, has, last_value
 from robust_run.slurm.rules.srun_options import check_step_options
 
@@ -96,7 +97,9 @@ def make_script(wanted: JobWanted) -> Script:
         *_early(wanted),
         'exit "${said:-$code}"',
     ]
-    return Script("\n".join(lines) + "\n", _notes(wanted.options))
+    nodes = [component_of(options).nodes for options in (wanted.options, *wanted.components)]
+    notes = (*_notes(wanted.options), *filter(None, [fragile(nodes)]))
+    return Script("\n".join(lines) + "\n", notes)
 
 
 def _early(wanted: JobWanted) -> list[str]:

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from robust_run.errors import UserError
 from robust_run.robust_cli import robust
-from robust_run.slurm.rules.role_needs import Component, RoleNeed, component_of, nodes_for
+from robust_run.slurm.rules.role_needs import Component, RoleNeed, component_of, fragile, nodes_for
 from robust_run.slurm.rules.sbatch_options import read_options
 
 ROLES = """
@@ -97,6 +97,11 @@ def test_components_are_components_of_a_heterogeneous_job_and_one_step_runs_on_a
 def test_what_cannot_run_is_refused(tmp_path: Path, words: list[str], trainer: str, reward: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
         submitted(tmp_path, *words, trainer=trainer, reward=reward)
+
+
+def test_a_component_of_a_single_node_is_told_to_be_fragile() -> None:
+    assert fragile([2, 3]) == fragile([1]) == fragile([]) == fragile([None, 2]) == ""
+    assert "component 0, 2 has one node" in fragile([1, 4, 1])
 
 
 def test_components_are_for_roles(tmp_path: Path) -> None:
