@@ -42,8 +42,8 @@ class Component(msgspec.Struct, frozen=True, kw_only=True):
 def fragile(nodes: Sequence[int | None]) -> str:
     """Return what is to be said of a heterogeneous job with so many nodes in each component; empty if nothing is.
 
-    Slurm 22.05 looks at all components when a node is lost: if one of them has a single node, --no-kill is void for all. It then
-    requeues component 0 alone, which waits for the others for ever.
+    Slurm 22.05 looks at all components when a node is lost: if one of them has a single node (left), --no-kill is void for all.
+    It then requeues component 0 alone, which waits for the others for ever.
     """
     single = [str(number) for number, count in enumerate(nodes) if count == 1]
     if len(nodes) < 2 or not single:
