@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 
 from robust_run.orchestrator.command import run_name
 from robust_run.orchestrator.state import UP, JobState
+from robust_run.orchestrator.waits import line_of
 from robust_run.orchestrator.words import MemberName, RoleSpec, RolesSpec, StartMember
 from robust_run.roles.queue_words import Counts
-from robust_run.roles.words import MemberView, RolesView, RoleView
+from robust_run.roles.words import MemberView, RolesView, RoleView, WaitChain
 
 
 def view_of(
@@ -19,10 +20,11 @@ def view_of(
     pids: Mapping[str, int] | None = None,
     queues: Mapping[str, Counts] | None = None,
     idle: Mapping[str, float] | None = None,
-    waits: tuple[str, ...] = (),
+    chains: tuple[WaitChain, ...] = (),
+    node: str = "",
 ) -> RolesView:
-    """Return how a job is. `pids`: of launchers that run, by run directory. `idle`: shares of time, by member. `waits`: see
-    `waits.chains`.
+    """Return how a job is. `pids`: of launchers that run, by run directory. `idle`: shares of time, by member. `chains`: see
+    `waits.chains`. `node`: which one leads.
     """
     return RolesView(
         name=spec.name,
@@ -32,7 +34,11 @@ def view_of(
         sentence=state.sentence,
         roles=tuple(_role(role, state, pids or {}, idle or {}) for role in spec.roles),
         queues=dict(queues or {}),
-        waits=waits,
+        waits=tuple(map(line_of, chains)),
+        chains=chains,
+        queue_items=spec.queue_items,
+        queue_bytes=spec.queue_bytes,
+        node=node,
     )
 
 
