@@ -26,11 +26,13 @@ from robust_run.orchestrator.queue.core import QueueState, step
 from robust_run.roles.queue_words import Put, Took
 
 
-def of(*fills: int, apart_s: float = 1.0) -> Course:
-    """A course with a point for each number of items that wait, in which one role waited a quarter of the time."""
+def of(*fills: int) -> Course:
+    """A course of a queue that has so many items, second for second, and of a role that waited a quarter of the time."""
     course = Course()
     for number, fill in enumerate(fills):
-        at_s = 1000.0 + number * apart_s
+        at_s = 1000.0 + number
+        if course.points and at_s - course.points[-1].at_s < course.apart_s:
+            continue
         waited = {"rollout": Waited(number / 4, float(number))}
         course = added(course, CoursePoint(at_s=at_s, queues={"samples": Fill(fill, fill)}, roles=waited))
     return course
@@ -38,13 +40,13 @@ def of(*fills: int, apart_s: float = 1.0) -> Course:
 
 def test_an_old_job_has_as_many_points_as_a_young_one_and_its_extremes() -> None:
     fills = [5] * 3000
-    fills[7], fills[1234] = 0, 99
+    fills[16], fills[1600] = 0, 99
     course = of(*fills)
     assert MOST_POINTS / 2 <= len(course.points) <= MOST_POINTS
     assert course.apart_s == 16.0
     assert min(point.queues["samples"].low for point in course.points) == 0
     assert max(point.queues["samples"].high for point in course.points) == 99
-    assert course.points[-1].at_s == 1000.0 + 2999
+    assert course.points[-1].at_s == 1000.0 + 2992
     assert idle_of(course.points) == {"rollout": 0.25}, "seconds are added up: none is lost with a point"
 
 
