@@ -37,7 +37,7 @@ def _about_a_run(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group(cls=_Roles)
 def roles() -> None:
-    """Show a job of several roles (robust-run --roles), scale a role, end the job.
+    """Show a job of several roles (robust-run --roles), scale a role, end the job; what happened, and who waits for whom.
 
     robust roles RUN is short for robust roles show RUN.
     """
@@ -85,6 +85,61 @@ def stop(run: str, log_dir: str, as_json: bool) -> None:
     path = find_run(run, log_dir, dict(os.environ))
     ask(path, AskCall(number=1, what="stop", by=_me()))
     _print(look(path), as_json)
+
+
+@roles.command()
+@click.argument("run", default="", metavar="[RUN]")
+@_about_a_run
+def top(run: str, log_dir: str, as_json: bool) -> None:
+    """Watch a job of several roles on the terminal; robust top RUN is the same. Piped, it prints one screen and ends."""
+    from robust_run.orchestrator.people import commands
+
+    commands.top(run, log_dir=log_dir, as_json=as_json)
+
+
+@roles.command()
+@click.argument("run", default="", metavar="[RUN]")
+@_about_a_run
+def why(run: str, log_dir: str, as_json: bool) -> None:
+    """Say who waits for whom across roles, to the line of code at which the last one is; robust why RUN is the same."""
+    from robust_run.orchestrator.people import commands
+
+    commands.why(run, log_dir=log_dir, as_json=as_json)
+
+
+@roles.command()
+@click.argument("number", default="", metavar="[N]")
+@click.argument("run", default="", metavar="[RUN]")
+@click.option(
+    "--all", is_flag=True, hidden=True, expose_value=False
+)  # as robust incident has it: all are listed anyway
+@_about_a_run
+def incident(number: str, run: str, log_dir: str, as_json: bool) -> int:
+    """List incidents and losses of all members by time; show incident N of the list. robust incident RUN is the same."""
+    from robust_run.orchestrator.people import commands
+
+    return commands.incident(number, run, log_dir=log_dir, as_json=as_json)
+
+
+@roles.command()
+@click.argument("run", default="", metavar="[RUN]")
+@_about_a_run
+def events(run: str, log_dir: str, as_json: bool) -> None:
+    """Tell what happened to a job of several roles; robust events RUN is the same."""
+    from robust_run.orchestrator.people import commands
+
+    commands.events(run, log_dir=log_dir, as_json=as_json)
+
+
+@roles.command()
+@click.argument("run", default="", metavar="[RUN]")
+@click.option("--html", default="", metavar="FILE", help="Write the page to this file, too.")
+@_about_a_run
+def report(run: str, html: str, log_dir: str, as_json: bool) -> None:
+    """Write the page of a job of several roles, and those of its members; robust report RUN is the same."""
+    from robust_run.orchestrator.people import commands
+
+    commands.report(run, log_dir=log_dir, html=html, as_json=as_json)
 
 
 def _write_figures(view: RolesView, run: str, path: str) -> None:

@@ -12,7 +12,7 @@ from robust_run.errors import PlatformError, UserError
 from robust_run.launcher.control.errors import ProtocolError
 from robust_run.launcher.operator.reading.runs import runs_folder
 from robust_run.orchestrator import core
-from robust_run.orchestrator.journal import NAME, read, spec_of
+from robust_run.orchestrator.journal import NAME, is_roles_run, read, spec_of
 from robust_run.orchestrator.views import view_of
 from robust_run.roles.client import Place
 from robust_run.roles.wire import Frames, WorkerHalf
@@ -58,11 +58,6 @@ def find_run(run: str, log_dir: str, env: dict[str, str]) -> str:
     if not found:
         raise PlatformError(f"no run of several roles in {folder!r}; name a run directory or give --log-dir")
     return max(found, key=lambda path: os.stat(os.path.join(path, NAME)).st_mtime)
-
-
-def is_roles_run(path: str) -> bool:
-    """Whether this is the run directory of a job of several roles."""
-    return os.path.isfile(os.path.join(path, NAME))
 
 
 def look(run: str) -> RolesView:

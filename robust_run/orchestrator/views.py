@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from robust_run.orchestrator.command import run_name
 from robust_run.orchestrator.state import UP, JobState
-from robust_run.orchestrator.waits import line_of
+from robust_run.orchestrator.waits import lines_of as wait_lines
 from robust_run.orchestrator.words import MemberName, RoleSpec, RolesSpec, StartMember
 from robust_run.roles.queue_words import Counts
 from robust_run.roles.words import MemberView, RolesView, RoleView, WaitChain
@@ -34,7 +34,7 @@ def view_of(
         sentence=state.sentence,
         roles=tuple(_role(role, state, pids or {}, idle or {}) for role in spec.roles),
         queues=dict(queues or {}),
-        waits=tuple(map(line_of, chains)),
+        waits=tuple(wait_lines(chains)),
         chains=chains,
         queue_items=spec.queue_items,
         queue_bytes=spec.queue_bytes,
@@ -74,14 +74,19 @@ def _member(state: JobState, name: MemberName, pids: Mapping[str, int], idle: Ma
     )
 
 
-def lines_of(view: RolesView) -> Iterator[str]:
-    """Yield a status for people, the job first."""
+def headline(view: RolesView) -> str:
+    """Return how a job is in a line."""
     if view.phase == "over":
         how = "is done" if view.code == 0 else f"ended with exit code {view.code}"
     else:
         how = {"new": "begins", "going": "runs", "restarting": "begins again", "ending": "ends"}[view.phase]
         how += "" if view.is_led else ", says its journal; nobody answers, so that its processes may be gone"
-    yield f"{view.name} {how}" + (f": {view.sentence}" if view.sentence else "")
+    return f"{view.name} {how}" + (f": {view.sentence}" if view.sentence else "")
+
+
+def lines_of(view: RolesView) -> Iterator[str]:
+    """Yield a status for people, the job first."""
+    yield headline(view)
     for role in view.roles:
         ready = sum(member.ready for member in role.members)
         limits = f" of {role.fewest} to {role.most}" if role.fewest != role.most else ""

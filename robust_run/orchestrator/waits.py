@@ -9,7 +9,7 @@ own launcher says (`robust why` goes on there), which also ends waits that are p
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -99,7 +99,7 @@ def chains(
 
 def _chain(scene: _Scene, worker: str, wait: _Wait) -> WaitChain:
     """Return who should have come, and what that one waits for, until one is found that waits for nobody here."""
-    since_s, name, what = wait
+    _, name, what = wait
     if what == "room" and scene.queues[name].kept_share >= FULL_OF_KEPT:
         kept = f"{scene.queues[name].kept_share:.0%} of its room holds items that were kept"
         hint = f"{kept}; release() those that no checkpoint goes back to, or raise queue_bytes"
@@ -161,6 +161,36 @@ def _waits(scene: _Scene, worker: str, wait: _Wait) -> WaitStep:
 def member_of(worker: str) -> str:
     """Return the member of `rollout/3:0`: `rollout/3`."""
     return worker.rpartition(":")[0]
+
+
+def apart(chains: Sequence[WaitChain]) -> list[tuple[WaitChain, list[str]]]:
+    """Return chains that are not the end of a longer one, each with further workers that wait for the same."""
+    found: dict[tuple[object, ...], tuple[WaitChain, list[str]]] = {}
+    for chain in chains:
+        if any(_is_part(chain, other) for other in chains):
+            continue
+        first, *rest = chain.steps
+        alike = (first.queue, first.what, *(step.worker for step in rest), chain.end, chain.circle, chain.hint)
+        if alike in found:
+            found[alike][1].append(f"{first.worker} ({first.for_s:.0f} s)")
+        else:
+            found[alike] = (chain, [])
+    return list(found.values())
+
+
+def _is_part(chain: WaitChain, other: WaitChain) -> bool:
+    own, longer = ([step.worker for step in each.steps] for each in (chain, other))
+    return len(own) < len(longer) and longer[-len(own) :] == own and chain.circle is None
+
+
+def lines_of(chains: Sequence[WaitChain]) -> list[str]:
+    """Return chains for people, those alike in one line."""
+    return [line_of(chain) + also(others) for chain, others in apart(chains)]
+
+
+def also(others: Sequence[str]) -> str:
+    """Return that others wait for the same."""
+    return f"; so {'do' if len(others) > 1 else 'does'} {', '.join(others)}" if others else ""
 
 
 def line_of(chain: WaitChain) -> str:

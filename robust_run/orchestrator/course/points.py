@@ -99,7 +99,7 @@ def _added_up(new: Mapping[str, tuple[float, float]], old: Mapping[str, Waited])
 
 
 def added(course: Course, new: CoursePoint) -> Course:
-    """Return the history with a point more. A clock that was set back makes points of later than now untrue: they are forgotten."""
+    """Return the history with a point more. Points of later than now, of a clock that was set back since, are forgotten."""
     points = [*(point for point in course.points if point.at_s < new.at_s), new]
     if len(points) <= MOST_POINTS:
         return msgspec.structs.replace(course, points=tuple(points))
