@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import sys
 from collections.abc import Callable, Coroutine, Mapping
@@ -43,7 +44,22 @@ def launch_roles(options: Options, world: World, env: Mapping[str, str]) -> int:
     try:
         return Guard(lambda end: lead(spec, run_directory, env, end, where)).run()
     finally:
+        if log_dir is not None:
+            _draw(run_directory.path)
         run_directory.remove_temporary()
+
+
+def _draw(run: str) -> None:
+    """Leave the job's page. Without one, robust report makes it."""
+    from robust_run.orchestrator.people.pages import write_ended
+
+    try:
+        page = write_ended(run)
+    except Exception as error:  # the job is over as it is
+        _say(f"the page of the job cannot be drawn: {error}; robust report {run} tries again")
+    else:
+        if page:
+            _say(f"page: {os.path.relpath(page)}")
 
 
 def lead(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.orchestrator.waits import QueueNow, chains, line_of
+from robust_run.orchestrator.waits import QueueNow, chains, line_of, lines_of
 
 NOW_S = 100.0
 
@@ -109,6 +109,18 @@ def test_where_all_that_fill_a_queue_are_away_the_one_that_comes_back_is_named()
     assert line.endswith("<- rollout/0:0, which fills it, was given up; it did so 90 s ago")
 
 
+def test_a_chain_that_a_longer_one_tells_is_not_said_again_and_those_alike_are_one_line() -> None:
+    queues = {
+        "answers": QueueNow(takers={"trainer/0:0": 40.0, "trainer/0:1": 60.0}, fillers={"reward/0:0": 39.0}),
+        "samples": QueueNow(takers={"reward/0:0": 50.0}, fillers={"rollout/0:0": 30.0}),
+    }
+    assert lines_of(tuple(chains(queues, NOW_S))) == [
+        "trainer/0:0 has been waiting for 60 s for an item at queue answers"
+        " <- reward/0:0 has been waiting for 50 s for an item at queue samples"
+        " <- rollout/0:0, which fills it, did so 70 s ago, and waits at no queue; so does trainer/0:1 (40 s)"
+    ]
+
+
 workers = st.sampled_from(["a/0:0", "b/0:0", "b/1:0", "c/0:0"])
 moments = st.floats(0, NOW_S)
 times = st.dictionaries(workers, moments, max_size=4)
@@ -126,3 +138,4 @@ queues_now = st.builds(
 def test_whatever_goes_on_there_are_few_lines_and_an_end(queues: dict[str, QueueNow]) -> None:
     lines = said(**queues)
     assert len(lines) <= 8 and all("\n" not in line for line in lines)
+    assert len(lines_of(tuple(chains(queues, NOW_S)))) <= len(lines)

@@ -70,7 +70,9 @@ def inside_of(scene: Scene, rank: int) -> Inside:
     text = f"its {through.line}"
     ends = [one for one in through.ranks if one in sights]
     if ends and not through.is_circle:
-        text += f"{ARROW}its rank {ends[0]}: {_does(sights[ends[0]])}"
+        does = _does(sights[ends[0]])
+        how, _, where = does.partition(" in ")
+        text += f"{ARROW}its rank {ends[0]}: {how if where and where in through.line else does}"
     return Inside(text=text, hints=_hints(scene, through.ranks))
 
 

@@ -135,6 +135,7 @@ def _role(page: RolesPage, role: RoleView, idle: float | None) -> tuple[str, ...
         stretch.end_s - stretch.begin_s for member in members for stretch in member.stretches if stretch.kind == "down"
     )
     here_s = sum(stretch.end_s - stretch.begin_s for member in members for stretch in member.stretches)
+    used = None if idle is None else round(1.0 - idle, 6)
     ready = sum(member.ready for member in role.members)
     size = f"{ready} of {role.wanted} ready" if page.view.phase != "over" else count(len(_ran(members)), "member")
     limits = (
@@ -145,8 +146,8 @@ def _role(page: RolesPage, role: RoleView, idle: float | None) -> tuple[str, ...
         f"<b>{text(role.name, 80)}</b>",
         f"<span class=nowrap>{size}</span>{limits}",
         text(role.restart),
-        "<span class=dim>not known</span>" if idle is None else percent(1.0 - idle),
-        "" if idle is None else charts.used_bar(1.0 - idle),
+        "<span class=dim>not known</span>" if used is None else percent(used),
+        "" if used is None else charts.used_bar(used),
         number(len(losses)),
         down,
     )
@@ -162,7 +163,7 @@ def _losses(page: RolesPage) -> str:
         return section("losses", "Losses", "<p class=dim>None.</p>")
     rows = [_loss(page, loss) for loss in losses[::-1][:MOST_LOSSES]]
     left = len(losses) - len(rows)
-    more = f"<p class=dim>{count(left, 'older loss')}es not listed</p>" if left > 0 else ""
+    more = f"<p class=dim>{number(left)} older losses not listed</p>" if left > 0 else ""
     note = "From the end of the first worker until the member could be relied on again."
     return section(
         "losses",
