@@ -9,19 +9,10 @@ from contextlib import suppress
 import msgspec
 
 from robust_run.errors import PlatformError
-from robust_run.orchestrator.words import Action, Event, RolesSpec
+from robust_run.orchestrator.words import Event, Line, RolesSpec
 from robust_run.version import RUN_DIR_SCHEMA, __version__
 
 NAME = "roles.jsonl"
-
-
-class Line(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A line of it."""
-
-    at: float
-    mono: float
-    event: Event | None = None
-    actions: tuple[Action, ...] = ()
 
 
 class Head(msgspec.Struct, frozen=True):

@@ -20,7 +20,7 @@ from robust_run.orchestrator import core
 from robust_run.orchestrator.course.recorder import CourseRecorder
 from robust_run.orchestrator.fleet import Fleet
 from robust_run.orchestrator.guarding.words import Link
-from robust_run.orchestrator.journal import Journal, Line
+from robust_run.orchestrator.journal import Journal
 from robust_run.orchestrator.launchers import Launchers
 from robust_run.orchestrator.machine import devices, place_of
 from robust_run.orchestrator.nodes.book import NodeBook
@@ -39,6 +39,7 @@ from robust_run.orchestrator.words import (
     Changed,
     Event,
     Finish,
+    Line,
     MemberName,
     NodeGone,
     NodeOffered,

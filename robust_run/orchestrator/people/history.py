@@ -12,13 +12,13 @@ import msgspec
 
 from robust_run.orchestrator import core
 from robust_run.orchestrator.command import run_name
-from robust_run.orchestrator.journal import Line
 from robust_run.orchestrator.state import UP, JobState, Member
 from robust_run.orchestrator.words import (
     Asked,
     Begun,
     Event,
     Finish,
+    Line,
     MemberName,
     NodeGone,
     NodeOffered,
