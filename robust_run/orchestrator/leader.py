@@ -105,7 +105,7 @@ class Leader:
         secret = self._before.secret if self._before is not None else os.urandom(32)
         secret = several.secret if several is not None else secret
         self._server = RoleServer(secret, self._queues, clock, self.tell, self._known, self._newest, self._look)
-        self._course = CourseRecorder(folder, clock, self._queues, self._server.idle)
+        self._course = CourseRecorder(folder, clock, self._queues, self._server.idle, self.say)
         if several is not None:
             self._fleet.others = self._server.nodes = NodeBook(
                 os.path.basename(folder),

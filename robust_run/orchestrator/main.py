@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 
 from robust_run.clock import SystemClock
 from robust_run.errors import RobustRunError, UserError
@@ -42,24 +43,27 @@ def launch_roles(options: Options, world: World, env: Mapping[str, str]) -> int:
     if run_directory.memory != run_directory.path:
         remove_tree(run_directory.memory)  # of members alone: each has its own
     try:
-        return Guard(lambda end: lead(spec, run_directory, env, end, where)).run()
-    finally:
+        code = Guard(lambda end: lead(spec, run_directory, env, end, where)).run()
         if log_dir is not None:
             _draw(run_directory.path)
+        return code
+    finally:
         run_directory.remove_temporary()
 
 
 def _draw(run: str) -> None:
-    """Leave the job's page. Without one, robust report makes it."""
+    """Leave the page of a job that is over; where that fails, the job has ended as it has."""
     from robust_run.orchestrator.people.pages import write_ended
 
+    said = ""
     try:
         page = write_ended(run)
-    except Exception as error:  # the job is over as it is
-        _say(f"the page of the job cannot be drawn: {error}; robust report {run} tries again")
-    else:
-        if page:
-            _say(f"page: {os.path.relpath(page)}")
+        said = f"page: {os.path.relpath(page)}" if page else ""
+    except Exception as error:
+        said = f"the page of the job cannot be drawn: {error}; robust report {run} tries again"
+    with suppress(OSError):
+        if said:
+            _say(said)
 
 
 def lead(

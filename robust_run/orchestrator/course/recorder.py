@@ -1,11 +1,13 @@
-"""Writes the course of a job down while it runs. Whatever goes wrong here, the job goes on."""
+"""Writes the course of a job down while it runs. Whatever goes wrong here is said once, and the job goes on without it."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 
 from robust_run.clock import Clock
+from robust_run.harmless import Harmless
 from robust_run.orchestrator.course import files
 from robust_run.orchestrator.course.points import Course, CoursePoint, added, fill_of, point_of
 from robust_run.orchestrator.idle import IdleBook
@@ -20,12 +22,15 @@ MOST_SHARE = 0.02
 class CourseRecorder:
     """Of one job, in its leader's event loop. `folder`: its run directory."""
 
-    def __init__(self, folder: str, clock: Clock, queues: QueueBook, idle: IdleBook) -> None:
+    def __init__(
+        self, folder: str, clock: Clock, queues: QueueBook, idle: IdleBook, say: Callable[[str], None]
+    ) -> None:
         self._folder, self._clock, self._queues, self._idle = folder, clock, queues, idle
         self._course = Course()
         self._before: CoursePoint | None = None
         self._written_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._harmless = Harmless("keeping how full queues are", say)
 
     def start(self) -> None:
         """Begin, or go on where an earlier leader was killed."""
@@ -39,19 +44,20 @@ class CourseRecorder:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-            self._add()
-            self._write()
+            self._harmless.run(self._add)
+            self._harmless.run(self._write)
 
     def _later(self, delay_s: float) -> None:
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._tick)
 
     def _tick(self) -> None:
         began_s = self._clock.monotonic_s()
-        self._add()
+        is_well = self._harmless.run(self._add)
         if self._clock.monotonic_s() - self._written_s >= WRITE_S:
-            self._write()
+            is_well = self._harmless.run(self._write)
         took_s = self._clock.monotonic_s() - began_s
-        self._later(max(self._course.apart_s, took_s / MOST_SHARE))
+        if is_well:
+            self._later(max(self._course.apart_s, took_s / MOST_SHARE))
 
     def _add(self) -> None:
         queues = {name: fill_of(queue.state) for name, queue in self._queues.queues.items()}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 import time
 from collections.abc import Mapping, Sequence
 
@@ -31,7 +30,7 @@ from robust_run.report.types import Incident
 from robust_run.roles.words import MemberView, RolesView
 from robust_run.terminal import plain
 
-#: Members whose launchers are asked at a time, at most; and for how long all together.
+#: Members whose launchers are asked at most; and after how long no further one is.
 MOST_ASKED, ASK_S = 6, 30.0
 #: Incidents of all members that are read.
 MOST_INCIDENTS = 2000
@@ -86,21 +85,16 @@ def whole_chains(run: str, view: RolesView, env: Mapping[str, str]) -> tuple[Who
         member = asked_at(chain, view)
         if member is not None and (member.name in wanted or len(wanted) < MOST_ASKED):
             wanted.setdefault(member.name, (member, set()))[1].add(rank_of(chain))
-    found: dict[str, dict[int, Inside]] = {}
-
-    def work(member: MemberView, ranks: set[int]) -> None:
-        found[member.name] = _inside(run, member, ranks, env, view.node)
-
-    # Daemons: a launcher that is stopped does not hold up the end of the command.
-    workers = [threading.Thread(target=work, args=each, daemon=True) for each in wanted.values()]
-    for worker in workers:
-        worker.start()
+    # One after the other: answers that threads decode at a time could crash the process, see `client.prepare`.
     give_up_s = time.monotonic() + ASK_S
-    for worker in workers:
-        worker.join(max(give_up_s - time.monotonic(), 0.0))
-    late = Inside(text=f"its launcher did not answer within {ASK_S:.0f} s")
-    known = dict(found)
-    return whole(view, {name: known.get(name, dict.fromkeys(ranks, late)) for name, (_, ranks) in wanted.items()})
+    found: dict[str, dict[int, Inside]] = {}
+    for name, (member, ranks) in wanted.items():
+        if time.monotonic() < give_up_s:
+            found[name] = _inside(run, member, ranks, env, view.node)
+        else:
+            late = Inside(text="its launcher was not asked: others took too long to answer")
+            found[name] = dict.fromkeys(ranks, late)
+    return whole(view, found)
 
 
 def _inside(run: str, member: MemberView, ranks: set[int], env: Mapping[str, str], node: str) -> dict[int, Inside]:

@@ -138,6 +138,8 @@ def _why_away(chain: WaitChain, view: RolesView) -> str:
 
 def lines_of(view: RolesView, made: tuple[WholeChain, ...], run: str) -> list[str]:
     """Return the chains for people. `run`: how the job's run directory is called in a command."""
+    if not made and view.waits:  # a leader of an earlier version, which does not tell them step by step
+        return [plain(line) for line in view.waits]
     if not made:
         up = [member for role in view.roles for member in role.members if member.state == "running" and member.run]
         lines = ["no worker has waited for long at a queue"]

@@ -14,8 +14,10 @@ from robust_run.orchestrator import core
 from robust_run.orchestrator.command import run_name
 from robust_run.orchestrator.state import UP, JobState, Member
 from robust_run.orchestrator.words import (
+    Action,
     Asked,
     Begun,
+    Changed,
     Event,
     Finish,
     Line,
@@ -23,6 +25,8 @@ from robust_run.orchestrator.words import (
     NodeGone,
     NodeOffered,
     RankEnded,
+    RankGone,
+    RankReady,
     RolesSpec,
     SayLine,
     StartMember,
@@ -173,8 +177,17 @@ class Historian:
                 self.ended_s = at_s
         said = any(isinstance(action, SayLine) for action in actions)
         self.moments += [Moment(at_s=at_s, text=text) for text in self._words(event, phase, said=said)]
-        for member in self.state.members.values():
+        for member in self._changed(event, actions, phase):
             self._follow(member, at_s)
+
+    def _changed(self, event: Event, actions: tuple[Action, ...], phase: str) -> Iterable[Member]:
+        """Return members that may stand in another way now."""
+        if self.state.phase != phase or not isinstance(
+            event, WorldRuns | WorldFailed | RankReady | RankGone | RankEnded
+        ):
+            return self.state.members.values()
+        named = {event.member, *(action.member for action in actions if isinstance(action, StartMember | Changed))}
+        return [self.state.members[name] for name in named if name in self.state.members]
 
     def _of(self, member: Member) -> _Open:
         return self.members.setdefault(member.name, _Open(role=member.name.role, stretches=[], runs=[]))
