@@ -124,7 +124,7 @@ def _of_roles(robust: click.Group, context: click.Context, words: list[str]) -> 
     command = words[0] if words else ""
     if command not in meant.SAME and command not in meant.OF_MEMBERS:
         return words
-    if {"-h", "--help"} & {*words}:
+    if context.resilient_parsing or {"-h", "--help"} & {*words}:  # a shell completes, or help is asked for
         return words
     if run := meant.named(words[1:], os.environ):
         return ["roles", *meant.instead(command, words[1:], run)]

@@ -234,7 +234,7 @@ def _happened(history: History) -> list[tuple[float, str, str]]:
     ]
     said = {text for _, text, _ in lost}
     told = [(each.at_s, each.text, "") for each in history.moments if not _is_said(each, said)]
-    return sorted((*lost, *told), key=lambda row: row[0], reverse=True)
+    return sorted((*lost, *told[::-1]), key=lambda row: -row[0])  # of one moment, what was told last comes first
 
 
 def _is_said(moment: Moment, losses: set[str]) -> bool:
