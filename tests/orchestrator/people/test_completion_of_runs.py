@@ -31,9 +31,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "robust-runs"
 
 
-@pytest.mark.parametrize(
-    "command", [["top"], ["status"], ["why"], ["incident", "1"], ["report"], ["roles", "show"], ["roles", "top"]]
-)
+@pytest.mark.parametrize("command", ["top", "status", "why", "incident 1", "report", "roles show", "roles top"])
 def test_names_of_runs_are_completed(folder: Path, command: str) -> None:
     assert sorted(completed(*command.split(), "d")) == [("plain", "dapo"), ("plain", "dense")]
     assert completed(*command.split(), "den") == [("plain", "dense")]
