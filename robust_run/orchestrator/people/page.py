@@ -214,10 +214,11 @@ def _members(page: RolesPage) -> str:
 def _member(page: RolesPage, member: MemberView) -> tuple[str, ...]:
     run = member.run.removeprefix("members/")
     tone = {"given_up": "bad", "pausing": "bad"}.get(member.state, "")
+    state = "ended" if member.state == "held" and page.view.phase == "over" else member.state.replace("_", " ")
     where = "" if run in page.pages else "<br><span class='dim small'>its files are not here</span>"
     return (
         _linked(page, run, member.name) + where,
-        f"<span class='nowrap {tone}'>{text(member.state.replace('_', ' '))}{', ready' if member.ready else ''}</span>",
+        f"<span class='nowrap {tone}'>{text(state)}{', ready' if member.ready else ''}</span>",
         number(member.generation),
         number(member.starts),
         breakable(", ".join(member.nodes), 200),
