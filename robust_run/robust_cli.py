@@ -98,9 +98,7 @@ class _Robust(click.Group):
             nearest = difflib.get_close_matches(words[0], self.list_commands(context), 1)
             hint = f"did you mean robust {nearest[0]}?" if nearest else "robust help lists them"
             raise UserError(f"there is no command {words[0]!r}; {hint}")
-        if words[0] in ("status", "stop") and _is_of_roles(words[1:]):
-            return super().resolve_command(context, ["roles", "show" if words[0] == "status" else "stop", *words[1:]])
-        return super().resolve_command(context, words)
+        return super().resolve_command(context, _of_roles(self, context, words))
 
     def list_commands(self, context: click.Context) -> list[str]:
         return sorted((*super().list_commands(context), *LATE_GROUPS))
@@ -116,16 +114,29 @@ class _Robust(click.Group):
         return group
 
 
-def _is_of_roles(words: Sequence[str]) -> bool:
-    """Whether a command is given a run of several roles, which has no controller of its own."""
-    if not words or words[-1].startswith("-"):
-        return False
-    from robust_run.launcher.operator.reading.runs import is_run, runs_folder
-    from robust_run.orchestrator.operator import is_roles_run
+#: What is given where a run is named, or another kind of job is meant.
+_OF_ANOTHER = ("run", "runs", "url", "every", "startup", "startups", "what_if")
 
-    log_dir = next((words[at + 1] for at, word in enumerate(words[:-1]) if word == "--log-dir"), "")
-    places = (words[-1], os.path.join(runs_folder(log_dir, os.environ), words[-1]))
-    return any(is_roles_run(path) and not is_run(path) for path in places)
+
+def _of_roles(robust: click.Group, context: click.Context, words: list[str]) -> list[str]:
+    """Return what is meant where a command is given a job of several roles: it has no controller of its own. Raises UserError."""
+    from robust_run.orchestrator.people import meant
+
+    command = words[0] if words else ""
+    if command not in meant.SAME and command not in meant.OF_MEMBERS:
+        return words
+    if context.resilient_parsing or {"-h", "--help"} & {*words}:  # a shell completes, or help is asked for
+        return words
+    if run := meant.named(words[1:], os.environ):
+        return ["roles", *meant.instead(command, words[1:], run)]
+    if command in meant.WITHOUT_A_NAME and meant.newest(words[1:], os.environ):
+        found = robust.get_command(context, command)
+        assert found is not None, "it is one of ours"
+        params = found.make_context(command, words[1:], resilient_parsing=True).params
+        names_a_run = not str(params.get("number") or "1").isdecimal()  # robust incident RUN
+        if not names_a_run and not any(params.get(name) for name in _OF_ANOTHER):
+            return ["roles", *meant.instead(command, words[1:], "")]
+    return words
 
 
 @click.group(cls=_Robust, context_settings={"help_option_names": ["-h", "--help"]})

@@ -26,6 +26,7 @@ from robust_run.launcher.operator.reading import place as api_place
 from robust_run.launcher.records.code import types as code_types
 from robust_run.launcher.start.options.option_types import GROUPS, HELP, OptionDescription
 from robust_run.launcher.start.options.options import HELP_OPTIONS, OPTIONS
+from robust_run.orchestrator.course import points as roles_course
 from robust_run.prefetch.rules.types import BlockMap, HotList
 from robust_run.report import usage as usage_history
 from robust_run.report.metrics import PREFIX
@@ -173,6 +174,11 @@ RUN_FILES: tuple[tuple[str, str, str], ...] = (
     ("outcome", "a link that says how a job ended whose journal could not be told (a full disk)", ""),
     ("report.html", "the page of the job, when it is over", ""),
     ("roles.jsonl", "of a job of several roles: what happened and what was decided", f"`schema` {RUN_DIR_SCHEMA}"),
+    (
+        "roles-course.json",
+        "how full queues were, and how long members waited at them, thinned with age",
+        f"`schema` {roles_course.SCHEMA}",
+    ),
     ("roles.place", "where its workers reach its leader, and the job's secret, mode 0600 (`roles.NODE.place`)", ""),
     ("queues/NAME.queue", "items of a queue, binary", "version 1"),
     ("members/ROLE-N.START/...", "run directory of a member: all of this table", ""),

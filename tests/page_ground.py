@@ -228,7 +228,7 @@ def assert_harmless(html: str) -> None:
         assert not any(name.startswith("on") for name in attributes), (tag, attributes)
         assert "src" not in attributes, "nothing is fetched"
         href = attributes.get("href") or ""
-        assert re.fullmatch(r"(|#[a-z-]+|(\.\./)?[a-z0-9/._]+)", href), href
+        assert re.fullmatch(r"(|#[a-z-]+|(\.\./)?[a-z0-9/._-]+)", href), href
     for forbidden in ("\x00", "\x1b", "\u202e"):
         assert forbidden not in html
 

@@ -11,6 +11,7 @@ import click
 
 from robust_run.errors import UserError
 from robust_run.json_output import print_document
+from robust_run.launcher.operator.commands.job_commands import complete_run
 from robust_run.orchestrator.operator import ask, find_run, look
 from robust_run.orchestrator.views import lines_of
 from robust_run.roles.words import AskCall, RolesView
@@ -37,14 +38,14 @@ def _about_a_run(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.group(cls=_Roles)
 def roles() -> None:
-    """Show a job of several roles (robust-run --roles), scale a role, end the job.
+    """Show a job of several roles (robust-run --roles), scale a role, end the job; what happened, and who waits for whom.
 
     robust roles RUN is short for robust roles show RUN.
     """
 
 
 @roles.command(name=SHOW)
-@click.argument("run", default="", metavar="[RUN]")
+@click.argument("run", default="", metavar="[RUN]", shell_complete=complete_run)
 @click.option("--prometheus", default="", metavar="FILE.prom", help="Write figures for a textfile collector; - prints.")
 @_about_a_run
 def show(run: str, prometheus: str, log_dir: str, as_json: bool) -> None:
@@ -58,7 +59,7 @@ def show(run: str, prometheus: str, log_dir: str, as_json: bool) -> None:
 
 
 @roles.command()
-@click.argument("run")
+@click.argument("run", shell_complete=complete_run)
 @click.argument("role")
 @click.argument("members", type=click.IntRange(min=0))
 @_about_a_run
@@ -78,13 +79,68 @@ def scale(run: str, role: str, members: int, log_dir: str, as_json: bool) -> Non
 
 
 @roles.command()
-@click.argument("run")
+@click.argument("run", shell_complete=complete_run)
 @_about_a_run
 def stop(run: str, log_dir: str, as_json: bool) -> None:
     """End a job of several roles as SIGTERM would."""
     path = find_run(run, log_dir, dict(os.environ))
     ask(path, AskCall(number=1, what="stop", by=_me()))
     _print(look(path), as_json)
+
+
+@roles.command()
+@click.argument("run", default="", metavar="[RUN]", shell_complete=complete_run)
+@_about_a_run
+def top(run: str, log_dir: str, as_json: bool) -> None:
+    """Watch a job of several roles on the terminal; robust top RUN is the same. Piped, it prints one screen and ends."""
+    from robust_run.orchestrator.people import commands
+
+    commands.top(run, log_dir=log_dir, as_json=as_json)
+
+
+@roles.command()
+@click.argument("run", default="", metavar="[RUN]", shell_complete=complete_run)
+@_about_a_run
+def why(run: str, log_dir: str, as_json: bool) -> None:
+    """Say who waits for whom across roles, to the line of code at which the last one is; robust why RUN is the same."""
+    from robust_run.orchestrator.people import commands
+
+    commands.why(run, log_dir=log_dir, as_json=as_json)
+
+
+@roles.command()
+@click.argument("number", default="", metavar="[N]")
+@click.argument("run", default="", metavar="[RUN]", shell_complete=complete_run)
+@click.option(
+    "--all", is_flag=True, hidden=True, expose_value=False
+)  # as robust incident has it: all are listed anyway
+@_about_a_run
+def incident(number: str, run: str, log_dir: str, as_json: bool) -> int:
+    """List incidents and losses of all members by time; show incident N of the list. robust incident RUN is the same."""
+    from robust_run.orchestrator.people import commands
+
+    return commands.incident(number, run, log_dir=log_dir, as_json=as_json)
+
+
+@roles.command()
+@click.argument("run", default="", metavar="[RUN]", shell_complete=complete_run)
+@_about_a_run
+def events(run: str, log_dir: str, as_json: bool) -> None:
+    """Tell what happened to a job of several roles; robust events RUN is the same."""
+    from robust_run.orchestrator.people import commands
+
+    commands.events(run, log_dir=log_dir, as_json=as_json)
+
+
+@roles.command()
+@click.argument("run", default="", metavar="[RUN]", shell_complete=complete_run)
+@click.option("--html", default="", metavar="FILE", help="Write the page to this file, too.")
+@_about_a_run
+def report(run: str, html: str, log_dir: str, as_json: bool) -> None:
+    """Write the page of a job of several roles, and those of its members; robust report RUN is the same."""
+    from robust_run.orchestrator.people import commands
+
+    commands.report(run, log_dir=log_dir, html=html, as_json=as_json)
 
 
 def _write_figures(view: RolesView, run: str, path: str) -> None:

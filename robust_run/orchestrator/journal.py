@@ -9,21 +9,12 @@ from contextlib import suppress
 import msgspec
 
 from robust_run.errors import PlatformError
-from robust_run.orchestrator.words import Action, Event, Finish, JobStarted, RolesSpec
+from robust_run.orchestrator.words import Event, Finish, JobStarted, Line, RolesSpec
 from robust_run.version import RUN_DIR_SCHEMA, __version__
 
 NAME = "roles.jsonl"
 #: A start that lived that long got somewhere.
 LONG_S = 600.0
-
-
-class Line(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A line of it."""
-
-    at: float
-    mono: float
-    event: Event | None = None
-    actions: tuple[Action, ...] = ()
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -76,24 +67,33 @@ class Journal:
 
 def read(path: str) -> tuple[list[tuple[Event, float]], int]:
     """Return what happened, and how many bytes of the file are whole. Raises PlatformError for one of another version."""
-    past: list[tuple[Event, float]] = []
+    lines, good = lines_of(path)
+    return [(line.event, line.mono) for line in lines if line.event is not None], good
+
+
+def lines_of(path: str) -> tuple[list[Line], int]:
+    """Return its lines but for the first, and how many bytes of it are whole. Raises PlatformError as `read`."""
+    found: list[Line] = []
     data = b""
     with suppress(FileNotFoundError), open(path, "rb") as file:
         data = file.read()
     end = data.find(b"\n") + 1
     if not end:
-        return past, 0
+        return found, 0
     _check(data[:end], path)
     decoder = msgspec.json.Decoder(Line)
     while (after := data.find(b"\n", end) + 1) != 0:
         try:
-            line = decoder.decode(data[end:after])
+            found.append(decoder.decode(data[end:after]))
         except msgspec.MsgspecError:
             break
-        if line.event is not None:
-            past.append((line.event, line.mono))
         end = after
-    return past, end
+    return found, end
+
+
+def is_roles_run(path: str) -> bool:
+    """Whether this is the run directory of a job of several roles."""
+    return bool(path) and "\0" not in path and os.path.isfile(os.path.join(path, NAME))
 
 
 class Ending(msgspec.Struct, frozen=True):

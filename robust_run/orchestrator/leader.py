@@ -17,9 +17,10 @@ from robust_run.atomic_file import write_file
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError, RobustRunError, UserError
 from robust_run.orchestrator import core
+from robust_run.orchestrator.course.recorder import CourseRecorder
 from robust_run.orchestrator.fleet import Fleet
 from robust_run.orchestrator.guarding.words import Link
-from robust_run.orchestrator.journal import Journal, Line
+from robust_run.orchestrator.journal import Journal
 from robust_run.orchestrator.launchers import Launchers
 from robust_run.orchestrator.machine import place_of
 from robust_run.orchestrator.nodes.book import NodeBook
@@ -42,6 +43,7 @@ from robust_run.orchestrator.words import (
     Event,
     Finish,
     JobStarted,
+    Line,
     MemberName,
     NodeGone,
     NodeOffered,
@@ -108,6 +110,7 @@ class Leader:
         secret = self._before.secret if self._before is not None else os.urandom(32)
         secret = several.secret if several is not None else secret
         self._server = RoleServer(secret, self._queues, clock, self.tell, self._known, self._newest, self._look)
+        self._course = CourseRecorder(folder, clock, self._queues, self._server.idle, self.say)
         if several is not None:
             self._fleet.others = self._server.nodes = NodeBook(
                 os.path.basename(folder),
@@ -126,6 +129,7 @@ class Leader:
         try:
             self._queues.reopen(self._clock.monotonic_s())
             await self._open()
+            self._course.start()
             for number in SIGNALS:
                 loop.add_signal_handler(number, self._signalled, number)
             self._launchers.listen(self._signalled)
@@ -146,6 +150,7 @@ class Leader:
                 self._fleet.others.over(error.exit_code)  # they would wait for another leader
             raise
         finally:
+            self._course.close()
             self._server.close()
             self._queues.close()
             self._journal.close()
@@ -286,6 +291,7 @@ class Leader:
     def _look(self) -> RolesView:
         now_s = self._clock.monotonic_s()
         states = {name: queue.state for name, queue in self._queues.queues.items()}
+        standings = {str(name): member.standing for name, member in self.state.members.items()}
         return view_of(
             self._spec,
             self.state,
@@ -293,7 +299,8 @@ class Leader:
             pids=self._launchers.pids(),
             queues={name: counts(state) for name, state in states.items()},
             idle=self._server.idle.shares(now_s),
-            waits=tuple(chains(self._server.traffic.now(states, now_s), now_s)),
+            chains=tuple(chains(self._server.traffic.now(states, now_s), now_s, standings)),
+            node=self._here,
         )
 
     def _known(self) -> dict[str, Member]:

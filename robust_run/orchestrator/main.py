@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
 
 import msgspec
 
@@ -92,11 +93,18 @@ def _launch(
         _say(f"goes on with the run in {run_directory.path}")
     try:
         code = _guarded(lambda end: lead(spec, run_directory, env, end, where, start), slurm, mask)
-        if slurm is not None:
-            slurm.follow_up(run_directory.path, code)
-        return code
+        _follow_up(run_directory, slurm, code)
     finally:
         run_directory.remove_temporary()
+    return code
+
+
+def _follow_up(run_directory: RunDirectory, slurm: UnderSlurm | None, code: int) -> None:
+    """The job is over: leave its page, and say to Slurm what is to become of it."""
+    if not run_directory.temporary:
+        _draw(run_directory.path)
+    if slurm is not None:
+        slurm.follow_up(run_directory.path, code)
 
 
 def _guarded(work: Callable[[socket.socket], int], slurm: UnderSlurm | None, mask: Iterable[int]) -> int:
@@ -106,6 +114,21 @@ def _guarded(work: Callable[[socket.socket], int], slurm: UnderSlurm | None, mas
             return 128 + signal.SIGTERM
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     return Guard(work).run()
+
+
+def _draw(run: str) -> None:
+    """Leave the page of a job that is over; where that fails, the job has ended as it has."""
+    from robust_run.orchestrator.people.pages import write_ended
+
+    said = ""
+    try:
+        page = write_ended(run)
+        said = f"page: {os.path.relpath(page)}" if page else ""
+    except Exception as error:
+        said = f"the page of the job cannot be drawn: {error}; robust report {run} tries again"
+    with suppress(OSError):
+        if said:
+            _say(said)
 
 
 def lead(

@@ -12,7 +12,9 @@ from robust_run.errors import PlatformError, UserError
 from robust_run.launcher.control.errors import ProtocolError
 from robust_run.launcher.operator.reading.runs import runs_folder
 from robust_run.orchestrator import core
-from robust_run.orchestrator.journal import NAME, read, spec_of
+from robust_run.orchestrator.course import files as course
+from robust_run.orchestrator.course.points import idle_of
+from robust_run.orchestrator.journal import NAME, is_roles_run, read, spec_of
 from robust_run.orchestrator.views import view_of
 from robust_run.roles.client import Place
 from robust_run.roles.wire import Frames, WorkerHalf
@@ -60,11 +62,6 @@ def find_run(run: str, log_dir: str, env: dict[str, str]) -> str:
     return max(found, key=lambda path: os.stat(os.path.join(path, NAME)).st_mtime)
 
 
-def is_roles_run(path: str) -> bool:
-    """Whether this is the run directory of a job of several roles."""
-    return os.path.isfile(os.path.join(path, NAME))
-
-
 def look(run: str) -> RolesView:
     """Return how a job is: from its leader, else from its journal. Raises PlatformError."""
     try:
@@ -73,11 +70,19 @@ def look(run: str) -> RolesView:
         view = None
     if view is not None:
         return view
+    return by_journal(run)
+
+
+def by_journal(run: str) -> RolesView:
+    """Return how a job is by what it left. Raises PlatformError."""
     spec = spec_of(run)
     if spec is None:
         raise PlatformError(f"the first line of {run}/{NAME} is not written yet; ask again")
     past, _ = read(os.path.join(run, NAME))
-    return view_of(spec, core.replay(spec, past), is_led=False)
+    view = view_of(spec, core.replay(spec, past), is_led=False)
+    idle = idle_of(course.read(run).points)
+    roles = tuple(msgspec.structs.replace(role, idle=idle.get(role.name)) for role in view.roles)
+    return msgspec.structs.replace(view, roles=roles)
 
 
 def ask(run: str, call: AskCall) -> None:
@@ -85,9 +90,9 @@ def ask(run: str, call: AskCall) -> None:
     try:
         answer = _ask(run, call)
     except (OSError, ProtocolError) as error:
-        raise PlatformError(
-            f"the leader of {run} does not answer ({error}); robust roles {run} says how it was left"
-        ) from error
+        is_over = by_journal(run).phase == "over"
+        who = f"the job in {run} is over, and its leader" if is_over else f"the leader of {run}"
+        raise PlatformError(f"{who} does not answer ({error}); robust roles {run} says how it was left") from error
     if answer.error:
         raise UserError(answer.error)
 

@@ -196,7 +196,7 @@ class RoleServer:
 
     def _give_up(self, consumer: str) -> None:
         self._away.pop(consumer, None)
-        self.idle.went(consumer)
+        self.idle.went(consumer, self._clock.monotonic_s())
         self.traffic.went(consumer)
         self.queues.consumer_gone(consumer, self._clock.monotonic_s())
         self._go_on()

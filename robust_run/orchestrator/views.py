@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 
 from robust_run.orchestrator.command import run_name
 from robust_run.orchestrator.state import UP, JobState
+from robust_run.orchestrator.waits import lines_of as wait_lines
 from robust_run.orchestrator.words import MemberName, RoleSpec, RolesSpec, StartMember
 from robust_run.roles.queue_words import Counts
-from robust_run.roles.words import MemberView, RolesView, RoleView
+from robust_run.roles.words import MemberView, RolesView, RoleView, WaitChain
 
 
 def view_of(
@@ -19,10 +20,11 @@ def view_of(
     pids: Mapping[str, int] | None = None,
     queues: Mapping[str, Counts] | None = None,
     idle: Mapping[str, float] | None = None,
-    waits: tuple[str, ...] = (),
+    chains: tuple[WaitChain, ...] = (),
+    node: str = "",
 ) -> RolesView:
-    """Return how a job is. `pids`: of launchers that run, by run directory. `idle`: shares of time, by member. `waits`: see
-    `waits.chains`.
+    """Return how a job is. `pids`: of launchers that run, by run directory. `idle`: shares of time, by member. `chains`: see
+    `waits.chains`. `node`: which one leads.
     """
     return RolesView(
         name=spec.name,
@@ -32,7 +34,11 @@ def view_of(
         sentence=state.sentence,
         roles=tuple(_role(role, state, pids or {}, idle or {}) for role in spec.roles),
         queues=dict(queues or {}),
-        waits=waits,
+        waits=tuple(wait_lines(chains)),
+        chains=chains,
+        queue_items=spec.queue_items,
+        queue_bytes=spec.queue_bytes,
+        node=node,
     )
 
 
@@ -68,14 +74,19 @@ def _member(state: JobState, name: MemberName, pids: Mapping[str, int], idle: Ma
     )
 
 
-def lines_of(view: RolesView) -> Iterator[str]:
-    """Yield a status for people, the job first."""
+def headline(view: RolesView) -> str:
+    """Return how a job is in a line."""
     if view.phase == "over":
         how = "is done" if view.code == 0 else f"ended with exit code {view.code}"
     else:
         how = {"new": "begins", "going": "runs", "restarting": "begins again", "ending": "ends"}[view.phase]
         how += "" if view.is_led else ", says its journal; nobody answers, so that its processes may be gone"
-    yield f"{view.name} {how}" + (f": {view.sentence}" if view.sentence else "")
+    return f"{view.name} {how}" + (f": {view.sentence}" if view.sentence else "")
+
+
+def lines_of(view: RolesView) -> Iterator[str]:
+    """Yield a status for people, the job first."""
+    yield headline(view)
     for role in view.roles:
         ready = sum(member.ready for member in role.members)
         limits = f" of {role.fewest} to {role.most}" if role.fewest != role.most else ""

@@ -269,6 +269,17 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True, tag="finish"):
 Action = StartMember | StopMember | Changed | SayLine | WakeAt | Finish
 
 
+class Line(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A line of the journal: what happened, when, and what was decided."""
+
+    at: float
+    """Seconds since the epoch."""
+    mono: float
+    """Of the monotonic clock."""
+    event: Event | None = None
+    actions: tuple[Action, ...] = ()
+
+
 def code_text(code: int) -> str:
     """Return an exit code in words."""
     return f"signal {-code}" if code < 0 else f"exit code {code}"

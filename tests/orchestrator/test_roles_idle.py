@@ -35,8 +35,8 @@ def test_a_member_of_several_ranks_is_their_mean_and_time_begins_anew_with_each_
     assert book.shares(10.0) == {"trainer/0": pytest.approx(0.5)}
     book.came("trainer/0:1", 10.0)
     assert book.shares(20.0) == {"trainer/0": 0.0}
-    book.went("trainer/0:0")
-    book.went("trainer/0:1")
+    book.went("trainer/0:0", 30.0)
+    book.went("trainer/0:1", 30.0)
     assert book.shares(30.0) == {}
 
 
@@ -45,3 +45,16 @@ def test_who_is_not_known_changes_nothing() -> None:
     book.asks("a/0:0", 1.0)
     book.answered("a/0:0", 2.0)
     assert book.shares(3.0) == {}
+
+
+def test_seconds_are_added_up_over_all_starts_of_a_member() -> None:
+    book = IdleBook()
+    book.came("rollout/0:0", 0.0)
+    book.asks("rollout/0:0", 2.0)
+    book.went("rollout/0:0", 6.0)  # while it waited
+    assert book.totals(50.0) == {"rollout/0": (4.0, 6.0)}
+    book.came("rollout/0:0", 10.0)
+    book.asks("rollout/0:0", 11.0)
+    assert book.totals(12.0) == {"rollout/0": (5.0, 8.0)}
+    book.came("rollout/0:0", 12.0)  # another start, before the end of this one is known
+    assert book.totals(13.0) == {"rollout/0": (5.0, 9.0)}

@@ -161,6 +161,8 @@ background:var(--none)}
 .n1{stroke:var(--series-1)}.n2{stroke:var(--series-2)}.n3{stroke:var(--series-3)}.n4{stroke:var(--series-4)}
 .n5{stroke:var(--series-5)}.n6{stroke:var(--series-6)}.n7{stroke:var(--series-7)}.n8{stroke:var(--series-8)}
 .strip{width:9.5rem;height:.8rem;margin:.3rem 0 .2rem;border-radius:3px;overflow:hidden;background:var(--none)}
+.lives h3{margin:.9rem 0 .2rem}.lives .row{padding:.15rem 0}.life{width:100%;height:1.1rem;border-radius:3px;overflow:hidden;background:var(--none)}
+.waits-at-queues{fill:var(--warn)}.ends{display:flex;justify-content:space-between}
 .a-bad{fill:var(--bad)}.a-good{fill:var(--good)}.a-calm{fill:var(--wait)}.runs td:nth-child(1),.runs td:nth-child(6){min-width:9.5rem}.runs td:nth-child(7){min-width:12rem}.runs td .small{font-weight:400}
 .need{font-weight:600}.need::before{content:"";display:inline-block;width:.6em;height:.6em;border-radius:50%;background:currentColor;margin-right:.45em}
 .live-dot{display:inline-block;width:.55rem;height:.55rem;border-radius:50%;background:var(--good);margin-right:.4rem}

@@ -10,11 +10,24 @@ from typing import IO, TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from robust_run.launcher.operator.reading.which import Subject
     from robust_run.launcher.operator.views.status_types import EventsView
 
 #: What one question of `robust events --follow` waits for news.
 FOLLOW_S = 20.0
+
+
+def complete_run(context: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:
+    """Return what a shell completes RUN to: names of runs, or folders where a path is begun."""
+    from click.shell_completion import CompletionItem
+
+    from robust_run.launcher.operator.reading.runs import names_beginning
+
+    if os.sep in begun:
+        return [CompletionItem(begun, type="dir")]
+    return [CompletionItem(name) for name in names_beginning(begun, context.params.get("log_dir") or "", os.environ)]
 
 
 def about_a_run(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -27,7 +40,7 @@ def about_a_run(command: Callable[..., Any]) -> Callable[..., Any]:
             "--url", default="", metavar="URL", help="Address of the controller, to ask from another machine."
         ),
         click.option("--log-dir", default="", metavar="FOLDER", help="Folder of the runs (default: ./robust-runs)."),
-        click.argument("run", default="", metavar="[RUN]"),
+        click.argument("run", default="", metavar="[RUN]", shell_complete=complete_run),
     ):
         command = decorate(command)
     return command

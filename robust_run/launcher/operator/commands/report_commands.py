@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from robust_run.json_output import print_document
+from robust_run.launcher.operator.commands.job_commands import complete_run
 from robust_run.terminal import plain
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ NARROWEST = 60
 )
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 @click.option("--log-dir", default="", metavar="FOLDER", help="Folder of the runs (default: ./robust-runs).")
-@click.argument("runs", nargs=-1, metavar="[RUN]...")
+@click.argument("runs", nargs=-1, metavar="[RUN]...", shell_complete=complete_run)
 def report(  # noqa: PLR0913, PLR0917 - options of one command
     startup: bool,
     startups: bool,

@@ -12,6 +12,10 @@ from robust_run.json_output import print_document
 from robust_run.launcher.operator.commands.job_commands import about_a_run, has_colours
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from rich.console import Console, RenderableType
+
     from robust_run.launcher.operator.views.live import LiveView
 
 #: Columns of a screen that is no terminal.
@@ -22,8 +26,6 @@ PLAIN_WIDTH = 120
 @about_a_run
 def top(as_json: bool, **which: str) -> int:
     """Watch a job on the terminal: keys are shown below. Piped, it prints one screen and ends. RUN as for `robust status`."""
-    from rich.console import Console
-
     from robust_run.launcher.operator.reading.which import subject
     from robust_run.launcher.operator.top.screen import plain
 
@@ -31,15 +33,10 @@ def top(as_json: bool, **which: str) -> int:
     if as_json:
         print_document(about.live())
         return 0
-    if not (sys.stdout.isatty() and sys.stdin.isatty()) or os.environ.get("TERM") == "dumb":
-        width = int(os.environ["COLUMNS"]) if os.environ.get("COLUMNS", "").isdigit() else PLAIN_WIDTH
-        width = max(min(width, 1000), 40)
-        console = Console(width=width, color_system=None, highlight=False, emoji=False, force_terminal=False)
-        with console.capture() as captured:
-            console.print(plain(about.live(count=40), width))
-        click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+    if not is_for_keys(os.environ):
+        print_once(lambda width: plain(about.live(count=40), width), os.environ)
         return 0
-    from robust_run.launcher.operator.commands.top_loop import watch
+    from robust_run.launcher.operator.commands.top_loop import OF_A_JOB, watch
     from robust_run.launcher.operator.reading.client import NoAnswerError
 
     def fetch(first: int, count: int) -> LiveView:
@@ -50,6 +47,29 @@ def top(as_json: bool, **which: str) -> int:
             about = subject(os.environ, **which)
             return about.live(first, count)
 
-    console = Console(highlight=False, emoji=False, no_color=not has_colours(sys.stdout, os.environ))
-    watch(fetch, console, sys.stdin.fileno())
+    watch(fetch, terminal(os.environ), sys.stdin.fileno(), OF_A_JOB)
     return 0
+
+
+def is_for_keys(env: Mapping[str, str]) -> bool:
+    """Whether there is a terminal to show a screen on, and to read keys from."""
+    return sys.stdout.isatty() and sys.stdin.isatty() and env.get("TERM") != "dumb"
+
+
+def terminal(env: Mapping[str, str]) -> Console:
+    """Return the terminal."""
+    from rich.console import Console
+
+    return Console(highlight=False, emoji=False, no_color=not has_colours(sys.stdout, env))
+
+
+def print_once(draw: Callable[[int], RenderableType], env: Mapping[str, str]) -> None:
+    """Print what is drawn for a width, without colours or keys."""
+    from rich.console import Console
+
+    width = int(env["COLUMNS"]) if env.get("COLUMNS", "").isdigit() else PLAIN_WIDTH
+    width = max(min(width, 1000), 40)
+    console = Console(width=width, color_system=None, highlight=False, emoji=False, force_terminal=False)
+    with console.capture() as captured:
+        console.print(draw(width))
+    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))

@@ -1,4 +1,4 @@
-"""Shows the screen again and again, and reads keys. What the controller says is fetched in a thread: keys answer meanwhile."""
+"""Shows a screen again and again, and reads keys. What is shown is fetched in a thread: keys answer meanwhile."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import threading
 import tty
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Generic, TypeVar
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
 
 from robust_run.errors import RobustRunError
@@ -22,14 +24,36 @@ from robust_run.launcher.operator.views.live import MOST_NODES, LiveView
 ASK_S = 1.0
 LOOK_S = 0.2
 
-Fetch = Callable[[int, int], LiveView]
-"""Returns what is shown, with nodes from a place on, and how many. Raises RobustRunError."""
+_View = TypeVar("_View")
 
 
-class ScreenFetcher:
-    """Asks for what is wanted, in a thread of its own, once a second or when something else is wanted."""
+@dataclass(frozen=True)
+class Shown(Generic[_View]):
+    """How something is shown."""
 
-    def __init__(self, fetch: Fetch, first: LiveView) -> None:
+    draw: Callable[[_View, Looking, int, int, str], RenderableType]
+    """Returns a screen of exactly so many columns and lines; the text is why what is shown is old."""
+    rows: Callable[[_View, Looking, int, int, str], int]
+    """Returns how many rows of a table fit into it."""
+    total: Callable[[_View, Looking], int]
+    """Returns how many rows there are."""
+
+
+#: `robust top` of a job.
+OF_A_JOB: Shown[LiveView] = Shown(
+    draw=screen,
+    rows=lambda view, _, width, height, trouble: rows_of(view, width, height, trouble),
+    total=lambda view, looking: view.nodes_total if looking.pane == "nodes" else len(view.incidents),
+)
+
+
+class ScreenFetcher(Generic[_View]):
+    """Asks for what is wanted, in a thread of its own, once a second or when something else is wanted.
+
+    `fetch`: returns what is shown, with rows from a place on, and how many. Raises RobustRunError.
+    """
+
+    def __init__(self, fetch: Callable[[int, int], _View], first: _View) -> None:
         self.view = first
         self.trouble = ""
         self._fetch = fetch
@@ -60,7 +84,7 @@ class ScreenFetcher:
             self._wake.clear()
 
 
-def watch(fetch: Fetch, console: Console, descriptor: int) -> None:
+def watch(fetch: Callable[[int, int], _View], console: Console, descriptor: int, shown: Shown[_View]) -> None:
     """Show a job until the user presses q. `descriptor`: the terminal of the keys. Raises RobustRunError at the first look."""
     looking = Looking()
     fetcher = ScreenFetcher(fetch, fetch(0, 100))
@@ -69,10 +93,9 @@ def watch(fetch: Fetch, console: Console, descriptor: int) -> None:
             while not looking.is_over:
                 view, trouble = fetcher.view, fetcher.trouble
                 width, height = console.size
-                display.update(screen(view, looking, width, height, trouble), refresh=True)
-                rows = rows_of(view, width, height, trouble)
-                total = view.nodes_total if looking.pane == "nodes" else len(view.incidents)
-                looking = press(looking, read_keys(_pressed(descriptor)), rows, total)
+                display.update(shown.draw(view, looking, width, height, trouble), refresh=True)
+                rows = shown.rows(view, looking, width, height, trouble)
+                looking = press(looking, read_keys(_pressed(descriptor)), rows, shown.total(view, looking))
                 fetcher.want(looking.first if looking.pane == "nodes" else 0, min(rows, MOST_NODES))
     except KeyboardInterrupt:
         pass

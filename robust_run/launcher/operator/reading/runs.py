@@ -10,6 +10,8 @@ from robust_run.launcher.operator.reading.place import PLACE_NAME
 
 JOURNAL_NAME = "journal.jsonl"
 DEFAULT_FOLDER = "robust-runs"
+#: One of them is in each run directory: a job's journal, and that of a job of several roles.
+_JOURNALS = (JOURNAL_NAME, "roles.jsonl")
 
 
 def find_run(run: str, log_dir: str, env: Mapping[str, str]) -> str:
@@ -103,3 +105,14 @@ def _changed_s(path: str) -> float:
 def is_run(path: str) -> bool:
     """Whether this is a run directory."""
     return bool(path) and "\0" not in path and os.path.isfile(os.path.join(path, JOURNAL_NAME))
+
+
+def names_beginning(begun: str, log_dir: str, env: Mapping[str, str]) -> list[str]:
+    """Return names of runs that a shell may complete, the one with the latest news first."""
+    folder = runs_folder(log_dir, env)
+    try:
+        names = [name for name in os.listdir(folder) if name.startswith(begun) and not name.startswith(".")]
+    except OSError:
+        return []
+    found = [name for name in names if any(os.path.isfile(os.path.join(folder, name, each)) for each in _JOURNALS)]
+    return sorted(found, key=lambda name: _changed_s(os.path.join(folder, name)), reverse=True)

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from robust_run.launcher.operator.top.keys import Looking
+from robust_run.launcher.operator.top.lines import blank, cell, in_lines, one_line, table_of
 from robust_run.launcher.operator.views import show
 from robust_run.launcher.operator.views.advice import next_step
 from robust_run.launcher.operator.views.live import LiveIncident, LiveView
@@ -71,19 +72,19 @@ def head(view: LiveView, width: int, trouble: str = "", most: int = 2) -> list[T
     What is too long for a line takes `most` at most.
     """
     job = view.job
-    lines = _lines(show.headline(job, brief=True), COLOURS[show.tone(job)], width, most)
+    lines = in_lines(show.headline(job, brief=True), COLOURS[show.tone(job)], width, most)
     if trouble:
-        lines += _lines(f"! {trouble}", "bold red", width, most)
+        lines += in_lines(f"! {trouble}", "bold red", width, most)
     if todo := next_step(job):
-        lines += _lines(f"next: {todo}", "bold yellow", width, most)
-    lines += _lines(_numbers(view), "", width, most)
+        lines += in_lines(f"next: {todo}", "bold yellow", width, most)
+    lines += in_lines(_numbers(view), "", width, most)
     shown = view.findings[:MOST_FINDINGS]
     for finding in shown:
-        lines += _lines(f"! {finding}", "yellow", width, most)
+        lines += in_lines(f"! {finding}", "yellow", width, most)
     if len(view.findings) > len(shown):
-        lines += _lines(f"! {len(view.findings) - len(shown)} more", "yellow", width, most)
+        lines += in_lines(f"! {len(view.findings) - len(shown)} more", "yellow", width, most)
     for each in job.attempts[-MOST_ATTEMPTS:] if len(job.attempts) > 1 else ():
-        lines += _lines(f"attempt {each.number}: {show.attempt_words(each, job)}", "dim", width, most - 1)
+        lines += in_lines(f"attempt {each.number}: {show.attempt_words(each, job)}", "dim", width, most - 1)
     return lines
 
 
@@ -107,7 +108,7 @@ def _pane(view: LiveView, looking: Looking, width: int, room: int) -> list[Rende
     """Return the lower part: a heading and a table, so many lines in all."""
     if looking.pane == "help":
         lines = [Text("Keys", style="bold"), *(Text(f"  {line}") for line in HELP)][:room]
-        return [*lines, *_blank(room - len(lines))]
+        return [*lines, *blank(room - len(lines))]
     if looking.pane == "incidents":
         rows: Sequence[LiveIncident] = view.incidents[looking.first : looking.first + max(room - 2, 0)]
         parts = [_heading(f"Incidents: {view.incidents_total}, newest first", width)]
@@ -123,12 +124,12 @@ def _pane(view: LiveView, looking: Looking, width: int, room: int) -> list[Rende
         filled = len(shown)
     if room < 2:
         return list(parts[:room])
-    return [*parts, table, *_blank(room - 2 - filled)]
+    return [*parts, table, *blank(room - 2 - filled)]
 
 
 def nodes_table(nodes: Sequence[LiveNode], width: int) -> Table:
     """Return nodes as a table, a line each."""
-    table = _table(width)
+    table = table_of(width)
     table.add_column("NODE", no_wrap=True, overflow="ellipsis", ratio=3)
     table.add_column("STANDING", no_wrap=True, width=8)
     table.add_column("RANKS", no_wrap=True, overflow="ellipsis", ratio=2)
@@ -139,23 +140,23 @@ def nodes_table(nodes: Sequence[LiveNode], width: int) -> Table:
     table.add_column("", no_wrap=True, overflow="ellipsis", ratio=5)
     for node in nodes:
         cells = [
-            _text(node.name, "bold" if node.odd else ""),
-            _text(node.standing, _STANDINGS.get(node.standing, "")),
-            _text(node.ranks),
-            _text("" if node.step is None else str(node.step)),
-            _text("" if node.own_s is None else show.length(node.own_s)),
+            cell(node.name, "bold" if node.odd else ""),
+            cell(node.standing, _STANDINGS.get(node.standing, "")),
+            cell(node.ranks),
+            cell("" if node.step is None else str(node.step)),
+            cell("" if node.own_s is None else show.length(node.own_s)),
         ]
         if width >= 70:
-            cells.append(_text("" if node.silent_s is None else f"{node.silent_s:.1f} s"))
+            cells.append(cell("" if node.silent_s is None else f"{node.silent_s:.1f} s"))
         slow = f" (rank {node.rank})" if node.slow is not None and "usual work" in node.odd else ""
-        cells.append(_text(f"{node.odd}{slow}", "yellow"))
+        cells.append(cell(f"{node.odd}{slow}", "yellow"))
         table.add_row(*cells)
     return table
 
 
 def incidents_table(incidents: Sequence[LiveIncident], width: int, now_unix_s: float) -> Table:
     """Return incidents as a table, a line each."""
-    table = _table(width)
+    table = table_of(width)
     table.add_column("#", justify="right", no_wrap=True, width=4)
     table.add_column("AGO", no_wrap=True, width=10)
     table.add_column("KIND", no_wrap=True, width=10)
@@ -165,20 +166,14 @@ def incidents_table(incidents: Sequence[LiveIncident], width: int, now_unix_s: f
     for each in incidents:
         lost_s = None if each.resumed_unix_s is None else each.resumed_unix_s - each.onset_unix_s
         table.add_row(
-            _text(str(each.number)),
-            _text(show.age(now_unix_s - each.detected_unix_s)),
-            _text(each.kind, "red"),
-            _text(each.action),
-            _text("" if lost_s is None else show.length(max(lost_s, 0.0))),
-            _text(each.sentence),
+            cell(str(each.number)),
+            cell(show.age(now_unix_s - each.detected_unix_s)),
+            cell(each.kind, "red"),
+            cell(each.action),
+            cell("" if lost_s is None else show.length(max(lost_s, 0.0))),
+            cell(each.sentence),
         )
     return table
-
-
-def _table(width: int) -> Table:
-    return Table(
-        box=None, expand=True, width=width, padding=(0, 1, 0, 0), show_edge=False, header_style="bold", pad_edge=False
-    )
 
 
 def _foot(view: LiveView, looking: Looking, width: int) -> Text:
@@ -187,35 +182,10 @@ def _foot(view: LiveView, looking: Looking, width: int) -> Text:
         "incidents": "q quit  i nodes  h keys  arrows, page up/down: scroll",
         "help": "q quit  h back",
     }[looking.pane]
-    line = _line(f"{keys}   {'live' if view.job.alive else 'not live'}", "reverse", width)
+    line = one_line(f"{keys}   {'live' if view.job.alive else 'not live'}", "reverse", width)
     line.pad_right(max(width - line.cell_len, 0))
     return line
 
 
 def _heading(text: str, width: int) -> Text:
-    return _line(text, "bold underline", width)
-
-
-def _blank(count: int) -> list[RenderableType]:
-    return [Text("")] * max(count, 0)
-
-
-def _line(text: str, style: str, width: int) -> Text:
-    line = _text(text, style)
-    line.truncate(width, overflow="ellipsis")
-    return line
-
-
-def _lines(text: str, style: str, width: int, most: int) -> list[Text]:
-    """Return a text in lines that fit, at most so many; the last says if there was more."""
-    lines: list[str] = []
-    rest = show.clean(text)
-    while len(lines) < most - 1 and len(rest) > width and " " in rest[:width]:
-        cut = rest.rindex(" ", 0, width + 1)
-        lines.append(rest[:cut])
-        rest = f"  {rest[cut:].lstrip()}"
-    return [_line(line, style, width) for line in (*lines, rest)]
-
-
-def _text(text: str, style: str = "") -> Text:
-    return Text(show.clean(text), style=style, no_wrap=True, overflow="ellipsis", end="\n")
+    return one_line(text, "bold underline", width)

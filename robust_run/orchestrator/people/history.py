@@ -1,0 +1,299 @@
+"""What became of the members of a job, told from its journal: when each ran, was down and came back. Pure.
+
+The core is run over the journal once more, so that what is told here is what the leader knew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Literal
+
+import msgspec
+
+from robust_run.orchestrator import core
+from robust_run.orchestrator.command import run_name
+from robust_run.orchestrator.state import UP, JobState, Member
+from robust_run.orchestrator.words import (
+    Action,
+    Asked,
+    Begun,
+    Changed,
+    Event,
+    Finish,
+    Line,
+    MemberName,
+    NodeGone,
+    NodeOffered,
+    RankEnded,
+    RankGone,
+    RankReady,
+    RolesSpec,
+    SayLine,
+    StartMember,
+    WorldEnded,
+    WorldFailed,
+    WorldRuns,
+    code_text,
+)
+from robust_run.roles.words import RolesView
+
+StretchKind = Literal["starts", "runs", "down", "ends"]
+"""starts: a launcher begins. runs: all its workers do. down: they failed, and it has not come back. ends: it was told to."""
+
+#: The end of a rank that is followed by the word that its world failed within so long is the beginning of that failure.
+ONSET_S = 30.0
+
+
+class Stretch(msgspec.Struct, frozen=True, kw_only=True):
+    """A member, in one way, for a time. Times are seconds since the epoch."""
+
+    kind: StretchKind
+    begin_s: float
+    end_s: float
+    generation: int = 0
+
+
+class Loss(msgspec.Struct, frozen=True, kw_only=True):
+    """Workers of a member that were lost."""
+
+    at_s: float
+    """When the first of them ended."""
+    member: str
+    run: str
+    """Its run directory, below `members`."""
+    sentence: str
+    back_s: float | None = None
+    """When the member could be relied on again; None: it is not back."""
+
+
+class Moment(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happened, in words."""
+
+    at_s: float
+    text: str
+
+
+class MemberCourse(msgspec.Struct, frozen=True, kw_only=True):
+    """One member."""
+
+    name: str
+    role: str
+    stretches: tuple[Stretch, ...] = ()
+    runs: tuple[str, ...] = ()
+    """Run directories of all its launchers, below `members`, oldest first."""
+
+
+class History(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole job."""
+
+    begun_s: float = 0.0
+    known_s: float = 0.0
+    """Until when this is known: now, of a job that is led; else the last line."""
+    ended_s: float | None = None
+    members: tuple[MemberCourse, ...] = ()
+    losses: tuple[Loss, ...] = ()
+    """Oldest first."""
+    moments: tuple[Moment, ...] = ()
+
+
+class RolesNow(msgspec.Struct, frozen=True, kw_only=True):
+    """A job at this moment, and what became of it before."""
+
+    view: RolesView
+    history: History
+    now_s: float
+    """Seconds since the epoch."""
+
+
+class _Open(msgspec.Struct, kw_only=True):
+    """What is known of a member so far."""
+
+    role: str
+    stretches: list[Stretch]
+    runs: list[str]
+    kind: StretchKind | None = None
+    since_s: float = 0.0
+    generation: int = 0
+    fails: bool = False
+    """Its workers have failed, and the next do not run yet."""
+    ended_s: float | None = None
+    """When a rank of this generation ended first, within `ONSET_S`."""
+    loss: int | None = None
+    """Which loss it is not back from."""
+
+
+class Historian:
+    """Takes in a journal line by line."""
+
+    def __init__(self, spec: RolesSpec) -> None:
+        self.spec, self.state = spec, JobState()
+        self.members: dict[MemberName, _Open] = {}
+        self.losses: list[Loss] = []
+        self.moments: list[Moment] = []
+        self.begun_s: float | None = None
+        self.ended_s: float | None = None
+        self._last_s = 0.0
+
+    def history(self, now_s: float | None = None) -> History:
+        """Return what is known so far. `now_s`: of a job that is led; None: what goes on is known until the last line."""
+        known_s = self.ended_s if self.ended_s is not None else max(now_s or 0.0, self._last_s)
+        members = (
+            MemberCourse(
+                name=str(name),
+                role=known.role,
+                stretches=(*known.stretches, *_last(known, known_s)),
+                runs=tuple(known.runs),
+            )
+            for name, known in self.members.items()
+        )
+        return History(
+            begun_s=self.begun_s or 0.0,
+            known_s=known_s,
+            ended_s=self.ended_s,
+            members=tuple(members),
+            losses=tuple(sorted(self.losses, key=lambda loss: loss.at_s)),
+            moments=tuple(self.moments),
+        )
+
+    def take(self, line: Line) -> None:
+        """Take in a line."""
+        event, at_s = line.event, line.at
+        self._last_s = max(self._last_s, at_s)
+        if event is None:
+            return
+        self.begun_s = at_s if self.begun_s is None else self.begun_s
+        failed, phase = list(self._failed_by(event, at_s)), self.state.phase
+        actions = core.step(self.spec, self.state, event, line.mono)
+        for name, serial, sentence in failed:
+            self._lost(name, serial, sentence, at_s)
+        for action in actions:
+            if isinstance(action, StartMember):
+                known = self._of(self.state.members[action.member])
+                known.runs.append(run_name(action))
+                known.fails = False
+            elif isinstance(action, SayLine):
+                self.moments.append(Moment(at_s=at_s, text=action.text))
+            elif isinstance(action, Finish):
+                self.ended_s = at_s
+        said = any(isinstance(action, SayLine) for action in actions)
+        self.moments += [Moment(at_s=at_s, text=text) for text in self._words(event, phase, said=said)]
+        for member in self._changed(event, actions, phase):
+            self._follow(member, at_s)
+
+    def _changed(self, event: Event, actions: tuple[Action, ...], phase: str) -> Iterable[Member]:
+        """Return members that may stand in another way now."""
+        if self.state.phase != phase or not isinstance(
+            event, WorldRuns | WorldFailed | RankReady | RankGone | RankEnded
+        ):
+            return self.state.members.values()
+        named = {event.member, *(action.member for action in actions if isinstance(action, StartMember | Changed))}
+        return [self.state.members[name] for name in named if name in self.state.members]
+
+    def _of(self, member: Member) -> _Open:
+        return self.members.setdefault(member.name, _Open(role=member.name.role, stretches=[], runs=[]))
+
+    def _failed_by(self, event: Event, at_s: float) -> Iterator[tuple[MemberName, int, str]]:
+        """Yield whose workers fail by an event that is about to be taken in, of which launcher, and why."""
+        if self.state.phase != "going":
+            return
+        if isinstance(event, NodeGone):
+            for member in self.state.members.values():
+                if member.standing in ("starting", "running") and event.node in member.nodes:
+                    yield member.name, member.serial, f"its node {event.node} is gone"
+            return
+        if not isinstance(event, RankEnded | WorldFailed | WorldEnded):
+            return
+        known_member = self.state.members.get(event.member)
+        if known_member is None or known_member.serial != event.serial:
+            return
+        if known_member.standing not in ("starting", "running"):
+            return
+        if isinstance(event, WorldEnded) and event.code:
+            why = event.sentence or f"its launcher ended with {code_text(event.code)}"
+            yield event.member, event.serial, why
+        elif isinstance(event, WorldFailed) and event.attempt >= known_member.attempt:
+            yield event.member, event.serial, event.sentence
+        elif isinstance(event, RankEnded) and event.attempt == known_member.attempt:
+            known = self._of(known_member)
+            if known.ended_s is None or at_s - known.ended_s > ONSET_S:
+                known.ended_s = at_s
+
+    def _lost(self, name: MemberName, serial: int, sentence: str, at_s: float) -> None:
+        known = self.members[name]
+        known.fails = True
+        if known.loss is not None:
+            return  # its launcher has given up what its workers began
+        onset_s = known.ended_s if known.ended_s is not None and at_s - known.ended_s <= ONSET_S else at_s
+        known.loss = len(self.losses)
+        run = run_name(StartMember(member=name, serial=serial, nodes=()))
+        self.losses.append(Loss(at_s=onset_s, member=str(name), run=run, sentence=sentence))
+        _cut(known, "down", onset_s)
+
+    def _follow(self, member: Member, at_s: float) -> None:
+        known = self._of(member)
+        if member.generation != known.generation:
+            known.generation, known.fails, known.ended_s = member.generation, False, None
+            _cut(known, None, at_s)
+        kind: StretchKind | None = None
+        if member.standing == "stopping":
+            kind = "ends"
+        elif member.standing == "pausing" or (member.standing in UP and known.fails):
+            kind = "down"
+        elif member.standing in UP:
+            kind = "starts" if member.standing == "starting" else "runs"
+        _cut(known, kind, at_s)
+        if known.loss is not None and member.is_ready and not known.fails:
+            self.losses[known.loss] = msgspec.structs.replace(self.losses[known.loss], back_s=at_s)
+            known.loss = None
+        elif known.loss is not None and member.standing in ("done", "given_up", "held"):
+            known.loss = None
+
+    def _words(self, event: Event, phase: str, *, said: bool) -> Iterator[str]:
+        match event:
+            case Begun():
+                yield "the job begins"
+            case NodeOffered():
+                yield f"{event.node} is there"
+            case NodeGone():
+                yield f"{event.node} is gone" + (f": {event.why}" if event.why else "")
+            case WorldRuns() if event.member in self.state.members:
+                member = self.state.members[event.member]
+                if (member.serial, member.attempt) == (event.serial, event.attempt):
+                    yield f"{event.member} runs (generation {member.generation})"
+            case WorldFailed():
+                yield f"{event.member} failed: {event.sentence or 'its launcher does not say why'}"
+            case WorldEnded() if not said:
+                yield (
+                    f"{event.member} is done"
+                    if event.code == 0
+                    else f"{event.member} ended with {code_text(event.code)}"
+                )
+            case Asked(what="stop"):
+                yield f"{event.by or 'somebody'} asks for the end of the job"
+            case _:
+                pass
+        if self.state.phase != phase and self.state.phase in ("ending", "over"):
+            how = f": {self.state.sentence}" if self.state.sentence else ""
+            yield f"the job {'ends' if self.state.phase == 'ending' else 'is over'}{how}"
+
+
+def _cut(known: _Open, kind: StretchKind | None, at_s: float) -> None:
+    """End the stretch that goes on, and begin another."""
+    if kind != known.kind:
+        known.stretches += _last(known, at_s)
+        known.kind, known.since_s = kind, at_s
+
+
+def _last(known: _Open, at_s: float) -> list[Stretch]:
+    """Return the stretch that goes on, until then."""
+    if known.kind is None or at_s <= known.since_s:
+        return []
+    return [Stretch(kind=known.kind, begin_s=known.since_s, end_s=at_s, generation=known.generation)]
+
+
+def history_of(spec: RolesSpec, lines: Iterable[Line], now_s: float | None = None) -> History:
+    """Return what became of a job. `now_s`: as for `Historian.history`."""
+    historian = Historian(spec)
+    for line in lines:
+        historian.take(line)
+    return historian.history(now_s)
