@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from exact import Array
-from model import CONTEXT, LAYERS, START, AttentionPart, Cache, by_expert, combined, decode, encode
+from decoder import CONTEXT, LAYERS, START, AttentionPart, Cache, by_expert, combined, decode, encode
 from words import Answer, Request
 
 MICRO_BATCHES = 2
@@ -35,10 +35,12 @@ class Sequence:
             self.tokens = [START, *encode(request.prompt)]
         except ValueError:
             raise ValueError(f"the prompt has letters that the model has not: {request.prompt[:40]!r}") from None
-        if request.most < 1 or len(self.tokens) + request.most > CONTEXT:
+        if request.most < 1:
+            raise ValueError(f"an answer of {request.most} letters was asked for; 1 is the least")
+        if len(self.tokens) + request.most > CONTEXT:
             raise ValueError(
-                f"a prompt of {len(request.prompt)} letters and an answer of {request.most}: from 1 to"
-                f" {max(CONTEXT - len(self.tokens), 0)} letters of answer have room after it, {CONTEXT - 1} in all"
+                f"a prompt of {len(request.prompt)} letters and an answer of {request.most} are more than the {CONTEXT - 1}"
+                " that there is room for"
             )
         self.request, self.done, self.cache = request, done, Cache()
         self.longest_wait_s, self.asked_again = 0.0, 0

@@ -7,7 +7,7 @@ import os
 import socket
 from contextlib import suppress
 
-from model import EXPERTS, ExpertPart
+from decoder import EXPERTS, ExpertPart
 from router import held
 from wire import NONCE_BYTES, PURPOSE, Frames, WireError
 from words import Greeting, Made, Work, bytes_of, rows_of
@@ -74,7 +74,9 @@ class Server:
                 for expert, data in message.rows.items()
             }
         except KeyError as error:
-            raise WireError(f"expert {error} (layer, number) is not held here; roles were given other --copies") from None
+            raise WireError(
+                f"expert {error} (layer, number) is not held here; roles were given other --copies"
+            ) from None
         except ValueError as error:
             raise WireError(f"these are no rows: {error}") from None
         return Made(message.ticket, made)

@@ -13,7 +13,9 @@ from robust_run import roles
 
 IN_FLIGHT = 48
 """Requests that are not answered."""
-WORDS = "who what why where is are was it that you they the a moon sea tree bird stone sing fall go stay old new".split()
+WORDS = (
+    "who what why where is are was it that you they the a moon sea tree bird stone sing fall go stay old new".split()
+)
 
 
 def request(number: int, seed: int) -> Request:

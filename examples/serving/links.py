@@ -42,6 +42,8 @@ class Experts:
         self._links: dict[int, tuple[asyncio.StreamWriter, Frames]] = {}
         self._numbers = itertools.count(1)
         self._tickets: dict[int, Ticket] = {}
+        self._gone_s: dict[int, float] = {}
+        """Since when a member is away that was here."""
 
     async def ask(self, layer: int, rows: dict[int, Array]) -> tuple[dict[int, Array], int]:
         """Have experts work on rows; return what they made, and how often some were asked again. Waits as long as it takes."""
@@ -89,6 +91,8 @@ class Experts:
         try:
             frames, messages = await asyncio.wait_for(self._greet(member, reader, writer), GREETING_S)
             self._links[member.index] = writer, frames
+            if member.index in self._gone_s:
+                self._say(f"{member.name} is back after {_now_s() - self._gone_s.pop(member.index):.2f} s")
             self._send(self._router.came(member.index, _now_s()))
             while True:
                 for message in messages:
@@ -96,6 +100,7 @@ class Experts:
                 messages = list(frames.feed(await _some(reader)))
         finally:
             if self._links.pop(member.index, None) is not None:
+                self._gone_s[member.index] = _now_s()
                 self._send(self._router.went(member.index, _now_s()))
             writer.close()
             with suppress(OSError):

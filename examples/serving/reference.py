@@ -1,6 +1,6 @@
 """The undivided model: one process, one request at a time, no cache. Each token is computed from the whole text before it.
 
-It shares weights and arithmetic with the parts that the job runs, and nothing else: neither cache nor batches nor ways.
+It shares weights and arithmetic with the parts that the job runs, and nothing else: neither cache nor batches nor ways of tokens: all experts see all of them.
 
     python examples/serving/reference.py "what is it?"
 """
@@ -12,7 +12,7 @@ import sys
 
 import numpy as np
 from exact import Array, norm, power_of_two, snap, softmax, weights
-from model import CHOSEN, EXPERTS, HEADS, HIDDEN, LAYERS, LETTERS, START, WIDTH, decode, encode
+from decoder import CHOSEN, EXPERTS, HEADS, HIDDEN, LAYERS, LETTERS, START, WIDTH, decode, encode
 
 
 def generate(prompt: str, most: int) -> tuple[str, str]:
@@ -37,20 +37,23 @@ def _logits(tokens: list[int]) -> Array:
         scores = query @ key.swapaxes(1, 2) + np.triu(np.full((count, count), -1024.0), 1)  # nothing from the future
         seen = softmax(scores, value[:, None]).transpose(1, 0, 2).reshape(count, WIDTH)
         x = snap(x + seen @ weights(f"gather {layer}", WIDTH, WIDTH))
-        x = np.stack([_mixed(layer, row) for row in x])
+        x = _mixed(layer, x)
     return norm(x[-1]) @ weights("head", WIDTH, len(LETTERS)) + 0.0
 
 
-def _mixed(layer: int, row: Array) -> Array:
-    given = norm(row)
+def _mixed(layer: int, x: Array) -> Array:
+    """Let all experts work on all rows; those that were not chosen have no share."""
+    given = norm(x)
     scores = given @ weights(f"gate {layer}", WIDTH, EXPERTS)
-    chosen = sorted(range(EXPERTS), key=lambda expert: (-scores[expert], expert))[:CHOSEN]
-    parts = [float(power_of_two(snap(scores[expert] - scores[chosen[0]]))) for expert in chosen]
-    total = row
-    for expert, part in zip(chosen, parts, strict=True):
+    worse = np.argsort(-scores, axis=1, kind="stable")[:, CHOSEN:]
+    parts = power_of_two(snap(scores - scores.max(1, keepdims=True)))
+    np.put_along_axis(parts, worse, 0.0, axis=1)
+    shares = snap(parts / parts.sum(1, keepdims=True))
+    total = x
+    for expert in range(EXPERTS):
         hidden = np.maximum(snap(given @ weights(f"up {layer} {expert}", WIDTH, HIDDEN)), 0.0)
         made = snap(hidden @ weights(f"down {layer} {expert}", HIDDEN, WIDTH))
-        total = total + snap(np.array(part / sum(parts))) * made
+        total = total + shares[:, expert, None] * made
     return snap(total)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 from exact import Array
-from model import WIDTH
+from decoder import WIDTH
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True):
