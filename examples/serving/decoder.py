@@ -42,7 +42,8 @@ class AttentionPart:
 
     def embed(self, tokens: Sequence[int], caches: Sequence[Cache]) -> Array:
         """Return rows for the next token of each sequence."""
-        return self.letters[list(tokens)] + self.places[[cache.length for cache in caches]]
+        found: Array = self.letters[list(tokens)] + self.places[[cache.length for cache in caches]]
+        return found
 
     def attend(self, layer: int, rows: Array, caches: Sequence[Cache]) -> Array:
         """Return rows after attention to what came before, which is in the caches; they take in the new token."""
@@ -66,7 +67,8 @@ class AttentionPart:
 
     def logits(self, rows: Array) -> Array:
         """Return the logits of each sequence's next token."""
-        return norm(rows) @ self.head + 0.0
+        found: Array = norm(rows) @ self.head + 0.0
+        return found
 
 
 class ExpertPart:

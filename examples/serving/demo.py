@@ -2,9 +2,9 @@
 
     python examples/serving/demo.py
 
-Runs examples/serving/serving.toml. Every 3 s an expert member gets SIGKILL, by turns, and after each third one an attention member
-as well. Says at the end how many requests were answered, whether each answer is that of the undivided model to the last bit, how long
-experts were away, and how long requests waited for them. Everything is kept in robust-runs/demo-serving.
+Runs examples/serving/serving.toml. Every 3 s an expert member gets SIGKILL, by turns, and after each third one an attention
+member as well. Says at the end how many requests were answered, whether each answer is that of the undivided model to the last
+bit, how long experts were away, and how long requests waited for them. Everything is kept in robust-runs/demo-serving.
 """
 
 from __future__ import annotations
@@ -162,20 +162,26 @@ def summarize(run: Run, count: int, seed: int, *, is_struck: bool) -> bool:
     answers = read(os.path.join(run.folder, "answers.jsonl"))
     say(f"the undivided model answers {len(answers)} requests, in one process")
     wrong = differing(answers, seed)
-    told = [each for each in answers.values() if each.error]
-    waits_s = sorted(each.longest_wait_s for each in answers.values() if not each.error)
+    refused = sum(bool(each.error) for each in answers.values())
+    again = sum(each.asked_again > 0 for each in answers.values())
+    waits_s = [each.longest_wait_s for each in answers.values() if not each.error] or [0.0]
     experts = sum(each.startswith("expert") for each in run.killed)
+    away = f"{median(run.away_s):.2f} s, at most {max(run.away_s):.2f} s" if run.away_s else "never"
+    share = f"{median(run.both):.0f}%" if run.both else "an unknown share"
     say("summary")
     for label, what in (
-        ("requests", f"{len(answers)} of {count} answered in {run.seconds:.0f} s; {len(told)} of them cannot be, and are told why"),
+        (
+            "requests",
+            f"{len(answers)} of {count} answered in {run.seconds:.0f} s, {refused} of them with why there is none",
+        ),
         ("tokens", str(sum(each.tokens for each in answers.values()))),
-        ("as the undivided model", "yes, to the last bit of all logits" if not wrong else f"NO: requests {wrong[:10]}"),
+        ("as the undivided model", f"NO: not {wrong[:10]}" if wrong else "yes, to the last bit of all logits"),
         ("killed", f"{experts} expert members, {len(run.killed) - experts} attention members"),
-        ("experts were away", f"{median(run.away_s):.2f} s, at most {max(run.away_s):.2f} s" if run.away_s else "never"),
-        ("asked again meanwhile", f"{sum(each.asked_again > 0 for each in answers.values())} requests had another expert member asked"),
-        ("waits for a layer", f"the longest of each request: {median(waits_s):.2f} s, at most {waits_s[-1]:.2f} s" if waits_s else ""),
-        ("both on their way", f"at {median(run.both):.0f}% of attention's turns experts had the other micro-batch" if run.both else "?"),
-    ):  # fmt: skip
+        ("experts were away", away),
+        ("asked again meanwhile", f"experts of {again} requests"),
+        ("waits for a layer", f"the longest of each request: {median(waits_s):.2f} s, at most {max(waits_s):.2f} s"),
+        ("two micro-batches", f"at {share} of attention's turns experts had the other one"),
+    ):
         print(f"   {label:<24} {what}")
     return len(answers) == count and not wrong and (experts > 0) is is_struck
 

@@ -7,8 +7,8 @@ import hashlib
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
-from exact import Array
 from decoder import CONTEXT, LAYERS, START, AttentionPart, Cache, by_expert, combined, decode, encode
+from exact import Array
 from words import Answer, Request
 
 MICRO_BATCHES = 2

@@ -39,7 +39,10 @@ class Experts:
         self._me, self._key, self._router, self._say = me, key, router, say
         self._members: dict[int, Member] = {}
         self._moved = asyncio.Condition()
+        self._calls: dict[int, tuple[int, asyncio.StreamWriter]] = {}
+        """Connections by member, greeted or not, and to which generation of it."""
         self._links: dict[int, tuple[asyncio.StreamWriter, Frames]] = {}
+        """Those that are greeted."""
         self._numbers = itertools.count(1)
         self._tickets: dict[int, Ticket] = {}
         self._gone_s: dict[int, float] = {}
@@ -65,10 +68,10 @@ class Experts:
         """Take in where members are now. A connection to an earlier start of one is cut."""
         async with self._moved:
             for member in members:
-                before = self._members.get(member.index)
                 self._members[member.index] = member
-                if before is not None and before.generation != member.generation and member.index in self._links:
-                    self._links[member.index][0].transport.abort()
+                generation, writer = self._calls.get(member.index, (member.generation, None))
+                if writer is not None and generation != member.generation:
+                    writer.transport.abort()
             self._moved.notify_all()
 
     async def _keep(self, index: int) -> None:
@@ -88,6 +91,7 @@ class Experts:
         """Connect, and take in answers until the connection is lost. Raises OSError, EOFError, ValueError, WireError."""
         host, _, port = _address(member).rpartition(":")
         reader, writer = await asyncio.wait_for(asyncio.open_connection(host, int(port)), GREETING_S)
+        self._calls[member.index] = member.generation, writer
         try:
             frames, messages = await asyncio.wait_for(self._greet(member, reader, writer), GREETING_S)
             self._links[member.index] = writer, frames
@@ -99,6 +103,7 @@ class Experts:
                     self._take(member.index, message)
                 messages = list(frames.feed(await _some(reader)))
         finally:
+            del self._calls[member.index]
             if self._links.pop(member.index, None) is not None:
                 self._gone_s[member.index] = _now_s()
                 self._send(self._router.went(member.index, _now_s()))

@@ -1,6 +1,7 @@
 """The undivided model: one process, one request at a time, no cache. Each token is computed from the whole text before it.
 
-It shares weights and arithmetic with the parts that the job runs, and nothing else: neither cache nor batches nor ways of tokens: all experts see all of them.
+It shares weights and arithmetic with the parts that the job runs, and nothing else: no cache, no batches, and all experts work on
+all tokens.
 
     python examples/serving/reference.py "what is it?"
 """
@@ -11,8 +12,8 @@ import hashlib
 import sys
 
 import numpy as np
-from exact import Array, norm, power_of_two, snap, softmax, weights
 from decoder import CHOSEN, EXPERTS, HEADS, HIDDEN, LAYERS, LETTERS, START, WIDTH, decode, encode
+from exact import Array, norm, power_of_two, snap, softmax, weights
 
 
 def generate(prompt: str, most: int) -> tuple[str, str]:
@@ -38,7 +39,8 @@ def _logits(tokens: list[int]) -> Array:
         seen = softmax(scores, value[:, None]).transpose(1, 0, 2).reshape(count, WIDTH)
         x = snap(x + seen @ weights(f"gather {layer}", WIDTH, WIDTH))
         x = _mixed(layer, x)
-    return norm(x[-1]) @ weights("head", WIDTH, len(LETTERS)) + 0.0
+    found: Array = norm(x[-1]) @ weights("head", WIDTH, len(LETTERS)) + 0.0
+    return found
 
 
 def _mixed(layer: int, x: Array) -> Array:

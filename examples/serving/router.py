@@ -1,9 +1,9 @@
 """Which expert member is sent what, and what is sent again where one is lost or late. Pure.
 
-Each expert is held by `copies` members. A part, the rows of one ticket for one expert, goes to one of them. Where that one is lost,
-the part goes to another at once, or waits until a member that holds the expert is back: as long as that takes. Where one is late, the
-part goes to another as well, and the first that answers counts: both would say the same. Nobody is ended for being late: a member
-that stands still, or has no CPU, looks the same from here.
+Each expert is held by `copies` members. A part, the rows of one ticket for one expert, goes to one of them. Where that one is
+lost, the part goes to another at once, or waits until a member that holds the expert is back: as long as that takes. Where one is
+late, the part goes to another as well, and the first answer counts: both would say the same. Nobody is ended for being late: a
+member that stands still and one that has no CPU look the same from here.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class Router:
     def _choose(self, parts: list[Part], now_s: float) -> Sends:
         """Choose for each part a member that is up and has not got it: one that is not late, with least to do."""
         sends: Sends = {}
-        load = {member: 0 for member in self._up}
+        load = dict.fromkeys(self._up, 0)
         for sent in self._open.values():
             for member in sent:
                 load[member] += 1

@@ -2,8 +2,9 @@
 
     robust-run --roles examples/serving/serving.toml
 
-A request goes frontend -> (queue "requests") -> attention -> (queue "answers") -> frontend; tokens go from attention members straight
-to expert members and back, in every layer. Which of the three this process is, robust-run says. Answers lie in the run's folder.
+A request goes frontend -> (queue "requests") -> attention -> (queue "answers") -> frontend; tokens go from attention members
+straight to expert members and back, in every layer. Which of the three this process is, robust-run says. Answers lie in the run's
+folder.
 """
 
 from __future__ import annotations

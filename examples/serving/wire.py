@@ -69,7 +69,7 @@ class Frames:
     def _message(self, payload: bytes) -> Greeting | Work | Made:
         self._received += 1
         try:
-            message = _decoder.decode(payload)
+            message: Greeting | Work | Made = _decoder.decode(payload)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise WireError(f"no message ({error})") from None
         if isinstance(message, Greeting) != (self._received == 1):

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
-from exact import Array
 from decoder import WIDTH
+from exact import Array
 
 
 class Request(msgspec.Struct, frozen=True, array_like=True):

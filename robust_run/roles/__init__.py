@@ -126,11 +126,11 @@ def changes(role: str) -> Iterator[tuple[Member, ...]]:
 
 
 def peer_key(purpose: str) -> bytes:
-    """Return 32 bytes that are the same in all workers of this job, on all its nodes, and in no other: for connections between them.
+    """Return 32 bytes that all workers of this job have, on all its nodes, and nobody else: for connections between them.
 
-    `purpose` names the protocol; another one has another key. The key outlives restarts of workers and of what leads the job. It
-    shows who belongs to the job, and does not encrypt: prove it with an HMAC over nonces of both ends, never send it. Raises
-    UserError: this is no worker of such a job, or the purpose is empty.
+    `purpose` names the protocol; another one has another key. The key outlives restarts of workers and of what leads the job.
+    Whoever has it belongs to the job: prove that with an HMAC over nonces of both ends, and never send the key itself. Raises
+    UserError: this is no worker of such a job, or the purpose is empty or too long.
     """
     me()
     return derive(_place().secret, purpose)
