@@ -10,13 +10,12 @@ from pathlib import Path
 from jobs import Job, kill, running, wait_for
 from rl_jobs import pids
 
-ROOT = Path(__file__).resolve().parents[2]
-EXAMPLE = ROOT / "examples" / "serving"
-sys.path.insert(0, str(EXAMPLE))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "serving"))
 
 import reference
 from frontend import read, request
 
+EXAMPLE = Path(reference.__file__).parent
 REQUESTS, SEED = 90, 5
 ODD = (7, 57)
 """Requests that cannot be answered: they are too long."""

@@ -172,7 +172,7 @@ def test_both_micro_batches_are_on_their_way_at_once() -> None:
 def test_a_request_that_cannot_be_answered_is_told_why(prompt: str, most: int, words: str) -> None:
     async def done(answer: Answer) -> None: ...
 
-    with pytest.raises(ValueError, match="^[a-z]") as told:
+    with pytest.raises(ValueError, match=r"are|is the least|has not") as told:
         Sequence(Request(0, prompt, most), done)
     assert words in str(told.value)
 

@@ -1,4 +1,4 @@
-"""Which expert member is asked: one that holds the expert, another where it is lost or late, and nobody is asked twice in vain."""
+"""Which expert member is asked: one that holds the expert, another where it is lost or late, and nobody twice in vain."""
 
 from __future__ import annotations
 
@@ -105,60 +105,73 @@ def test_a_ticket_that_is_given_up_is_not_sent_any_more() -> None:
     assert one.came(0, 0.2) == {}
 
 
-EVENTS = st.lists(
-    st.tuples(st.sampled_from(("ask", "went", "came", "look", "answer")), st.integers(0, 99)), max_size=40
-)
+class Members:
+    """Expert members as a router sees them: who is there, and what each was sent and has not answered."""
+
+    def __init__(self, count: int, copies: int) -> None:
+        self.count, self.copies = count, copies
+        self.router = Router(count, copies, PATIENCE_S)
+        self.up: set[int] = set()
+        self.has: dict[int, set[Part]] = {member: set() for member in range(count)}
+        self.wanted: set[Part] = set()
+
+    def sent(self, sends: Sends) -> None:
+        for member, parts in sends.items():
+            assert member in self.up
+            for part in parts:
+                assert member in holders(part.expert, self.count, self.copies)
+                assert part in self.wanted, "it was answered"
+                assert part not in self.has[member], "it has it already"
+                self.has[member].add(part)
+
+    def ask(self, ticket: int, experts: set[int], now_s: float) -> None:
+        self.wanted.update(Part(ticket, expert) for expert in experts)
+        self.sent(self.router.ask(ticket, experts, now_s))
+
+    def turn(self, member: int, now_s: float) -> None:
+        """Come if it is away, go if it is here: with all that it has."""
+        if member in self.up:
+            self.up.remove(member)
+            self.has[member].clear()
+            self.sent(self.router.went(member, now_s))
+        else:
+            self.up.add(member)
+            self.sent(self.router.came(member, now_s))
+
+    def answer(self, member: int) -> None:
+        if self.has[member]:
+            part = self.has[member].pop()
+            assert self.router.answered(member, part) is (part in self.wanted)
+            self.wanted.discard(part)
+
+    def check(self) -> None:
+        for part in self.wanted:
+            able = self.up & set(holders(part.expert, self.count, self.copies))
+            assert not able or any(part in self.has[each] for each in able), "it lies about, and somebody could have it"
+
+
+EVENTS = st.lists(st.tuples(st.sampled_from(("ask", "turn", "look", "answer")), st.integers(0, 99)), max_size=40)
 
 
 @given(st.integers(1, 4), st.integers(1, 3), EVENTS)
-def test_whatever_happens_all_is_answered_in_the_end(members: int, copies: int, events: list[tuple[str, int]]) -> None:
+def test_whatever_happens_all_is_answered_in_the_end(count: int, copies: int, events: list[tuple[str, int]]) -> None:
     """Each member answers what it was sent, unless it is lost before: nothing is forgotten, nothing goes where it is not held."""
-    one = Router(members, copies, PATIENCE_S)
-    up: set[int] = set()
-    has: dict[int, set[Part]] = {member: set() for member in range(members)}
-    wanted: set[Part] = set()
-
-    def sent(sends: Sends) -> None:
-        for member, parts in sends.items():
-            assert member in up
-            for part in parts:
-                assert member in holders(part.expert, members, copies)
-                assert part in wanted, "it was answered"
-                assert part not in has[member], "it has it already"
-                has[member].add(part)
-
-    def answer(member: int) -> None:
-        part = has[member].pop()
-        assert one.answered(member, part) is (part in wanted)
-        wanted.discard(part)
-
-    now_s = 0.0
+    members, now_s = Members(count, copies), 0.0
     for number, (what, value) in enumerate(events):
         now_s += value / 50
-        member = value % members
         if what == "ask":
-            experts = {value % 8, value // 8 % 8}
-            wanted.update(Part(number, expert) for expert in experts)
-            sent(one.ask(number, experts, now_s))
-        elif what == "went" and member in up:
-            up.remove(member)
-            has[member].clear()
-            sent(one.went(member, now_s))
-        elif what == "came" and member not in up:
-            up.add(member)
-            sent(one.came(member, now_s))
+            members.ask(number, {value % 8, value // 8 % 8}, now_s)
+        elif what == "turn":
+            members.turn(value % count, now_s)
         elif what == "look":
-            sent(one.look(now_s))
-        elif what == "answer" and has[member]:
-            answer(member)
-        for part in wanted:
-            able = up & set(holders(part.expert, members, copies))
-            assert not able or any(part in has[each] for each in able), "it lies about, and somebody could have it"
-    for member in set(range(members)) - up:
-        up.add(member)
-        sent(one.came(member, now_s))
-    for member in range(members):
-        while has[member]:
-            answer(member)
-    assert not wanted
-    assert one.on_their_way == 0
+            members.sent(members.router.look(now_s))
+        else:
+            members.answer(value % count)
+        members.check()
+    for member in set(range(count)) - members.up:
+        members.turn(member, now_s)
+    for member in range(count):
+        while members.has[member]:
+            members.answer(member)
+    assert not members.wanted
+    assert members.router.on_their_way == 0
