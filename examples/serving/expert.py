@@ -16,6 +16,7 @@ from robust_run import roles
 
 GREETING_S = 10.0
 READ_BYTES = 1 << 18
+EVERYWHERE = "0.0.0.0"
 
 
 class Server:
@@ -25,8 +26,8 @@ class Server:
         self._me, self._key, self._part = me, key, part
 
     async def listen(self, host: str) -> tuple[asyncio.Server, int]:
-        """Listen at a free port, and return that."""
-        server = await asyncio.start_server(self._serve, host, 0)
+        """Listen at a free port, at an address or at all of this machine (empty), and return the port."""
+        server = await asyncio.start_server(self._serve, host or EVERYWHERE, 0)
         return server, server.sockets[0].getsockname()[1]
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -45,7 +46,7 @@ class Server:
         except (OSError, EOFError):
             pass  # it hung up
         finally:
-            writer.close()
+            writer.transport.abort()  # closing would wait for one that does not read
             with suppress(OSError):
                 await writer.wait_closed()
 

@@ -15,8 +15,8 @@ from words import Greeting, Made, Work, bytes_of, rows_of
 
 from robust_run.roles import Member
 
-PAUSE_S = 0.05
-"""Between two tries to connect."""
+PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
+"""Between two tries to connect: it grows with each connection to one start of a member that goes wrong."""
 GREETING_S = 10.0
 LOOK_S = 0.1
 READ_BYTES = 1 << 18
@@ -75,17 +75,21 @@ class Experts:
             self._moved.notify_all()
 
     async def _keep(self, index: int) -> None:
+        pause_s, generation = PAUSE_S, 0
         while True:
             async with self._moved:
                 await self._moved.wait_for(lambda: bool(_address(self._members.get(index))))
                 member = self._members[index]
+            if member.generation != generation:
+                pause_s, generation = PAUSE_S, member.generation
             try:
                 await self._talk(member)
             except ConnectionRefusedError:
                 pass  # it has ended, and will tell a new address
             except (OSError, EOFError, ValueError, WireError, asyncio.TimeoutError) as error:
                 self._say(f"{member.name} is lost: {str(error) or type(error).__name__}")
-            await asyncio.sleep(PAUSE_S)
+                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+            await asyncio.sleep(pause_s)
 
     async def _talk(self, member: Member) -> None:
         """Connect, and take in answers until the connection is lost. Raises OSError, EOFError, ValueError, WireError."""
@@ -107,7 +111,7 @@ class Experts:
             if self._links.pop(member.index, None) is not None:
                 self._gone_s[member.index] = _now_s()
                 self._send(self._router.went(member.index, _now_s()))
-            writer.close()
+            writer.transport.abort()  # closing would wait for one that does not read
             with suppress(OSError):
                 await writer.wait_closed()
 

@@ -271,6 +271,19 @@ async def _received(reader: asyncio.StreamReader) -> bytes:
         return b""
 
 
+def test_an_expert_that_listens_everywhere_has_one_port() -> None:
+    async def story() -> None:
+        expert, other = Expert(0), Expert(1)
+        STARTED.append(expert)
+        expert._listener, port = await expert.listen("")
+        assert {each.getsockname()[1] for each in expert._listener.sockets} == {port}
+        async with attention() as links:
+            await links.know([member(0, port), await other.start()])
+            assert await asked(links, 0, 1) == 0
+
+    run(story)
+
+
 def test_members_that_were_told_different_layouts_say_so(capsys: pytest.CaptureFixture[str]) -> None:
     async def story() -> None:
         experts = [Expert(0, 1), Expert(1, 1)]
