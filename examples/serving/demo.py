@@ -89,6 +89,24 @@ def victims() -> Iterator[str]:
             yield f"attention-{number // ATTENTION_EACH % ATTENTION}"
 
 
+def kill(pid: int) -> bool:
+    """Kill a worker; False: it has ended, and its number may be another's by now."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return False
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            is_worker = b"serve.py" in file.read()
+        if is_worker:
+            signal.pidfd_send_signal(handle, signal.SIGKILL)
+        return is_worker
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    finally:
+        os.close(handle)
+
+
 def strike(run: Run, every_s: float, over: threading.Event) -> None:
     """Kill a member every so many seconds until the run is over; the first time when answers have come."""
     answers = os.path.join(run.folder, "answers.jsonl")
@@ -101,13 +119,10 @@ def strike(run: Run, every_s: float, over: threading.Event) -> None:
             if over.wait(every_s):
                 return
             pid = newest_pid(run.folder, member)
-        say(f"{member} (pid {pid}) gets SIGKILL now")
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
-        run.killed.append(member)
-        run.pids.add(pid)
+        if kill(pid):
+            say(f"{member} (pid {pid}) gets SIGKILL now")
+            run.killed.append(member)
+            run.pids.add(pid)
 
 
 def serve(launcher: str, folder: str, every_s: float, words: list[str]) -> Run:
@@ -150,7 +165,9 @@ def serve(launcher: str, folder: str, every_s: float, words: list[str]) -> Run:
 def differing(answers: dict[int, Answer], seed: int) -> list[int]:
     """Return the numbers of requests whose answer is not that of the undivided model."""
     found = []
-    for number, answer in sorted(answers.items()):
+    for count, (number, answer) in enumerate(sorted(answers.items())):
+        if count % 200 == 199:
+            say(f"{count + 1} of {len(answers)}")
         asked = request(number, seed)
         if not answer.error and reference.generate(asked.prompt, asked.most) != (answer.text, answer.digest):
             found.append(number)
@@ -160,7 +177,7 @@ def differing(answers: dict[int, Answer], seed: int) -> list[int]:
 def summarize(run: Run, count: int, seed: int, *, is_struck: bool) -> bool:
     """Print what was seen. Returns whether all was answered as the undivided model does, and experts were killed."""
     answers = read(os.path.join(run.folder, "answers.jsonl"))
-    say(f"the undivided model answers {len(answers)} requests, in one process")
+    say("the undivided model answers the same requests, in one process")
     wrong = differing(answers, seed)
     refused = sum(bool(each.error) for each in answers.values())
     again = sum(each.asked_again > 0 for each in answers.values())

@@ -89,5 +89,5 @@ async def main(copies: int, host: str) -> None:
     experts = held(me.index, EXPERTS, len(roles.members(me.role)), copies)
     server, port = await Server(me.member, roles.peer_key(PURPOSE), ExpertPart(experts)).listen(host)
     roles.ready(f"{host or socket.gethostname()}:{port}")
-    print(f"{me.member} holds experts {', '.join(map(str, experts))} of each layer", flush=True)
+    print(f"{me.member} (pid {os.getpid()}) holds experts {', '.join(map(str, experts))} of each layer", flush=True)
     await server.serve_forever()

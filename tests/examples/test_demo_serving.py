@@ -22,7 +22,7 @@ run = os.path.join(words["--log-dir"], words["--run-id"])
 assert "--requests=9" in open(words["--roles"]).read()
 members = {{}}
 def start(name):
-    members[name] = subprocess.Popen(["sleep", "300"])
+    members[name] = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)", "serve.py"])
     folder = f"{{run}}/members/{{name}}.1"
     os.makedirs(folder, exist_ok=True)
     with open(folder + "/journal.jsonl", "a") as file:
