@@ -13,7 +13,7 @@ PYTEST = $(BIN)/python -m pytest -q --dist worksteal --durations=30
 # Tests start thousands of processes: where Python may not keep what it compiled, each would compile anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: docs demo demo-rl test test-first test-rest test-every test-all test-thrice soak soak-waits soak-chaos soak-memory compiled check format bench gpu packages clean
+.PHONY: docs demo demo-rl demo-serving test test-first test-rest test-every test-all test-thrice soak soak-waits soak-chaos soak-memory compiled check format bench gpu packages clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -21,6 +21,10 @@ demo: $(STAMP)
 # A policy learns from nothing while its rollouts are killed; some minutes.
 demo-rl: $(STAMP)
 	$(BIN)/python examples/rl/demo.py
+
+# A mixture of experts answers while its members are killed; a minute.
+demo-serving: $(STAMP)
+	$(BIN)/python examples/serving/demo.py
 
 # The guide as a site, which opens from a disk: build/site/index.html. Fails on links and anchors that lead nowhere.
 docs: $(STAMP)

@@ -7,6 +7,7 @@
     roles.wait_ready("reward")                    # until all its members are
     for member in roles.members("rollout"): ...   # name, generation, ready, addresses
     prompts = roles.queue("prompts")              # see `robust_run.roles.work_queue`
+    key = roles.peer_key("my protocol 1")         # the same in all workers of the job, and nowhere else
 
 A member that died comes back under its name, with a higher generation. Nothing is connected before the first call.
 """
@@ -21,6 +22,7 @@ import msgspec
 
 from robust_run.errors import PlatformError, UserError
 from robust_run.roles.client import Client, Place
+from robust_run.roles.peer_keys import derive
 from robust_run.roles.queue_words import Counts, Item
 from robust_run.roles.words import Me, Member, ReadyCall
 from robust_run.roles.work_queue import Queue
@@ -36,6 +38,7 @@ __all__ = [
     "launch",
     "me",
     "members",
+    "peer_key",
     "queue",
     "ready",
     "wait_ready",
@@ -120,6 +123,17 @@ def changes(role: str) -> Iterator[tuple[Member, ...]]:
         client.wait(lambda seen=last: tuple(sorted(client.known(role), key=lambda each: each.index)) != seen, None)  # type: ignore[misc]
         last = client.members(role)
         yield last
+
+
+def peer_key(purpose: str) -> bytes:
+    """Return 32 bytes that all workers of this job have, on all its nodes, and nobody else: for connections between them.
+
+    `purpose` names the protocol; another one has another key. The key outlives restarts of workers and of what leads the job.
+    Whoever has it belongs to the job: prove that with an HMAC over nonces of both ends, and never send the key itself. Raises
+    UserError: this is no worker of such a job, or the purpose is empty or too long.
+    """
+    me()
+    return derive(_place().secret, purpose)
 
 
 def queue(name: str) -> Queue:
