@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from robust_run.health.checks.plan import Wish
     from robust_run.health.checks.show import ChecksReport
+    from robust_run.launcher.operator.code.remote import Versions
     from robust_run.launcher.start.warm.manage import WarmSeen
 
 #: Groups of commands by name, and where each is.
@@ -133,6 +134,7 @@ def _is_of_roles(words: Sequence[str]) -> bool:
 def robust(context: click.Context) -> None:
     """Look after jobs of robust-run and what they need."""
     context.ensure_object(dict)["check_nodes"] = _check_nodes
+    context.ensure_object(dict)["versions_of_roles"] = _versions_of_roles
 
 
 def _check_nodes(run: str, nodes: Sequence[str], wish: Wish, say: Callable[[str], None]) -> ChecksReport:
@@ -140,6 +142,13 @@ def _check_nodes(run: str, nodes: Sequence[str], wish: Wish, say: Callable[[str]
     from robust_run.launcher.operator.reading.check_client import check_nodes
 
     return check_nodes(os.environ, run, nodes, wish, say)
+
+
+def _versions_of_roles(run: str, log_dir: str, role: str) -> dict[str, Versions]:
+    """Find the code of roles, for `robust update` and `robust code`, which know jobs of one world."""
+    from robust_run.orchestrator.updates.asking import versions_of_roles
+
+    return versions_of_roles(run, log_dir, role)
 
 
 def _summary(command: click.Command | None) -> str:

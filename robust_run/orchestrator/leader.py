@@ -21,7 +21,9 @@ from robust_run.orchestrator.fleet import Fleet
 from robust_run.orchestrator.guarding.words import Link
 from robust_run.orchestrator.journal import Journal, Line
 from robust_run.orchestrator.launchers import Launchers
-from robust_run.orchestrator.machine import devices, place_of
+from robust_run.orchestrator.elastic import demand
+from robust_run.orchestrator.elastic.beginning import Beginning
+from robust_run.orchestrator.machine import devices, is_starved, place_of
 from robust_run.orchestrator.nodes.book import NodeBook
 from robust_run.orchestrator.nodes.words import Several
 from robust_run.orchestrator.placement import can_ever_fit, needs
@@ -29,6 +31,9 @@ from robust_run.orchestrator.queue.book import QueueBook
 from robust_run.orchestrator.queue.core import counts
 from robust_run.orchestrator.server import RoleServer
 from robust_run.orchestrator.state import UP
+from robust_run.orchestrator.updates import rules as updates
+from robust_run.orchestrator.updates.desk import CodeDesk
+from robust_run.orchestrator.updates.words import UpdateMember
 from robust_run.orchestrator.views import view_of
 from robust_run.orchestrator.waits import chains
 from robust_run.orchestrator.words import (
@@ -102,7 +107,10 @@ class Leader:
         self._before = place_of(self._place)
         secret = self._before.secret if self._before is not None else os.urandom(32)
         secret = several.secret if several is not None else secret
-        self._server = RoleServer(secret, self._queues, clock, self.tell, self._known, self._newest, self._look)
+        desk = CodeDesk(spec, self.state, self._launchers.shelf.store, clock, self.tell)
+        self._server = RoleServer(
+            secret, self._queues, clock, self.tell, self._known, self._newest, self._look, desk.answer
+        )
         if several is not None:
             self._fleet.others = self._server.nodes = NodeBook(
                 os.path.basename(folder),
@@ -112,6 +120,8 @@ class Leader:
                 self._fleet.happened,
                 self.say,
                 self._fleet.order,
+                shelf=self._launchers.shelf,
+                most=several.nodes - 1,
             )
 
     async def run(self) -> Finish:
@@ -128,7 +138,11 @@ class Leader:
                 await self._begin()
             else:
                 self._go_on()
-            finish = await self._done
+            measuring = asyncio.ensure_future(self._measure())
+            try:
+                finish = await self._done
+            finally:
+                measuring.cancel()
             if self._fleet.others is not None:
                 self._fleet.others.over(finish.code)
             return finish
@@ -165,8 +179,12 @@ class Leader:
             await self._all_nodes(self._several)
             if self._done is not None and self._done.done():
                 return
+        may_grow = self._several is not None and len(self.state.nodes) < self._several.nodes
         for role in self._spec.roles:
             if not can_ever_fit(role, self.state.nodes):
+                if may_grow:
+                    self.say(f"{role.name} needs {needs(role)}: it waits for more nodes")
+                    continue
                 most = max(node.devices for node in self.state.nodes.values())
                 raise UserError(
                     f"[roles.{role.name}] needs {needs(role)}; there are {len(self.state.nodes)} nodes with up to {most} GPUs:"
@@ -175,16 +193,22 @@ class Leader:
         self.tell(Begun())
 
     async def _all_nodes(self, several: Several) -> None:
-        """Wait until all nodes have come. Raises PlatformError."""
-        give_up_s = self._clock.monotonic_s() + several.join_timeout_s
-        while len(self.state.nodes) < several.nodes and self.state.phase == "new":
-            if self._clock.monotonic_s() >= give_up_s:
-                here = ", ".join(self.state.nodes)
-                raise PlatformError(
-                    f"{len(self.state.nodes)} of {several.nodes} nodes came within {several.join_timeout_s:.0f} s ({here});"
-                    f" start robust-run on the others with --rdzv-endpoint {several.host}:{several.port}"
-                )
+        """Wait until all nodes have come; or, once the fewest have, for the last call. Raises PlatformError."""
+        begin = Beginning(several, self._clock.monotonic_s())
+        while self.state.phase == "new" and not begin.is_over(len(self.state.nodes), self._clock.monotonic_s()):
+            if begin.is_late(len(self.state.nodes), self._clock.monotonic_s()):
+                raise PlatformError(begin.why(list(self.state.nodes)))
             await asyncio.sleep(LOOK_S)
+
+    async def _measure(self) -> None:
+        """Measure the demand for roles that follow it, window by window."""
+        if not any(role.scale == "demand" for role in self._spec.roles):
+            return
+        while True:
+            await asyncio.sleep(demand.window_s(self._spec))
+            waiting = {name: counts(queue.state).waiting for name, queue in self._queues.queues.items()}
+            window = self._server.demand.window(waiting, self._clock.monotonic_s(), is_starved=is_starved())
+            self.tell(window)
 
     def _go_on(self) -> None:
         """Do what an earlier leader decided and may not have done."""
@@ -200,6 +224,10 @@ class Leader:
                 self._launchers.adopt(self._spec.role(member.name.role), member, self.state, meets)
             elif member.standing == "pausing":
                 self._do(WakeAt(at_s=member.until_s))
+        for role in self.state.codes.values():
+            role.wake_s = 0.0  # that timer is gone
+        for order in updates.under_way(self.state):
+            self._do(order)
         self._launchers.end_unknown()
         self.tell(Tick())
 
@@ -243,6 +271,8 @@ class Leader:
                 self._fleet.start(action)
             case StopMember():
                 self._fleet.stop(action)
+            case UpdateMember():
+                self._fleet.update(action)
             case Changed():
                 self._server.changed(self._shown(action.member))
             case SayLine():

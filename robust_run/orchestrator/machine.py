@@ -9,6 +9,9 @@ import msgspec
 
 from robust_run.roles.client import Place
 
+#: Share of a minute in which some task waited for a CPU.
+STARVED_PERCENT = 60.0
+
 
 def place_of(path: str) -> Place | None:
     """Return where an orchestrator listens, or did; None: there is no such file that can be read."""
@@ -28,3 +31,17 @@ def devices(env: Mapping[str, str]) -> int:
         return sum(name.startswith("nvidia") and name[6:].isdigit() for name in os.listdir("/dev"))
     except OSError:
         return 0
+
+
+def is_starved() -> bool:
+    """Whether this machine is short of CPU: who waits may wait for that.
+
+    Tasks waited for a CPU for a large share of the last minute (pressure stall information of the kernel), or, where the kernel
+    does not say, twice as many want to run as can.
+    """
+    try:
+        with open("/proc/pressure/cpu", "rb") as file:
+            words = file.readline().split()
+        return float(words[2].partition(b"=")[2]) >= STARVED_PERCENT
+    except (OSError, IndexError, ValueError):
+        return os.getloadavg()[1] > 2 * (os.cpu_count() or 1)

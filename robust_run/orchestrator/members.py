@@ -14,6 +14,8 @@ from contextlib import suppress
 
 import msgspec
 
+from robust_run.launcher.model.code_events import CodeVersion
+from robust_run.orchestrator.updates.words import CodeSeen
 from robust_run.orchestrator.words import Event, MemberName, RankEnded, WorldEnded, WorldFailed, WorldRuns
 
 #: How often files are looked at. What workers do themselves is known at once, by their connections.
@@ -103,6 +105,10 @@ class MemberLauncher:
 
     def _take(self, line: _Line) -> None:
         what, about = line.event.get("type"), line.event
+        if what == "code_captured":
+            version = msgspec.convert(about.get("version"), CodeVersion)
+            self._tell(CodeSeen(member=self.name, serial=self.serial, version=version))
+            return
         attempt = (about or line.action).get("attempt")
         if not isinstance(attempt, int):
             return

@@ -32,7 +32,7 @@ from msgspec import Meta
 
 from robust_run import settings_file
 from robust_run.errors import UserError
-from robust_run.orchestrator.words import Ends, Ready, Restart, RoleSpec, RolesSpec
+from robust_run.orchestrator.words import Ends, Ready, Restart, RoleSpec, RolesSpec, Scale
 from robust_run.roles.queue_words import MOST_BYTES, MOST_ITEMS
 
 MOST_ROLES = 64
@@ -75,6 +75,7 @@ class _Role(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     env: dict[str, str] = {}
     devices: Annotated[int, Meta(ge=0, le=64)] = 0
     max_restarts: Annotated[int, Meta(ge=0, le=1_000_000)] = 3
+    scale: Scale = "asked"
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -85,6 +86,7 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     queue_items: Annotated[int, Meta(ge=1, le=MOST_ITEMS)] = 1024
     queue_bytes: Annotated[int, Meta(ge=1, le=MOST_BYTES)] = 256 << 20
     lease_s: Annotated[float, Meta(gt=0, le=86400)] = 600.0
+    scale_after_s: Annotated[float, Meta(ge=10, le=86400)] = 600.0
 
 
 def load(path: str) -> RolesSpec:
@@ -112,6 +114,7 @@ def parse(text: str, path: str = "roles.toml") -> RolesSpec:
         queue_items=found.queue_items,
         queue_bytes=found.queue_bytes,
         lease_s=found.lease_s,
+        scale_after_s=found.scale_after_s,
     )
 
 
@@ -128,6 +131,8 @@ def _role(name: str, table: _Role, roles: Mapping[str, _Role], path: str) -> Rol
             f"{where} has {most} members, and restart = {table.restart!r} means one world: write nproc = {most} for so many"
             ' ranks in it, or restart = "alone" for so many worlds'
         )
+    if table.scale == "demand" and fewest == most:
+        raise UserError(f'{where} scale = "demand" needs room to scale in: members = "2..8", not {members}')
     for other in table.depends_on:
         if other not in roles or other == name:
             near = difflib.get_close_matches(other, [each for each in roles if each != name], 1)
@@ -159,6 +164,7 @@ def _role(name: str, table: _Role, roles: Mapping[str, _Role], path: str) -> Rol
         env=tuple(table.env.items()),
         devices=table.devices,
         max_restarts=table.max_restarts,
+        scale=table.scale,
     )
 
 

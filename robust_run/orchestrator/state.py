@@ -6,7 +6,10 @@ from typing import Literal
 
 import msgspec
 
-from robust_run.orchestrator.words import MemberName, RoleSpec
+from robust_run.orchestrator.elastic.state import Needs
+from robust_run.orchestrator.names import MemberName
+from robust_run.orchestrator.updates.words import Fate, RoleCode
+from robust_run.orchestrator.words import RoleSpec
 
 Phase = Literal["new", "going", "restarting", "ending", "over"]
 """restarting: all members are being ended, to begin again. ending: the same, for good."""
@@ -55,8 +58,18 @@ class Member(msgspec.Struct, kw_only=True):
     runs_since_s: float | None = None
     until_s: float = 0.0
     """pausing: when it is started."""
+    up_s: float = 0.0
+    """When its newest incarnation came."""
     code: int | None = None
     sentence: str = ""
+    version: int = 0
+    """Of its role's code, which it runs; 0: not known."""
+    version_before: int = 0
+    ordered: int = 0
+    """The version that its launcher was told to put in place; 0: none."""
+    ordered_now: bool = False
+    fate: Fate = ""
+    """What became of the version that was ordered, or that it was started with."""
 
 
 class JobState(msgspec.Struct, kw_only=True):
@@ -71,6 +84,10 @@ class JobState(msgspec.Struct, kw_only=True):
     sentence: str = ""
     """Why the job ends, once it does."""
     job_restarts: int = 0
+    codes: dict[str, RoleCode] = {}
+    """Versions of each role's code, once known."""
+    needs: dict[str, Needs] = {}
+    """Of roles with `scale = "demand"`."""
 
     def of(self, role: str) -> list[Member]:
         """Return the members of a role, in order."""

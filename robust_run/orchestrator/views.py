@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from robust_run.orchestrator.command import run_name
 from robust_run.orchestrator.state import UP, JobState
+from robust_run.orchestrator.updates.rules import code_words
 from robust_run.orchestrator.words import MemberName, RoleSpec, RolesSpec, StartMember
 from robust_run.roles.queue_words import Counts
 from robust_run.roles.words import MemberView, RolesView, RoleView
@@ -47,6 +48,8 @@ def _role(role: RoleSpec, state: JobState, pids: Mapping[str, int], idle: Mappin
         most=role.most,
         members=members,
         idle=sum(shares) / len(shares) if shares else None,
+        code=code_words(state, role.name),
+        acts=state.needs[role.name].acts if role.name in state.needs else (),
     )
 
 
@@ -80,6 +83,9 @@ def lines_of(view: RolesView) -> Iterator[str]:
         ready = sum(member.ready for member in role.members)
         limits = f" of {role.fewest} to {role.most}" if role.fewest != role.most else ""
         yield f"{role.name}: {role.wanted} wanted{limits}, {ready} ready, restart {role.restart}" + _idle(role.idle)
+        if role.code:
+            yield f"  code {role.code}"
+        yield from (f"  {act}" for act in role.acts)
         for member in role.members:
             yield "  " + ", ".join(_about(member))
     for name, counts in sorted(view.queues.items()):

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
+from robust_run.errors import RobustRunError
+from robust_run.launcher.control.code_transfer import parts_of
 from robust_run.launcher.control.handshake import printable
 from robust_run.orchestrator.connection import Worker
 from robust_run.orchestrator.nodes.words import (
     BEAT_S,
     GONE_S,
     Beat,
+    CodeParts,
+    CodeWanted,
     Happened,
     JobOver,
     Leaving,
@@ -20,8 +24,12 @@ from robust_run.orchestrator.nodes.words import (
     Order,
     StopOrder,
     Taken,
+    ToNode,
+    UpdateOrder,
 )
 from robust_run.orchestrator.state import UP, JobState
+from robust_run.orchestrator.updates.shelf import Shelf
+from robust_run.orchestrator.updates.words import CodeSeen, UpdateMember
 from robust_run.orchestrator.words import Event, NodeGone, NodeOffered, StartMember, StopMember, WorldEnded
 
 MOST_NODES = 4096
@@ -43,6 +51,8 @@ class _Node:
         self.is_leaving = ""
         """Why, where it was told to leave: its members' ends are no failures of theirs."""
         self.timer: asyncio.TimerHandle | None = None
+        self.has: set[str] = set()
+        """Code that was sent there."""
 
 
 class NodeBook:
@@ -60,12 +70,18 @@ class NodeBook:
         say: Callable[[str], None],
         ordered: Callable[[StartMember, str], Order],
         gone_s: float = GONE_S,
+        shelf: Shelf | None = None,
+        most: int = MOST_NODES,
     ) -> None:
+        """`shelf`: the code of all roles; `most`: nodes that are let in at the same time, but the one that leads."""
+        self._shelf, self._most = shelf, most
         self._run_id, self._job, self._state = run_id, job, state
         self._tell, self._happened, self._say, self._ordered = tell, happened, say, ordered
         self._gone_s = gone_s
         self._nodes: dict[str, _Node] = {}
         self._of: dict[Worker, str] = {}
+        self._seen: dict[str, list[tuple[str, CodeSeen]]] = {}
+        """What launchers elsewhere have captured, by its tree, until it is here."""
 
     def expect(self, names: Iterable[str]) -> None:
         """Nodes that an earlier leader had: they come back, or are gone."""
@@ -98,6 +114,8 @@ class NodeBook:
         elif isinstance(message, Happened):
             self._take(name, node, message)
             worker.send(Taken(number=message.number))
+        elif isinstance(message, CodeParts):
+            self._take_code(name, message)
         elif isinstance(message, Leaving):
             node.is_leaving = printable(message.why) or "it was told to leave"
             self._say(f"{name} leaves: {node.is_leaving}")
@@ -114,7 +132,23 @@ class NodeBook:
 
     def start(self, name: str, order: Order) -> None:
         """Have a member started; a node that is away hears of it when it is back."""
+        if order.start.code is not None:
+            self._send_code(name, order.start.code.tree)
         self._send(name, order)
+
+    def update(self, name: str, order: UpdateMember) -> None:
+        """Have a member put a version in place."""
+        self._send_code(name, order.version.tree)
+        self._send(name, UpdateOrder(order=order))
+
+    def _send_code(self, name: str, tree: str) -> None:
+        """Send the code of a version before what needs it, once."""
+        node = self._nodes.get(name)
+        if self._shelf is None or node is None or node.worker is None or not tree or tree in node.has:
+            return
+        node.has.add(tree)
+        for parts in parts_of(self._shelf.store, tree):
+            self._send(name, CodeParts(parts=parts))
 
     def stop(self, name: str, stop: StopMember) -> None:
         """Have a member's launcher told to end."""
@@ -127,7 +161,7 @@ class NodeBook:
                 node.timer.cancel()
             self._send(name, JobOver(code=code))
 
-    def _send(self, name: str, message: Order | StopOrder | JobOver) -> None:
+    def _send(self, name: str, message: ToNode) -> None:
         node = self._nodes.get(name)
         if node is not None and node.worker is not None:
             node.worker.send(message)
@@ -146,7 +180,7 @@ class NodeBook:
             node.worker.end()
         node.worker, node.address = worker, printable(offer.address)[:255]
         if offer.boot != node.boot:
-            node.boot, node.taken = offer.boot, 0
+            node.boot, node.taken, node.has = offer.boot, 0, set()
         self._of[worker] = name
         self._watch(name, node)
         self._tell(NodeOffered(node=name, slots=offer.slots, devices=offer.devices, guard=offer.guard[:64]))
@@ -155,7 +189,7 @@ class NodeBook:
     def _why_not(self, name: str, node: _Node | None, worker: Worker, offer: Offer) -> tuple[str, bool]:
         """Return why a node is not let in, empty if it is; and whether that will stay so."""
         if node is None:
-            return ("", False) if len(self._nodes) < MOST_NODES else (f"the job has {MOST_NODES} nodes already", True)
+            return ("", False) if len(self._nodes) < self._most else (f"the job has its {self._most + 1} nodes", False)
         lives = node.worker is not None and asyncio.get_running_loop().time() - node.heard_s < LIVES_S
         if node.worker is not None and node.worker is not worker and node.boot != offer.boot and lives:
             return f"a node called {name} is here already; give this one another name with --node-name", True
@@ -197,7 +231,25 @@ class NodeBook:
         node.taken = happened.number
         if node.is_leaving and isinstance(happened.event, WorldEnded):
             return  # told as the end of its node, when all of them have ended
-        self._happened(name, happened.event)
+        event = happened.event
+        tree = event.version.tree if isinstance(event, CodeSeen) else ""
+        if isinstance(event, CodeSeen) and tree and self._shelf is not None and not self._shelf.store.has(tree):
+            self._send(name, CodeWanted(tree=event.version.tree))  # it counts as seen when it is here
+            self._seen.setdefault(event.version.tree, []).append((name, event))
+            return
+        self._happened(name, event)
+
+    def _take_code(self, name: str, message: CodeParts) -> None:
+        if self._shelf is None or message.parts.tree not in self._seen:
+            return
+        try:
+            is_complete = self._shelf.take(message.parts)
+        except RobustRunError as error:
+            self._say(f"the code of {name} cannot be kept: {error}")
+            return
+        if is_complete:
+            for node, event in self._seen.pop(message.parts.tree):
+                self._happened(node, event)
 
     def _watch(self, name: str, node: _Node) -> None:
         if node.timer is not None:

@@ -18,8 +18,10 @@ import msgspec
 
 from robust_run.atomic_file import write_file
 from robust_run.clock import Clock
-from robust_run.errors import PlatformError
+from robust_run.errors import PlatformError, RobustRunError
+from robust_run.launcher.control.code_transfer import parts_of
 from robust_run.launcher.control.errors import ProtocolError
+from robust_run.launcher.records.code.names import is_digest
 from robust_run.launcher.records.memory_folders import remove_tree
 from robust_run.launcher.records.run_directory import RunDirectory
 from robust_run.orchestrator.guarding.words import Asked, Link, started_at
@@ -31,6 +33,8 @@ from robust_run.orchestrator.nodes.words import (
     NODE,
     SILENT_S,
     Beat,
+    CodeParts,
+    CodeWanted,
     FromNode,
     Happened,
     JobOver,
@@ -43,6 +47,7 @@ from robust_run.orchestrator.nodes.words import (
     StopOrder,
     Taken,
     ToNode,
+    UpdateOrder,
 )
 from robust_run.orchestrator.words import Event, MemberName, StopMember, WorldEnded
 from robust_run.roles.client import Place
@@ -194,6 +199,13 @@ class Follower:
                 self._ordered(launchers, message)
             case StopOrder() if launchers is not None:
                 launchers.stop(message.stop)
+            case UpdateOrder() if launchers is not None:
+                launchers.update(message.order)
+            case CodeParts() if launchers is not None:
+                self._take_code(launchers, message)
+            case CodeWanted() if launchers is not None and is_digest(message.tree):
+                for parts in parts_of(launchers.shelf.store, message.tree):
+                    self._send(CodeParts(parts=parts))
             case Taken():
                 while self._unsaid and self._unsaid[0].number <= message.number:
                     self._unsaid.popleft()
@@ -205,6 +217,12 @@ class Follower:
                 raise PlatformError(f"the leader at {self._meeting.host}:{self._meeting.port} refuses: {message.why}")
             case _:
                 pass
+
+    def _take_code(self, launchers: Launchers, message: CodeParts) -> None:
+        try:
+            launchers.shelf.take(message.parts)
+        except RobustRunError as error:
+            self.say(f"a version of the code cannot be kept on this node: {error}")
 
     def _ordered(self, launchers: Launchers, order: Order) -> None:
         """Start a member. Who is given orders was taken in: so the leader has heard this node since it came."""
