@@ -123,7 +123,8 @@ def _take_of_member(
             if event.attempt == member.attempt:
                 member.ready[event.rank] = event.address
                 enough = role.ready == "started" or len(member.ready) >= role.nproc * role.nodes
-                member.is_ready = enough and member.standing == "running"
+                was_ready, member.is_ready = member.is_ready, enough and member.standing == "running"
+                member.up_s = now_s if member.is_ready and not was_ready else member.up_s
                 yield Changed(member=member.name)
         case RankGone() | RankEnded() if event.attempt == member.attempt and event.rank in member.ready:
             del member.ready[event.rank]

@@ -113,6 +113,7 @@ class MemberLauncher:
         if not isinstance(attempt, int):
             return
         if what == "attempt_started":
+            self._sentence = ""  # that is healed
             self._tell(WorldRuns(member=self.name, serial=self.serial, attempt=attempt))
         elif what == "rank_exited":
             self._rank_ended(about.get("rank"), attempt)

@@ -59,7 +59,7 @@ class Member(msgspec.Struct, kw_only=True):
     until_s: float = 0.0
     """pausing: when it is started."""
     up_s: float = 0.0
-    """When its newest incarnation came."""
+    """When its newest incarnation came, and when that became ready."""
     code: int | None = None
     sentence: str = ""
     version: int = 0
