@@ -51,7 +51,7 @@ def take(spec: RolesSpec, state: JobState, event: Measured, now_s: float) -> Ite
         if role.scale != "demand":
             continue
         needs = state.needs.setdefault(role.name, Needs())
-        is_known = state.phase == "going" and now_s >= needs.quiet_until_s and _is_whole(spec, event)
+        is_known = state.phase == "going" and now_s - event.length_s >= needs.quiet_until_s and _is_whole(spec, event)
         too_many = _has_too_many(spec, state, role, event) if is_known else ""
         too_few = _has_too_few(spec, state, role, event) if is_known else ""
         needs.idles_s = needs.idles_s + event.length_s if too_many else 0.0
