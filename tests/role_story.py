@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from robust_run.orchestrator.core import step
+from robust_run.orchestrator.names import MemberName
 from robust_run.orchestrator.state import JobState
 from robust_run.orchestrator.words import (
     Action,
@@ -12,7 +13,6 @@ from robust_run.orchestrator.words import (
     Changed,
     Event,
     Finish,
-    MemberName,
     NodeOffered,
     RankReady,
     RoleSpec,

@@ -87,21 +87,29 @@ def _take(spec: RolesSpec, state: JobState, event: Event, now_s: float) -> Itera
                     state.members[name] = Member(name=name, standing=state.idle(name))
         case NodeOffered():
             state.nodes.setdefault(event.node, Node(event.slots, event.devices, guard=event.guard))
-        case UpdateAsked() | TakeBackAsked() | CodeSeen() | CodeFate():
-            yield from updates.take(state, event, now_s)
-        case Measured():
-            yield from demand.take(spec, state, event, now_s)
         case NodeGone():
             yield from _node_gone(spec, state, event, now_s)
-        case Asked(what="stop"):
-            yield from end_job(state, 128 + event.signal, f"{event.by or 'somebody'} asked for it", event.signal)
-        case Asked(what="scale") if event.role in spec.names and state.phase in ("going", "restarting"):
-            yield from scaling.asked(spec.role(event.role), state, event, now_s, spec.scale_after_s)
+        case Asked() | Measured():
+            yield from _take_wish(spec, state, event, now_s)
+        case UpdateAsked() | TakeBackAsked() | CodeSeen() | CodeFate():
+            yield from updates.take(state, event, now_s)
         case WorldRuns() | WorldFailed() | WorldEnded() | RankReady() | RankGone() | RankEnded():
             member = state.members.get(event.member)
             if member is not None and member.serial == event.serial and member.standing in UP:
                 yield from _take_of_member(spec, state, member, event, now_s)
         case Begun() | Tick():
+            pass
+
+
+def _take_wish(spec: RolesSpec, state: JobState, event: Asked | Measured, now_s: float) -> Iterator[Action]:
+    match event:
+        case Measured():
+            yield from demand.take(spec, state, event, now_s)
+        case Asked(what="stop"):
+            yield from end_job(state, 128 + event.signal, f"{event.by or 'somebody'} asked for it", event.signal)
+        case Asked() if event.role in spec.names and state.phase in ("going", "restarting"):
+            yield from scaling.asked(spec.role(event.role), state, event, now_s, spec.scale_after_s)
+        case Asked():
             pass
 
 

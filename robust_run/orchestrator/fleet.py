@@ -9,11 +9,19 @@ from collections.abc import Callable
 
 from robust_run.orchestrator.command import Meets, run_name
 from robust_run.orchestrator.launchers import Launchers
+from robust_run.orchestrator.names import MemberName
 from robust_run.orchestrator.nodes.book import NodeBook
 from robust_run.orchestrator.nodes.words import Order
 from robust_run.orchestrator.state import JobState
 from robust_run.orchestrator.updates.words import UpdateMember
-from robust_run.orchestrator.words import Event, MemberName, RoleSpec, RolesSpec, StartMember, StopMember, WorldEnded
+from robust_run.orchestrator.words import (
+    Event,
+    RoleSpec,
+    RolesSpec,
+    StartMember,
+    StopMember,
+    WorldEnded,
+)
 
 #: Where nodes of one member meet: above what is usually listened on, below what the kernel gives away.
 FIRST_PORT, PORTS = 20000, 12000

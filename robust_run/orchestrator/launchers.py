@@ -26,13 +26,14 @@ from robust_run.orchestrator.guarding.words import (
     started_at,
 )
 from robust_run.orchestrator.members import MemberLauncher, console
+from robust_run.orchestrator.names import MemberName
 from robust_run.orchestrator.nodes.words import LauncherNow
 from robust_run.orchestrator.state import JobState, Member
 from robust_run.orchestrator.updates.rules import started_with
 from robust_run.orchestrator.updates.shelf import Shelf
 from robust_run.orchestrator.updates.stager import Stager
 from robust_run.orchestrator.updates.words import UpdateMember
-from robust_run.orchestrator.words import Event, MemberName, RoleSpec, StartMember, StopMember, WorldEnded
+from robust_run.orchestrator.words import Event, RoleSpec, StartMember, StopMember, WorldEnded
 
 #: How often launchers are looked at once no guard says when they end.
 LOOK_S = 0.2

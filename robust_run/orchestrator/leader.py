@@ -17,13 +17,14 @@ from robust_run.atomic_file import write_file
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError, UserError
 from robust_run.orchestrator import core
+from robust_run.orchestrator.elastic import demand
+from robust_run.orchestrator.elastic.beginning import Beginning
 from robust_run.orchestrator.fleet import Fleet
 from robust_run.orchestrator.guarding.words import Link
 from robust_run.orchestrator.journal import Journal, Line
 from robust_run.orchestrator.launchers import Launchers
-from robust_run.orchestrator.elastic import demand
-from robust_run.orchestrator.elastic.beginning import Beginning
 from robust_run.orchestrator.machine import devices, is_starved, place_of
+from robust_run.orchestrator.names import MemberName
 from robust_run.orchestrator.nodes.book import NodeBook
 from robust_run.orchestrator.nodes.words import Several
 from robust_run.orchestrator.placement import can_ever_fit, needs
@@ -43,7 +44,6 @@ from robust_run.orchestrator.words import (
     Changed,
     Event,
     Finish,
-    MemberName,
     NodeGone,
     NodeOffered,
     RankEnded,
@@ -112,7 +112,7 @@ class Leader:
             secret, self._queues, clock, self.tell, self._known, self._newest, self._look, desk.answer
         )
         if several is not None:
-            self._fleet.others = self._server.nodes = NodeBook(
+            self._fleet.others = self._server.nodes = book = NodeBook(
                 os.path.basename(folder),
                 spec.name,
                 self.state,
@@ -120,9 +120,8 @@ class Leader:
                 self._fleet.happened,
                 self.say,
                 self._fleet.order,
-                shelf=self._launchers.shelf,
-                most=several.nodes - 1,
             )
+            book.shelf, book.most = self._launchers.shelf, several.nodes - 1
 
     async def run(self) -> Finish:
         """Lead the job to its end. Raises UserError where no node could ever run one of its roles, OSError."""

@@ -15,8 +15,9 @@ from contextlib import suppress
 import msgspec
 
 from robust_run.launcher.model.code_events import CodeVersion
+from robust_run.orchestrator.names import MemberName
 from robust_run.orchestrator.updates.words import CodeSeen
-from robust_run.orchestrator.words import Event, MemberName, RankEnded, WorldEnded, WorldFailed, WorldRuns
+from robust_run.orchestrator.words import Event, RankEnded, WorldEnded, WorldFailed, WorldRuns
 
 #: How often files are looked at. What workers do themselves is known at once, by their connections.
 LOOK_S = 0.1

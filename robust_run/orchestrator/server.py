@@ -17,6 +17,7 @@ from robust_run.launcher.control.handshake import printable
 from robust_run.orchestrator.connection import Worker
 from robust_run.orchestrator.elastic.window import DemandBook
 from robust_run.orchestrator.idle import IdleBook
+from robust_run.orchestrator.names import MemberName
 from robust_run.orchestrator.nodes.book import NodeBook
 from robust_run.orchestrator.nodes.words import NODE
 from robust_run.orchestrator.queue.book import QueueBook
@@ -24,7 +25,7 @@ from robust_run.orchestrator.queue.core import Answer as QueueAnswer
 from robust_run.orchestrator.queue.core import counts, leased_to, next_expiry_s, position
 from robust_run.orchestrator.queue.waiting import Waiting
 from robust_run.orchestrator.traffic import TrafficBook
-from robust_run.orchestrator.words import Asked, Event, MemberName, RankGone, RankReady
+from robust_run.orchestrator.words import Asked, Event, RankGone, RankReady
 from robust_run.roles.queue_words import GiveBack, Put, QueueEvent, Release, Renew, Took
 from robust_run.roles.words import (
     OPERATOR,

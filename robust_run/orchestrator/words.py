@@ -13,7 +13,7 @@ import msgspec
 
 from robust_run.launcher.model.code_events import CodeVersion
 from robust_run.orchestrator.elastic.words import Measured
-from robust_run.orchestrator.names import MemberName as MemberName
+from robust_run.orchestrator.names import MemberName
 from robust_run.orchestrator.updates.words import CodeFate, CodeSeen, TakeBackAsked, UpdateAsked, UpdateMember
 
 Restart = Literal["together", "alone", "job"]

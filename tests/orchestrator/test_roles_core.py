@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from role_story import TRAINER, Story, acts, finish, role, rollout, started, stopped
 
 from robust_run.orchestrator.core import FIRST_PAUSE_S, LONGEST_PAUSE_S, STEADY_S, replay
+from robust_run.orchestrator.names import MemberName
 from robust_run.orchestrator.state import UP, JobState
 from robust_run.orchestrator.words import (
     Action,
@@ -17,7 +18,6 @@ from robust_run.orchestrator.words import (
     Changed,
     Event,
     Finish,
-    MemberName,
     NodeGone,
     NodeOffered,
     RankEnded,

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robust_run.orchestrator.connection import Worker
+from robust_run.orchestrator.names import MemberName
 from robust_run.orchestrator.nodes.book import NodeBook
 from robust_run.orchestrator.nodes.lease import NodeLease
 from robust_run.orchestrator.nodes.words import (
@@ -26,7 +27,14 @@ from robust_run.orchestrator.nodes.words import (
     StopOrder,
 )
 from robust_run.orchestrator.state import JobState, Member, Node
-from robust_run.orchestrator.words import Event, MemberName, NodeGone, NodeOffered, RoleSpec, StartMember, WorldEnded
+from robust_run.orchestrator.words import (
+    Event,
+    NodeGone,
+    NodeOffered,
+    RoleSpec,
+    StartMember,
+    WorldEnded,
+)
 
 ROLLOUT = MemberName("rollout", 0)
 

@@ -1,6 +1,6 @@
 """When a job of several nodes begins. Pure.
 
-With all nodes; or, where fewer do (`--nnodes 2..4`), with those that are there a while after the fewest are: the last call, as a
+With all nodes; or, where fewer do (`--nnodes 2:4`), with those that are there a while after the fewest are: the last call, as a
 job of one world has it. Nodes that come later are taken in.
 """
 

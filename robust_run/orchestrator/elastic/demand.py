@@ -1,7 +1,8 @@
 """Members by demand: a role of `scale = "demand"` gives back who is idle, and gets more while its consumers wait for it. Pure.
 
-A need counts once it has lasted, window after window, for `scale_after_s`; one window that says something else, or nothing,
-begins the count anew. What looks the same and is healthy, and so says nothing:
+A need counts once it has lasted, window after window, for `scale_after_s`. One window that says something else begins the count
+anew; one in which nothing moved, as where items take minutes, adds nothing and takes half of itself away. What looks the same
+and is healthy, and so says nothing:
 
 - a member that warms up, pauses or was started in the window: others wait, and it seems busy, or idle;
 - a trainer that saves, recovers or evaluates: nothing moves at its queues, and all who wait there wait for it, not for more;
@@ -29,7 +30,7 @@ from robust_run.orchestrator.words import Action, RoleSpec, RolesSpec, SayLine
 #: Windows in the time that evidence has to last.
 WINDOWS = 20
 #: A window that is longer, in windows, has a gap in it.
-LONGEST = 1.5
+LONGEST, LATE_S = 1.5, 1.0
 #: Those who are left after a member was given back would be busy for at most this share of their time.
 GIVE_LOAD = 0.7
 #: A role that waits for more than this share of its time would not do more with more members.
@@ -54,19 +55,28 @@ def take(spec: RolesSpec, state: JobState, event: Measured, now_s: float) -> Ite
         is_known = state.phase == "going" and now_s - event.length_s >= needs.quiet_until_s and _is_whole(spec, event)
         too_many = _has_too_many(spec, state, role, event) if is_known else ""
         too_few = _has_too_few(spec, state, role, event) if is_known else ""
-        needs.idles_s = needs.idles_s + event.length_s if too_many else 0.0
-        needs.lacks_s = needs.lacks_s + event.length_s if too_few else 0.0
-        if needs.idles_s >= spec.scale_after_s:
+        needs.idles_s = _counted(needs.idles_s, too_many, event)
+        needs.lacks_s = _counted(needs.lacks_s, too_few, event)
+        if too_many and needs.idles_s >= spec.scale_after_s:
             yield from _act(spec, state, role, -1, too_many, now_s)
             return
-        if needs.lacks_s >= spec.scale_after_s:
+        if too_few and needs.lacks_s >= spec.scale_after_s:
             lacking.append((-needs.lacks_s, role, too_few))
     for _, role, why in sorted(lacking, key=lambda each: each[0])[:1]:
         yield from _act(spec, state, role, +1, why, now_s)
 
 
+def _counted(so_far_s: float, why: str | None, event: Measured) -> float:
+    """Return for how long a need has lasted. A window in which nothing moved adds nothing, and takes half its length away: a
+    long stop leaves nothing of what was known before it.
+    """
+    if why is None:
+        return max(so_far_s - event.length_s / 2, 0.0)
+    return so_far_s + event.length_s if why else 0.0
+
+
 def _is_whole(spec: RolesSpec, event: Measured) -> bool:
-    return 0.0 < event.length_s <= LONGEST * window_s(spec)
+    return 0.0 < event.length_s <= LONGEST * window_s(spec) + LATE_S
 
 
 def _act(spec: RolesSpec, state: JobState, role: RoleSpec, by: int, why: str, now_s: float) -> Iterator[Action]:
@@ -80,8 +90,8 @@ def _act(spec: RolesSpec, state: JobState, role: RoleSpec, by: int, why: str, no
     needs.acts = (*needs.acts, text)[-MOST_ACTS:]
 
 
-def _has_too_many(spec: RolesSpec, state: JobState, role: RoleSpec, event: Measured) -> str:
-    """Return why one member less would do, as a clause; empty: that is not known."""
+def _has_too_many(spec: RolesSpec, state: JobState, role: RoleSpec, event: Measured) -> str | None:
+    """Return why one member less would do, as a clause; empty: it is not known to; None: nothing moved, so nothing is known."""
     running = _measured(state, role, event)
     wanted = state.wanted[role.name]
     left = [member for member in state.of(role.name)[: wanted - 1] if member.standing == "running"]
@@ -91,23 +101,28 @@ def _has_too_many(spec: RolesSpec, state: JobState, role: RoleSpec, event: Measu
     if len(running) * (1.0 - idle) > GIVE_LOAD * (len(running) - 1):
         return ""
     queues = {queue for each in running.values() for queue in (*each.waits, *each.blocked)}
-    if not all(_moves(event, queue) and _is_attended(spec, state, queue, event) for queue in queues):
+    if not all(_is_attended(spec, state, queue, event) for queue in queues):
         return ""
+    if not all(_moves(event, queue) for queue in queues):
+        return None
     made = {queue for each in running.values() for queue in each.put}
     if any(share > CONTENT for queue in made for share in _waits_for(spec, state, queue, event).values()):
         return ""
     return f"its members waited at queues for {idle:.0%} of their time, and nobody waited for them"
 
 
-def _has_too_few(spec: RolesSpec, state: JobState, role: RoleSpec, event: Measured) -> str:
-    """Return why one member more is needed and can be had, as a clause; empty: that is not known."""
+def _has_too_few(spec: RolesSpec, state: JobState, role: RoleSpec, event: Measured) -> str | None:
+    """Return why one member more is needed and can be had, as a clause; empty and None: see `_has_too_many`."""
     running = _measured(state, role, event)
     wanted = state.wanted[role.name]
     if not running or event.is_starved or wanted >= role.most or not _has_room(state, role, wanted):
         return ""
     if _mean(each.idle for each in running.values()) > BUSY or not all(each.has_put for each in running.values()):
         return ""
-    for queue in sorted({queue for each in running.values() for queue in each.put}):
+    made = {queue for each in running.values() for queue in each.put}
+    if not any(_moves(event, queue) for queue in made):
+        return None
+    for queue in sorted(made):
         if event.waiting.get(queue, 0) or not _moves(event, queue) or not _is_attended(spec, state, queue, event):
             continue
         for consumer, share in _waits_for(spec, state, queue, event).items():
@@ -148,9 +163,9 @@ def _is_attended(spec: RolesSpec, state: JobState, queue: str, event: Measured) 
     """Whether all members of all roles at a queue are ready, and were here for the whole window."""
     for role in spec.roles:
         found = [each for name, each in event.members.items() if name.rpartition("/")[0] == role.name]
-        if any(queue in (*each.took, *each.put, *each.waits, *each.blocked) for each in found):
-            if not _measured(state, role, event):
-                return False
+        is_there = any(queue in (*each.took, *each.put, *each.waits, *each.blocked) for each in found)
+        if is_there and not _measured(state, role, event):
+            return False
     return True
 
 

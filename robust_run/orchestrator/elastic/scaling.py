@@ -24,7 +24,7 @@ def asked(role: RoleSpec, state: JobState, event: Asked, now_s: float, after_s: 
 
 
 def resized(role: RoleSpec, state: JobState, wanted: int, quiet_until_s: float) -> Iterator[Action]:
-    """Give a role so many members. What is known of its demand was of another number of them: it is measured anew from then on."""
+    """Give a role so many members. What is known of its demand was of another number of them: it is measured anew then."""
     state.wanted[role.name] = wanted
     acts = state.needs[role.name].acts if role.name in state.needs else ()
     state.needs[role.name] = Needs(acts=acts, quiet_until_s=quiet_until_s)

@@ -70,14 +70,14 @@ class NodeBook:
         say: Callable[[str], None],
         ordered: Callable[[StartMember, str], Order],
         gone_s: float = GONE_S,
-        shelf: Shelf | None = None,
-        most: int = MOST_NODES,
     ) -> None:
-        """`shelf`: the code of all roles; `most`: nodes that are let in at the same time, but the one that leads."""
-        self._shelf, self._most = shelf, most
         self._run_id, self._job, self._state = run_id, job, state
         self._tell, self._happened, self._say, self._ordered = tell, happened, say, ordered
         self._gone_s = gone_s
+        self.shelf: Shelf | None = None
+        """The code of all roles."""
+        self.most = MOST_NODES
+        """Nodes that are let in at the same time, but the one that leads."""
         self._nodes: dict[str, _Node] = {}
         self._of: dict[Worker, str] = {}
         self._seen: dict[str, list[tuple[str, CodeSeen]]] = {}
@@ -144,10 +144,10 @@ class NodeBook:
     def _send_code(self, name: str, tree: str) -> None:
         """Send the code of a version before what needs it, once."""
         node = self._nodes.get(name)
-        if self._shelf is None or node is None or node.worker is None or not tree or tree in node.has:
+        if self.shelf is None or node is None or node.worker is None or not tree or tree in node.has:
             return
         node.has.add(tree)
-        for parts in parts_of(self._shelf.store, tree):
+        for parts in parts_of(self.shelf.store, tree):
             self._send(name, CodeParts(parts=parts))
 
     def stop(self, name: str, stop: StopMember) -> None:
@@ -189,7 +189,7 @@ class NodeBook:
     def _why_not(self, name: str, node: _Node | None, worker: Worker, offer: Offer) -> tuple[str, bool]:
         """Return why a node is not let in, empty if it is; and whether that will stay so."""
         if node is None:
-            return ("", False) if len(self._nodes) < self._most else (f"the job has its {self._most + 1} nodes", False)
+            return ("", False) if len(self._nodes) < self.most else (f"the job has its {self.most + 1} nodes", False)
         lives = node.worker is not None and asyncio.get_running_loop().time() - node.heard_s < LIVES_S
         if node.worker is not None and node.worker is not worker and node.boot != offer.boot and lives:
             return f"a node called {name} is here already; give this one another name with --node-name", True
@@ -233,17 +233,17 @@ class NodeBook:
             return  # told as the end of its node, when all of them have ended
         event = happened.event
         tree = event.version.tree if isinstance(event, CodeSeen) else ""
-        if isinstance(event, CodeSeen) and tree and self._shelf is not None and not self._shelf.store.has(tree):
+        if isinstance(event, CodeSeen) and tree and self.shelf is not None and not self.shelf.store.has(tree):
             self._send(name, CodeWanted(tree=event.version.tree))  # it counts as seen when it is here
             self._seen.setdefault(event.version.tree, []).append((name, event))
             return
         self._happened(name, event)
 
     def _take_code(self, name: str, message: CodeParts) -> None:
-        if self._shelf is None or message.parts.tree not in self._seen:
+        if self.shelf is None or message.parts.tree not in self._seen:
             return
         try:
-            is_complete = self._shelf.take(message.parts)
+            is_complete = self.shelf.take(message.parts)
         except RobustRunError as error:
             self._say(f"the code of {name} cannot be kept: {error}")
             return

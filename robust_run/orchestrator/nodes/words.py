@@ -12,8 +12,9 @@ import msgspec
 
 from robust_run.launcher.records.code.types import TreeParts
 from robust_run.orchestrator.command import Meets
+from robust_run.orchestrator.names import MemberName
 from robust_run.orchestrator.updates.words import UpdateMember
-from robust_run.orchestrator.words import Event, MemberName, RoleSpec, StartMember, StopMember
+from robust_run.orchestrator.words import Event, RoleSpec, StartMember, StopMember
 
 NODE = "@node"
 """In the place of a role, where a node says who it is."""

@@ -43,10 +43,7 @@ class CodeDesk:
         if self._state.phase not in ("going", "restarting"):
             raise UserError("the job is over, or about to be")
         try:
-            if isinstance(call, UpdateCall):
-                done = self._update(call, ledger)
-            else:
-                done = self._back(call, ledger)
+            done = self._update(call, ledger) if isinstance(call, UpdateCall) else self._back(call, ledger)
         except OperationRefusedError as error:
             return Answer(number=call.number, accepted=False, error=str(error), has_moved=error.status == MOVED)
         except msgspec.MsgspecError as error:

@@ -7,8 +7,8 @@ RUN/members/rollout-0.1/code/
     objects, trees, at    links to these
     start.json            the version that this launcher starts with, where it is not to take what lies in the user's folder
 
-A run directory of a member looks as that of any job, so that all commands work on it; to delete one deletes links. What is kept is
-never changed, and appears whole, so that members may look for it and write it at the same time. Roles have copies of their own:
+A run directory of a member looks as that of any job, so that all commands work on it; to delete one deletes links. What is kept
+is never changed, and appears whole, so that members may look for it and write it at the same time. Roles have own copies:
 what is no code lies beside it, and may be another folder's for each role.
 """
 

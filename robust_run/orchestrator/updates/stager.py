@@ -1,7 +1,7 @@
 """One member's launcher, told to put a version in place, and watched until it is known what became of it.
 
-It is asked as `robust update` asks any job, beside the event loop; a launcher that does not answer yet is asked again. All of this
-can be begun anew at any time: what is there already is found by its name.
+It is asked as `robust update` asks any job, beside the event loop; a launcher that does not answer yet is asked again. All of
+this can be begun anew at any time: what is there already is found by its name.
 """
 
 from __future__ import annotations

@@ -15,8 +15,9 @@ from robust_run.launcher.model.code_events import CodeVersion
 from robust_run.orchestrator.core import replay
 from robust_run.orchestrator.elastic.demand import window_s
 from robust_run.orchestrator.elastic.words import Measured, MemberDemand
+from robust_run.orchestrator.names import MemberName
 from robust_run.orchestrator.updates.words import CodeSeen, UpdateAsked
-from robust_run.orchestrator.words import Action, Asked, MemberName, RankReady, RolesSpec, SayLine, WorldFailed
+from robust_run.orchestrator.words import Action, Asked, RankReady, RolesSpec, SayLine, WorldFailed
 
 
 @dataclasses.dataclass
@@ -254,7 +255,7 @@ def test_a_lost_window_begins_the_count_anew() -> None:
     life = Life()
     life.idle()
     life.goes_on(15)
-    life.goes_on(1, length_s=2 * life.window_s)
+    life.goes_on(1, length_s=2 * life.window_s + 1)
     life.goes_on(15)
     assert life.wanted == 4
     life.goes_on(1, length_s=0.0)
@@ -288,6 +289,28 @@ def test_it_comes_to_rest_and_does_not_swing(work: float) -> None:
     assert len(set(sizes[-100:])) == 1
     turns = [b - a for a, b in itertools.pairwise(sizes) if b != a]
     assert len({turn > 0 for turn in turns}) <= 1, "it never undoes what it did"
+
+
+def test_items_that_take_longer_than_a_window_are_measured_all_the_same() -> None:
+    life = Life()
+    for _ in range(60):
+        life.idle()
+        life.goes_on(1)
+        life.rollouts = lambda _: Share(items=0.6, took=0, put=0)
+        life.trainer = Share(took=0, put=0)
+        life.goes_on(1)
+    assert life.wanted < 4
+
+
+def test_a_long_stop_leaves_nothing_of_what_was_known_before() -> None:
+    life = Life()
+    life.idle()
+    life.goes_on(19)
+    life.rollouts = lambda _: Share(items=1.0, took=0, put=0)
+    life.goes_on(60)
+    life.idle()
+    life.goes_on(19)
+    assert life.wanted == 4
 
 
 def test_a_starved_machine_gets_no_more_members() -> None:
