@@ -79,7 +79,7 @@ def replay(spec: RolesSpec, events: Iterable[tuple[Event, float]]) -> JobState:
 def _take(spec: RolesSpec, state: JobState, event: Event, now_s: float) -> Iterator[Action]:
     match event:
         case Begun() if state.phase == "new":
-            state.phase = "going"
+            state.phase, state.wait_s = "going", event.wait_s
             for role in spec.roles:
                 state.wanted[role.name] = role.members
                 for index in range(max(role.most, role.members)):
@@ -254,6 +254,7 @@ def _settle(spec: RolesSpec, state: JobState, now_s: float) -> Iterator[Action]:
         for role in spec.roles:
             yield from _start_role(spec, state, role, now_s)
             yield from updates.spread(role, state, now_s)
+        yield from scaling.lack_of_nodes(spec, state, now_s)
     if state.phase == "ending" and not state.any_up():
         state.phase = "over"
         yield Finish(code=state.code, sentence=state.sentence)

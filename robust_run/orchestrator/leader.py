@@ -189,7 +189,7 @@ class Leader:
                     f"[roles.{role.name}] needs {needs(role)}; there are {len(self.state.nodes)} nodes with up to {most} GPUs:"
                     " ask for less (nproc, devices, nodes)"
                 )
-        self.tell(Begun())
+        self.tell(Begun(wait_s=self._several.join_timeout_s) if self._several is not None else Begun())
 
     async def _all_nodes(self, several: Several) -> None:
         """Wait until all nodes have come; or, once the fewest have, for the last call. Raises PlatformError."""
@@ -224,7 +224,9 @@ class Leader:
             elif member.standing == "pausing":
                 self._do(WakeAt(at_s=member.until_s))
         for role in self.state.codes.values():
-            role.wake_s = 0.0  # that timer is gone
+            role.wake_s = 0.0  # that timer is gone, and is set anew
+        for since_s in self.state.lacking_s.values():
+            self._do(WakeAt(at_s=since_s + self.state.wait_s))
         for order in updates.under_way(self.state):
             self._do(order)
         self._launchers.end_unknown()

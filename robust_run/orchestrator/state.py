@@ -84,6 +84,10 @@ class JobState(msgspec.Struct, kw_only=True):
     sentence: str = ""
     """Why the job ends, once it does."""
     job_restarts: int = 0
+    wait_s: float = 600.0
+    """See `Begun`."""
+    lacking_s: dict[str, float] = {}
+    """Roles that cannot have their fewest members on the nodes that are left, and since when."""
     codes: dict[str, RoleCode] = {}
     """Versions of each role's code, once known."""
     needs: dict[str, Needs] = {}

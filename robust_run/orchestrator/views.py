@@ -72,6 +72,15 @@ def _member(state: JobState, name: MemberName, pids: Mapping[str, int], idle: Ma
     )
 
 
+def lacks_room(view: RolesView, role: str) -> str:
+    """Return which members of a role wait for room, as a sentence; empty: none does."""
+    members = next((each.members for each in view.roles if each.name == role), ())
+    waiting = [each for each in members if each.state == "waits" and each.sentence]
+    if not waiting:
+        return ""
+    return f"{len(waiting)} of its members find no room yet, and begin when there is some: {waiting[0].sentence}"
+
+
 def lines_of(view: RolesView) -> Iterator[str]:
     """Yield a status for people, the job first."""
     if view.phase == "over":

@@ -92,6 +92,9 @@ def _none(name: str) -> RoleSpec:
 class Begun(msgspec.Struct, frozen=True, kw_only=True, tag="begun"):
     """The job begins."""
 
+    wait_s: float = 600.0
+    """A role that no node of those that are left can hold waits for others for so long; then the job ends."""
+
 
 class NodeOffered(msgspec.Struct, frozen=True, kw_only=True, tag="node_offered"):
     """A node can run members."""
