@@ -29,7 +29,7 @@ from robust_run.orchestrator.members import MemberLauncher, console
 from robust_run.orchestrator.names import MemberName
 from robust_run.orchestrator.nodes.words import LauncherNow
 from robust_run.orchestrator.state import JobState, Member
-from robust_run.orchestrator.updates.rules import started_with
+from robust_run.orchestrator.updates.rules import start_again
 from robust_run.orchestrator.updates.shelf import Shelf
 from robust_run.orchestrator.updates.stager import Stager
 from robust_run.orchestrator.updates.words import UpdateMember
@@ -90,7 +90,7 @@ class Launchers:
         try:
             self.shelf.prepare(os.path.join(self._folder, run_name(start)), role.name, start.code)
         except OSError as error:
-            why = f"it cannot be started: its run directory cannot be written ({error.strerror or error})"
+            why = f"its run directory cannot be written ({error.strerror or error})"
             self._ended(launcher, Known(name=run_name(start), code=1, why=why))
             return
         self._send(
@@ -114,14 +114,7 @@ class Launchers:
 
     def adopt(self, role: RoleSpec, member: Member, state: JobState, meets: Meets | None = None) -> None:
         """Go on with a member whose launcher an earlier leader had started, or was about to."""
-        devices = next((state.nodes[node].devices_used.get(member.name, ()) for node in member.nodes), ())
-        start = StartMember(
-            member=member.name,
-            serial=member.serial,
-            nodes=member.nodes,
-            devices=devices,
-            code=started_with(state, member),
-        )
+        start = start_again(state, member)
         known = self._known.get(run_name(start))
         if known is None and member.standing == "starting":
             self.start(role, start, meets)

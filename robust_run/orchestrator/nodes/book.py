@@ -28,6 +28,7 @@ from robust_run.orchestrator.nodes.words import (
     UpdateOrder,
 )
 from robust_run.orchestrator.state import UP, JobState
+from robust_run.orchestrator.updates.rules import start_again, under_way
 from robust_run.orchestrator.updates.shelf import Shelf
 from robust_run.orchestrator.updates.words import CodeSeen, UpdateMember
 from robust_run.orchestrator.words import Event, NodeGone, NodeOffered, StartMember, StopMember, WorldEnded
@@ -214,13 +215,15 @@ class NodeBook:
                 if now is not None and now.code is None:
                     self.stop(name, StopMember(member=member.name, serial=now.serial))
             elif now is None and member.standing == "starting":
-                start = StartMember(member=member.name, serial=member.serial, nodes=member.nodes)
-                self.start(name, self._ordered(start, name))
+                self.start(name, self._ordered(start_again(self._state, member), name))
             elif now is None:
                 sentence = f"{name} was started again without it"
                 self._happened(name, WorldEnded(member=member.name, serial=member.serial, code=-9, sentence=sentence))
             elif member.standing == "stopping" and now.code is None:
                 self.stop(name, StopMember(member=member.name, serial=member.serial))
+        for order in under_way(self._state):
+            if self._state.members[order.member].nodes[:1] == (name,):
+                self.update(name, order)
         for (member_name, serial), now in known.items():
             if now.code is None:
                 self.stop(name, StopMember(member=member_name, serial=serial))

@@ -29,7 +29,7 @@ from robust_run.orchestrator.updates.words import (
     UpdateAsked,
     UpdateMember,
 )
-from robust_run.orchestrator.words import Action, RoleSpec, SayLine, WakeAt
+from robust_run.orchestrator.words import Action, RoleSpec, SayLine, StartMember, WakeAt
 
 #: A member that was put on another version has lived with it for so long before the next one is.
 SETTLE_S = 10.0
@@ -145,11 +145,25 @@ def start_version(state: JobState, member: Member) -> CodeVersion | None:
         number = number if has_lived or not any(each.version == number for each in others) else code.ledger.trusted
     member.version, member.version_before = number, code.ledger.trusted
     member.fate = "probation" if suspect is not None and suspect.number == number else "trusted"
-    return started_with(state, member)
+    return _started_with(state, member)
 
 
-def started_with(state: JobState, member: Member) -> CodeVersion | None:
-    """Return the version that a launcher which is about to start was given, as `start_version` said."""
+def start_again(state: JobState, member: Member) -> StartMember:
+    """Return the order to start a launcher as it was given, for who may not have heard it."""
+    devices = next(
+        (state.nodes[node].devices_used.get(member.name, ()) for node in member.nodes if node in state.nodes), ()
+    )
+    return StartMember(
+        member=member.name,
+        serial=member.serial,
+        nodes=member.nodes,
+        devices=devices,
+        code=_started_with(state, member),
+    )
+
+
+def _started_with(state: JobState, member: Member) -> CodeVersion | None:
+    """Return the version that `start_version` has chosen."""
     code = state.codes.get(member.name.role)
     record = queries.record_of(code.ledger, member.version) if code is not None else None
     if record is None or not (record.version.tree or record.version.settings or record.version.env):
