@@ -269,7 +269,8 @@ class RoleServer:
         if waits is not None:
             self.idle.asks(me.consumer, now_s)
             self.traffic.asks(call.queue, me.consumer, waits, now_s)
-            self.demand.asks(call.queue, me.consumer, waits, now_s)
+
+        self.demand.asks(call.queue, me.consumer, call.event, now_s)
 
         def answer(found: QueueAnswer) -> None:
             if waits is not None:
@@ -277,7 +278,8 @@ class RoleServer:
                 self.idle.answered(me.consumer, then_s)
                 got = bool(found.items) if isinstance(waits, Took) else found.accepted
                 self.traffic.answered(call.queue, me.consumer, waits, then_s, got=got)
-                self.demand.answered(call.queue, me.consumer, waits, then_s, got=got)
+                numbers = [item.number for item in found.items]
+                self.demand.answered(call.queue, me.consumer, waits, then_s, got=got, numbers=numbers)
             worker.send(
                 Answer(
                     number=call.number,

@@ -65,6 +65,8 @@ class Member(msgspec.Struct, kw_only=True):
     version: int = 0
     """Of its role's code, which it runs; 0: not known."""
     version_before: int = 0
+    seen: int = 0
+    """The newest launcher that has said which code it was started with."""
     ordered: int = 0
     """The version that its launcher was told to put in place; 0: none."""
     ordered_now: bool = False

@@ -4,6 +4,7 @@ A need counts once it has lasted, window after window, for `scale_after_s`. One 
 anew; one in which nothing moved, as where items take minutes, adds nothing and takes half of itself away. What looks the same
 and is healthy, and so says nothing:
 
+- a thread that fetches the next item beside the work (see `elastic.window`);
 - a member that warms up, pauses or was started in the window: others wait, and it seems busy, or idle;
 - a trainer that saves, recovers or evaluates: nothing moves at its queues, and all who wait there wait for it, not for more;
 - roles that take turns, as in synchronous training: each waits while the other works. Who is waited for has no member too many,

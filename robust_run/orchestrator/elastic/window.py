@@ -1,24 +1,49 @@
-"""What workers do at queues, window by window: how long they wait, and whether anything moves. Pure. See `elastic.demand`."""
+"""What workers do at queues, window by window: how long they wait, and whether anything moves. Pure. See `elastic.demand`.
+
+A worker waits while a request of it does and it has nothing to work on: a thread that fetches the next items beside the work is
+no idleness. Who waits for room still has the item that its own came from; so what is leased counts as work unless as many puts
+wait.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from robust_run.orchestrator.elastic.words import Measured, MemberDemand
-from robust_run.roles.queue_words import Put, Took
+from robust_run.roles.queue_words import Done, GiveBack, Keep, Put, QueueEvent, Restore, Took
+
+_Key = tuple[str, bool]
+"""A queue, and whether it is about taking an item."""
 
 
 class _Rank:
-    __slots__ = ("came_s", "did", "has_put", "open", "waited_s")
+    __slots__ = ("at_s", "came_s", "did", "has_put", "held", "idle_s", "open", "waited_s")
 
     def __init__(self, now_s: float) -> None:
-        self.came_s = now_s
+        self.came_s = self.at_s = now_s
         self.has_put = False
-        self.open: dict[tuple[str, bool], list[float]] = {}
-        """Requests that wait, by queue and whether for an item: since when each does."""
-        self.waited_s: dict[tuple[str, bool], float] = {}
-        self.did: dict[tuple[str, bool], int] = {}
+        self.open: dict[_Key, int] = {}
+        """Requests that wait."""
+        self.held: set[tuple[str, int]] = set()
+        """Items that it works on."""
+        self.idle_s = 0.0
+        self.waited_s: dict[_Key, float] = {}
+        self.did: dict[_Key, int] = {}
         """How often it got what it asked for."""
+
+    def passes(self, now_s: float) -> None:
+        """Count the time up to now, in which nothing changed."""
+        passed_s, self.at_s = now_s - self.at_s, now_s
+        puts = sum(count for (_, takes), count in self.open.items() if not takes)
+        if not self.open or len(self.held) > puts:
+            return
+        self.idle_s += passed_s
+        for key in self.open:
+            self.waited_s[key] = self.waited_s.get(key, 0.0) + passed_s
+
+    def begins(self) -> None:
+        """A window begins."""
+        self.idle_s, self.waited_s, self.did = 0.0, {}, {}
 
 
 class DemandBook:
@@ -36,62 +61,69 @@ class DemandBook:
         """One is gone."""
         self._ranks.pop(consumer, None)
 
-    def asks(self, queue: str, consumer: str, event: Took | Put, now_s: float) -> None:
-        """A worker asks for an item, or for room."""
+    def asks(self, queue: str, consumer: str, event: QueueEvent, now_s: float) -> None:
+        """A worker asks for an item, or for room; or it is done with items."""
         rank = self._ranks.get(consumer)
-        if rank is not None:
-            rank.open.setdefault((queue, isinstance(event, Took)), []).append(now_s)
+        if rank is None:
+            return
+        rank.passes(now_s)
+        if isinstance(event, (Took, Put)):
+            key = (queue, isinstance(event, Took))
+            rank.open[key] = rank.open.get(key, 0) + 1
+        elif isinstance(event, (Done, Keep, GiveBack)):
+            rank.held.difference_update((queue, number) for number in event.numbers)
+        elif isinstance(event, Restore):
+            rank.held = {each for each in rank.held if each[0] != queue}
 
-    def answered(self, queue: str, consumer: str, event: Took | Put, now_s: float, *, got: bool) -> None:
-        """It has an answer. `got`: and what it asked for."""
+    def answered(
+        self, queue: str, consumer: str, event: Took | Put, now_s: float, *, got: bool, numbers: Iterable[int] = ()
+    ) -> None:
+        """It has an answer. `got`: and what it asked for; `numbers`: of items that it was given."""
         rank, key = self._ranks.get(consumer), (queue, isinstance(event, Took))
         if rank is None:
             return
+        rank.passes(now_s)
         if rank.open.get(key):
-            self._count(rank, key, rank.open[key].pop(), now_s)
+            rank.open[key] -= 1
+            if not rank.open[key]:
+                del rank.open[key]
+        rank.held.update((queue, number) for number in numbers)
         if got:
             rank.did[key] = rank.did.get(key, 0) + 1
             rank.has_put = rank.has_put or isinstance(event, Put)
-
-    @staticmethod
-    def _count(rank: _Rank, key: tuple[str, bool], since_s: float, now_s: float) -> None:
-        rank.waited_s[key] = rank.waited_s.get(key, 0.0) + now_s - since_s
 
     def window(self, waiting: Mapping[str, int], now_s: float, *, is_starved: bool) -> Measured:
         """Return what happened since this was asked for last. `waiting`: items in each queue now."""
         since_s, self._since_s = self._since_s, now_s
         length_s = now_s - since_s if since_s is not None else 0.0
-        ranks: dict[str, list[tuple[_Rank, dict[tuple[str, bool], float]]]] = {}
+        ranks: dict[str, list[_Rank]] = {}
         for consumer, rank in self._ranks.items():
-            for key, open_s in rank.open.items():
-                for each_s in open_s:
-                    self._count(rank, key, each_s, now_s)
-                rank.open[key] = [now_s] * len(open_s)
-            ranks.setdefault(consumer.rpartition(":")[0], []).append((rank, rank.waited_s))
-            rank.waited_s = {}
+            rank.passes(now_s)
+            ranks.setdefault(consumer.rpartition(":")[0], []).append(rank)
         members = {name: _member(found, since_s, length_s) for name, found in ranks.items()}
-        for found in ranks.values():
-            for rank, _ in found:
-                rank.did = {}
+        for rank in self._ranks.values():
+            rank.begins()
         return Measured(members=members, waiting=dict(waiting), length_s=length_s, is_starved=is_starved)
 
 
-def _member(
-    ranks: list[tuple[_Rank, dict[tuple[str, bool], float]]], since_s: float | None, length_s: float
-) -> MemberDemand:
-    shares: dict[tuple[str, bool], float] = {}
-    did: dict[tuple[str, bool], int] = {}
-    for rank, waited_s in ranks:
-        for key, each_s in waited_s.items():
-            share = min(each_s / length_s, 1.0) if length_s else 0.0
-            shares[key] = shares.get(key, 0.0) + share / len(ranks)
+def _member(ranks: list[_Rank], since_s: float | None, length_s: float) -> MemberDemand:
+    shares: dict[_Key, float] = {}
+    did: dict[_Key, int] = {}
+    for rank in ranks:
+        for key, waited_s in rank.waited_s.items():
+            shares[key] = shares.get(key, 0.0) + _share(waited_s, length_s) / len(ranks)
         for key, count in rank.did.items():
             did[key] = did.get(key, 0) + count
     return MemberDemand(
-        waits={queue: share for (queue, for_item), share in shares.items() if for_item},
-        blocked={queue: share for (queue, for_item), share in shares.items() if not for_item},
-        took={queue: count for (queue, for_item), count in did.items() if for_item},
-        put={queue: count for (queue, for_item), count in did.items() if not for_item},
-        has_put=any(rank.has_put for rank, _ in ranks),
-        is_whole=since_s is not None and all(rank.came_s <= since_s for rank, _ in ranks),
+        idle=sum(_share(rank.idle_s, length_s) for rank in ranks) / len(ranks),
+        waits={queue: share for (queue, takes), share in shares.items() if takes},
+        blocked={queue: share for (queue, takes), share in shares.items() if not takes},
+        took={queue: count for (queue, takes), count in did.items() if takes},
+        put={queue: count for (queue, takes), count in did.items() if not takes},
+        has_put=any(rank.has_put for rank in ranks),
+        is_whole=since_s is not None and all(rank.came_s <= since_s for rank in ranks),
     )
+
+
+def _share(waited_s: float, length_s: float) -> float:
+    return min(waited_s / length_s, 1.0) if length_s else 0.0

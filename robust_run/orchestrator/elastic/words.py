@@ -8,6 +8,8 @@ import msgspec
 class MemberDemand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One member in a window. Shares are of the window's time, mean over its ranks."""
 
+    idle: float = 0.0
+    """Share of time that it waited at any queue and had nothing to work on."""
     waits: dict[str, float] = {}
     """Share of time that it waited for items, by queue."""
     blocked: dict[str, float] = {}
@@ -19,11 +21,6 @@ class MemberDemand(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """It has put something since it came: it is warm."""
     is_whole: bool = False
     """All ranks that were seen of it were here for the whole window, none of them new."""
-
-    @property
-    def idle(self) -> float:
-        """Share of time that it waited at any queue."""
-        return min(sum(self.waits.values()) + sum(self.blocked.values()), 1.0)
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="measured"):

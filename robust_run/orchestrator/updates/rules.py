@@ -43,7 +43,7 @@ def take(state: JobState, event: CodeEvent, now_s: float) -> Iterator[Action]:
     """Take in what was asked for, or what a launcher says."""
     match event:
         case CodeSeen():
-            _seen(state, event)
+            yield from _seen(state, event)
         case CodeFate():
             yield from _fate(state, event, now_s)
         case UpdateAsked():
@@ -54,15 +54,22 @@ def take(state: JobState, event: CodeEvent, now_s: float) -> Iterator[Action]:
             pass
 
 
-def _seen(state: JobState, event: CodeSeen) -> None:
+def _seen(state: JobState, event: CodeSeen) -> Iterator[Action]:
     """The first that is captured is the role's first; who has captured something else runs no version of it."""
     member = state.members.get(event.member)
-    if member is None or member.serial != event.serial or member.version:
-        return
+    if member is None or member.serial != event.serial or member.seen == event.serial:
+        return  # a leader that is started again reads what launchers said from the beginning
+    member.seen = event.serial
     code = state.codes.setdefault(event.member.role, RoleCode())
     code.ledger = code_ledger.captured(code.ledger, event.version, 0)
-    first = queries.record_of(code.ledger, 1)
-    member.version = 1 if first is not None and first.version.tree == event.version.tree else 0
+    number = member.version or 1
+    record = queries.record_of(code.ledger, number)
+    has_it = record is not None and record.version.tree == event.version.tree
+    if member.version and not has_it:
+        yield SayLine(
+            text=f"{event.member} could not be given version {number} of its code: it runs what lies in the folder"
+        )
+    member.version = number if has_it else 0
 
 
 def _asked(state: JobState, event: UpdateAsked) -> Iterator[Action]:

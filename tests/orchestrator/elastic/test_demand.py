@@ -90,6 +90,7 @@ class Life:
 
 def _demand(share: Share, takes: str, puts: str) -> MemberDemand:
     return MemberDemand(
+        idle=min(share.items + share.room, 1.0),
         waits={takes: share.items} if share.items else {},
         blocked={puts: share.room} if share.room else {},
         took={takes: share.took} if share.took else {},
@@ -339,7 +340,9 @@ def test_of_two_roles_that_want_the_same_room_one_has_it() -> None:
         if story.state.members[name].standing == "starting":
             story.runs(name)
     members = {
-        "trainer/0": MemberDemand(waits={"x": 0.5, "y": 0.5}, took={"x": 1, "y": 1}, has_put=True, is_whole=True),
+        "trainer/0": MemberDemand(
+            idle=1.0, waits={"x": 0.5, "y": 0.5}, took={"x": 1, "y": 1}, has_put=True, is_whole=True
+        ),
         "a/0": MemberDemand(put={"x": 1}, has_put=True, is_whole=True),
         "b/0": MemberDemand(put={"y": 1}, has_put=True, is_whole=True),
     }

@@ -314,6 +314,26 @@ def test_who_has_captured_something_else_is_put_on_the_version_with_the_others()
     assert [story.state.members[rollout(index)].version for index in range(2)] == [1, 0]
 
 
+def test_what_a_launcher_said_at_its_start_is_read_again_by_a_new_leader_and_is_old_then() -> None:
+    story = running()
+    ask(story)
+    fate(story, 0, "probation")
+    did = story.tell(CodeSeen(member=rollout(0), serial=1, version=FIRST))
+    assert story.state.members[rollout(0)].version == 2
+    assert did == []
+
+
+def test_a_launcher_that_could_not_be_given_its_version_is_named_and_is_put_on_it_in_its_turn() -> None:
+    story = running()
+    did = story.tell(Asked(what="scale", role="rollout", members=4))
+    assert start_versions(did) == {"rollout/3": 1}
+    did = story.tell(CodeSeen(member=rollout(3), serial=1, version=CodeVersion(number=1, tree="")))
+    assert [a.text for a in did if isinstance(a, SayLine)] == [
+        "rollout/3 could not be given version 1 of its code: it runs what lies in the folder"
+    ]
+    assert story.state.members[rollout(3)].version == 0
+
+
 # All roles begin again, where that is the rule.
 
 

@@ -15,7 +15,7 @@ from role_jobs import RoleJob, nodes_of
 WORKER = """
 import os, time
 from pathlib import Path
-from robust_run import helper
+import helper
 from robust_run import roles
 me = roles.me()
 which = f"{me.role}-{me.index}.{me.serial}.{me.attempt}"
