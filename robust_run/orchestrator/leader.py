@@ -11,9 +11,6 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 
-import msgspec
-
-from robust_run.atomic_file import write_file
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError, UserError
 from robust_run.orchestrator import core
@@ -23,7 +20,7 @@ from robust_run.orchestrator.fleet import Fleet
 from robust_run.orchestrator.guarding.words import Link
 from robust_run.orchestrator.journal import Journal, Line
 from robust_run.orchestrator.launchers import Launchers
-from robust_run.orchestrator.machine import devices, is_starved, place_of
+from robust_run.orchestrator.machine import LOOPBACK, devices, is_starved, open_place, place_of
 from robust_run.orchestrator.names import MemberName
 from robust_run.orchestrator.nodes.book import NodeBook
 from robust_run.orchestrator.nodes.words import Several
@@ -55,7 +52,6 @@ from robust_run.orchestrator.words import (
     WakeAt,
     WorldEnded,
 )
-from robust_run.roles.client import Place
 from robust_run.roles.queue_words import QueueLimits
 from robust_run.roles.words import Member, RolesView
 from robust_run.terminal import plain
@@ -63,7 +59,6 @@ from robust_run.terminal import plain
 #: Workers of one machine, where nothing says how many fit.
 MANY_SLOTS = 1 << 16
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-LOOPBACK = "127.0.0.1"
 PLACE = "roles.place"
 #: How often it is looked whether all nodes have come.
 LOOK_S = 0.1
@@ -129,7 +124,7 @@ class Leader:
         self._done = loop.create_future()
         try:
             self._queues.reopen(self._clock.monotonic_s())
-            await self._open()
+            await open_place(self._server, self._place, self._spec.names, self._several, self._before)
             for number in SIGNALS:
                 loop.add_signal_handler(number, self._signalled, number)
             self._launchers.listen(self._signalled)
@@ -149,28 +144,6 @@ class Leader:
             self._server.close()
             self._queues.close()
             self._journal.close()
-
-    async def _open(self) -> None:
-        """Listen where the earlier leader did, if possible: workers look there first."""
-        if self._several is not None:
-            try:
-                await self._server.listen(None, self._several.port)
-            except OSError as error:
-                raise PlatformError(
-                    f"port {self._several.port} of this machine, where the nodes are to meet, cannot be listened on"
-                    f" ({error.strerror}); give all nodes an endpoint with another one"
-                ) from error
-            place = Place(address=LOOPBACK, port=self._several.port, secret=self._server.secret, roles=self._spec.names)
-            write_file(self._place, msgspec.json.encode(place), mode=0o600)
-            return
-        try:
-            port = await self._server.listen(LOOPBACK, self._before.port if self._before is not None else 0)
-        except OSError:
-            if self._before is None:
-                raise
-            port = await self._server.listen(LOOPBACK)
-        place = Place(address=LOOPBACK, port=port, secret=self._server.secret, roles=self._spec.names)
-        write_file(self._place, msgspec.json.encode(place), mode=0o600)
 
     async def _begin(self) -> None:
         self.tell(NodeOffered(node=self._here, slots=MANY_SLOTS, devices=devices(self._env)))

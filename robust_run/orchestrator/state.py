@@ -70,6 +70,9 @@ class Member(msgspec.Struct, kw_only=True):
     ordered: int = 0
     """The version that its launcher was told to put in place; 0: none."""
     ordered_now: bool = False
+    ordered_generation: int = 0
+    begins_after: int = -1
+    """The generation that was there when its workers were ended for that; -1: they were not."""
     fate: Fate = ""
     """What became of the version that was ordered, or that it was started with."""
 

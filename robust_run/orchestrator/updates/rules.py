@@ -102,6 +102,8 @@ def _fate(state: JobState, event: CodeFate, now_s: float) -> Iterator[Action]:
     if event.number != member.ordered or event.fate == member.fate:
         return
     member.fate = event.fate
+    if event.begins and member.begins_after < 0:
+        member.begins_after = member.ordered_generation
     if event.fate in ("probation", "trusted"):
         if member.version != event.number:
             member.version_before, member.version, member.up_s = member.version, event.number, now_s
@@ -137,7 +139,7 @@ def start_version(state: JobState, member: Member) -> CodeVersion | None:
 
     What waits for a failure is taken up. What others are about to prove is not, before one of them has lived with it.
     """
-    member.ordered, member.ordered_now, member.version_before = 0, False, 0
+    member.ordered, member.ordered_now, member.version_before, member.begins_after = 0, False, 0, -1
     code = state.codes.get(member.name.role)
     if code is None or not code.ledger.records:
         member.version = 0
@@ -256,12 +258,13 @@ def _order(code: RoleCode, member: Member, number: int, *, now: bool) -> UpdateM
     record = queries.record_of(code.ledger, number)
     assert record is not None
     member.ordered, member.ordered_now, member.fate = number, now, ""
+    member.ordered_generation, member.begins_after = member.generation, -1
     return UpdateMember(member=member.name, serial=member.serial, version=record.version, now=now)
 
 
 def _is_settled(member: Member, now_s: float) -> bool:
     """Whether a member is ready with its version, and has been for a while."""
-    return member.is_ready and (now_s - member.up_s >= SETTLE_S or member.fate == "trusted")
+    return member.is_ready and member.generation > member.begins_after and now_s - member.up_s >= SETTLE_S
 
 
 def _has_proven(member: Member, now_s: float) -> bool:

@@ -76,43 +76,48 @@ class Stager:
             self.over(run)
 
     async def _watch(self, run: str, order: UpdateMember) -> None:
-        told: Fate = ""
-        is_told = False
-        while told not in FINAL:
+        told: tuple[Fate, bool] = ("", False)
+        acted: bool | None = None
+        while told[0] not in FINAL:
+            fate, why = told[0], ""
             try:
-                fate, why = await asyncio.to_thread(self._look, run, order, is_told)
-                is_told = True
+                fate, why, did = await asyncio.to_thread(self._look, run, order, may_act=acted is None)
+                acted = did if acted is None else acted
             except SaysNoError as error:
                 fate, why = "refused", str(error)
             except (PlatformError, MovedError, OSError):
-                fate, why = told, ""  # it does not answer now; if it has ended, that is heard
+                pass  # it does not answer now; if it has ended, that is heard
             except RobustRunError as error:
                 fate, why = "refused", str(error)
-            if fate != told:
-                told = fate
+            begins = bool(acted) and order.now
+            if (fate, begins) != told:
+                told = (fate, begins)
+                number = order.version.number
                 self._tell(
-                    CodeFate(member=order.member, serial=order.serial, number=order.version.number, fate=fate, why=why)
+                    CodeFate(member=order.member, serial=order.serial, number=number, fate=fate, why=why, begins=begins)
                 )
             await asyncio.sleep(LOOK_S)
 
-    def _look(self, run: str, order: UpdateMember, is_told: bool) -> tuple[Fate, str]:
-        """Do what is not done yet; return how the version stands. In a thread of its own."""
+    def _look(self, run: str, order: UpdateMember, *, may_act: bool) -> tuple[Fate, str, bool]:
+        """Do what is not done yet; return how the version stands, and whether workers begin anew. In a thread of its own."""
         versions = Versions(reach(os.path.join(self._folder, run), "", "", self._env, this_machine()), "")
         ledger = versions.view().code
         if not ledger.records:
             raise PlatformError("its code is not captured yet")
         record = found_in(ledger, order.member.role, order.version)
         fate = fate_of(ledger, record) if record is not None else ""
-        if fate == "trusted" and ledger.pending and not is_told:
+        why = record.why if record is not None else ""
+        if not may_act:
+            return fate, why, False
+        if fate == "trusted" and ledger.pending:
             versions.roll_back(RollbackWish(reason="the role goes on with what runs", by="robust-run"))
-        if record is not None and fate == "" and record.fate == "trusted":
-            if not is_told:
-                versions.roll_back(RollbackWish(to=record.version.number, reason="its role goes back", by="robust-run"))
-        elif (fate == "" and not is_told) or (fate == "pending" and order.now and not is_told):
+        elif record is not None and fate == "" and record.fate == "trusted":
+            versions.roll_back(RollbackWish(to=record.version.number, reason="its role goes back", by="robust-run"))
+            return "pending", "", True
+        elif fate == "" or (fate == "pending" and order.now):
             versions.stage(UpdateWish(version=self._made(ledger, order, record if fate else None), now=order.now))
-        else:
-            return fate, record.why if record is not None else ""
-        return ("pending" if not order.now else fate), ""
+            return "pending", "", True
+        return fate, why, False
 
     @staticmethod
     def _made(ledger: Ledger, order: UpdateMember, pending: CodeRecord | None) -> CodeVersion:

@@ -45,6 +45,8 @@ class CodeFate(msgspec.Struct, frozen=True, kw_only=True, tag="code_fate"):
     number: int
     fate: Fate
     why: str = ""
+    begins: bool = False
+    """Its workers are ended for it, and begin anew: those that are ready now may be the old ones."""
 
 
 class UpdateAsked(msgspec.Struct, frozen=True, kw_only=True, tag="update_asked"):
