@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from robust_run.health.checks.show import ChecksReport
     from robust_run.launcher.operator.code.remote import Versions
     from robust_run.launcher.start.warm.manage import WarmSeen
+    from robust_run.slurm.rules.role_needs import RoleNeed
 
 #: Groups of commands by name, and where each is.
 LATE_GROUPS = {
@@ -134,7 +135,27 @@ def _is_of_roles(words: Sequence[str]) -> bool:
 def robust(context: click.Context) -> None:
     """Look after jobs of robust-run and what they need."""
     context.ensure_object(dict)["check_nodes"] = _check_nodes
-    context.ensure_object(dict)["versions_of_roles"] = _versions_of_roles
+    context.obj["versions_of_roles"] = _versions_of_roles
+    context.obj["role_needs"] = _role_needs
+
+
+def _role_needs(path: str) -> tuple[str, tuple[RoleNeed, ...]]:
+    """Read a file of roles, for `robust slurm submit`, which knows nothing of what is in it."""
+    from robust_run.orchestrator.roles_file import load
+    from robust_run.slurm.rules.role_needs import RoleNeed
+
+    spec = load(path)
+    return spec.name, tuple(
+        RoleNeed(
+            name=role.name,
+            where=role.where,
+            members=role.members,
+            nodes=role.nodes,
+            gpus=role.devices * role.nproc,
+            cpus=role.cpus * role.nproc,
+        )
+        for role in spec.roles
+    )
 
 
 def _check_nodes(run: str, nodes: Sequence[str], wish: Wish, say: Callable[[str], None]) -> ChecksReport:

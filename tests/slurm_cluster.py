@@ -114,8 +114,8 @@ class SlurmCluster:
         said = self.run("sbatch", "--parsable", *options, str(path), env=env or {})
         return int(said.partition(";")[0])
 
-    def job(self, number: int) -> dict[str, str]:
-        """Return what `scontrol show job` says: `slurm.job(7)["JobState"]`."""
+    def job(self, number: int | str) -> dict[str, str]:
+        """Return what `scontrol show job` says: `slurm.job(7)["JobState"]`; `7+1`: of a component of a heterogeneous job."""
         words = self.ask("scontrol", "--oneliner", "show", "job", str(number)).split()
         return {name: value for name, equals, value in (word.partition("=") for word in words) if equals}
 

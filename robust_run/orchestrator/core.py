@@ -20,11 +20,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from robust_run.orchestrator.again import begin_again
 from robust_run.orchestrator.elastic import demand, scaling
 from robust_run.orchestrator.elastic.endings import SIGTERM, end_job, stop_all, stop_member
 from robust_run.orchestrator.elastic.words import Measured
 from robust_run.orchestrator.names import MemberName
-from robust_run.orchestrator.placement import needs, occupy, place, vacate
+from robust_run.orchestrator.nodes.shortage import ends_job, note
+from robust_run.orchestrator.placement import needs, occupy, place, vacate, why_never
 from robust_run.orchestrator.state import UP, JobState, Member, Node
 from robust_run.orchestrator.updates import rules as updates
 from robust_run.orchestrator.updates.words import CodeFate, CodeSeen, TakeBackAsked, UpdateAsked
@@ -35,6 +37,7 @@ from robust_run.orchestrator.words import (
     Changed,
     Event,
     Finish,
+    JobStarted,
     NodeGone,
     NodeOffered,
     RankEnded,
@@ -61,6 +64,9 @@ SIGKILL = 9
 
 def step(spec: RolesSpec, state: JobState, event: Event, now_s: float) -> tuple[Action, ...]:
     """Change the state by one event; return what is to be done now. Late or repeated events change nothing."""
+    if isinstance(event, JobStarted):
+        begin_again(state, event.start)
+        return ()
     if state.phase == "over":
         return ()
     actions = [*_take(spec, state, event, now_s), *_settle(spec, state, now_s)]
@@ -79,14 +85,16 @@ def replay(spec: RolesSpec, events: Iterable[tuple[Event, float]]) -> JobState:
 def _take(spec: RolesSpec, state: JobState, event: Event, now_s: float) -> Iterator[Action]:
     match event:
         case Begun() if state.phase == "new":
-            state.phase, state.wait_s = "going", event.wait_s
+            state.phase, state.patience_s = "going", event.patience_s
             for role in spec.roles:
-                state.wanted[role.name] = role.members
+                state.wanted.setdefault(role.name, role.members)
                 for index in range(max(role.most, role.members)):
                     name = MemberName(role.name, index)
-                    state.members[name] = Member(name=name, standing=state.idle(name))
+                    one = state.members.setdefault(name, Member(name=name))
+                    one.standing = "done" if one.is_finished else state.idle(name)
         case NodeOffered():
-            state.nodes.setdefault(event.node, Node(event.slots, event.devices, guard=event.guard))
+            node = Node(event.slots, event.devices, guard=event.guard, cpus=event.cpus, labels=event.labels)
+            state.nodes.setdefault(event.node, node)
         case NodeGone():
             yield from _node_gone(spec, state, event, now_s)
         case Asked() | Measured():
@@ -170,7 +178,7 @@ def _ended(spec: RolesSpec, state: JobState, member: Member, event: WorldEnded, 
         member.standing = "done" if event.code == 0 and state.phase == "ending" else "held"
         return
     if event.code == 0:
-        member.standing = "done"
+        member.standing, member.is_finished = "done", True
         return
     member.failed = 1 if ran_s >= STEADY_S else member.failed + 1
     why = f"{member.name} ended with {code_text(event.code)}" + (f": {event.sentence}" if event.sentence else "")
@@ -240,24 +248,25 @@ def _settle(spec: RolesSpec, state: JobState, now_s: float) -> Iterator[Action]:
             yield from end_job(state, 0, f"{over[0].name} is done", SIGTERM)
         elif all(state.is_done(role.name) for role in spec.roles):
             yield from end_job(state, 0, "", SIGTERM)
-    for role in spec.roles:
-        why = updates.begins_again(role, state)
-        if why:
-            yield from _begin_again(state, f"{why}: all roles begin again")
+    for why in [updates.begins_again(role, state) for role in spec.roles]:
+        yield from _begin_again(state, f"{why}: all roles begin again") if why else ()
     if state.phase == "restarting" and not state.any_up():
         state.phase = "going"
         for member in state.members.values():
             if member.standing != "given_up":
                 member.standing, member.code, member.failed = state.idle(member.name), None, 0
+                member.is_finished = False
                 yield Changed(member=member.name)
     if state.phase == "going":
         for role in spec.roles:
             yield from _start_role(spec, state, role, now_s)
             yield from updates.spread(role, state, now_s)
-        yield from scaling.lack_of_nodes(spec, state, now_s)
+        if why := ends_job(spec, state, now_s):
+            state.is_short = True
+            yield from end_job(state, 1, why, SIGTERM)
     if state.phase == "ending" and not state.any_up():
         state.phase = "over"
-        yield Finish(code=state.code, sentence=state.sentence)
+        yield Finish(code=state.code, sentence=state.sentence, is_short=state.is_short)
 
 
 def _start_role(spec: RolesSpec, state: JobState, role: RoleSpec, now_s: float) -> Iterator[Action]:
@@ -269,21 +278,25 @@ def _start_role(spec: RolesSpec, state: JobState, role: RoleSpec, now_s: float) 
             continue
         where = place(role, member, state.nodes)
         if where is None:
-            yield from _no_room(role, member)
+            never = why_never(role, state.nodes)
+            yield from _no_room(role, member, never)
+            if (at_s := note(state, member, never, now_s)) is not None:
+                yield WakeAt(at_s=at_s)
             continue
         occupy(role, member, state.nodes, where)
         code = updates.start_version(state, member)
         member.standing, member.runs_since_s, member.sentence = "starting", None, ""
+        member.short_since_s = None
         member.serial += 1
         member.attempt = 0
         yield StartMember(member=member.name, serial=member.serial, nodes=where[0], devices=where[1], code=code)
         yield Changed(member=member.name)
 
 
-def _no_room(role: RoleSpec, member: Member) -> Iterator[Action]:
-    """It waits; people are told once."""
+def _no_room(role: RoleSpec, member: Member, never: str) -> Iterator[Action]:
+    """It waits; people are told once. `never`: why the nodes that there are will not do."""
     member.standing = "waits"
-    sentence = f"{member.name} waits for {needs(role)}: others use it"
+    sentence = f"{member.name} waits for {needs(role)}: {never or 'others use it'}"
     if sentence != member.sentence:
         member.sentence = sentence
         yield SayLine(text=sentence)

@@ -9,10 +9,12 @@ from contextlib import suppress
 import msgspec
 
 from robust_run.errors import PlatformError
-from robust_run.orchestrator.words import Action, Event, RolesSpec
+from robust_run.orchestrator.words import Action, Event, Finish, JobStarted, RolesSpec
 from robust_run.version import RUN_DIR_SCHEMA, __version__
 
 NAME = "roles.jsonl"
+#: A start that lived that long got somewhere.
+LONG_S = 600.0
 
 
 class Line(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -92,6 +94,43 @@ def read(path: str) -> tuple[list[tuple[Event, float]], int]:
             past.append((line.event, line.mono))
         end = after
     return past, end
+
+
+class Ending(msgspec.Struct, frozen=True):
+    """How the newest start of a job ended, as far as it is on record."""
+
+    finish: Finish | None = None
+    """None: its leader was lost."""
+    short: int = 0
+    """Starts in a row that soon had too few nodes, the newest included."""
+
+
+def ending(path: str) -> Ending | None:
+    """Return how the newest start ended; None: there is no journal. Raises PlatformError as `read`."""
+    decoder, finish, short, began_s = msgspec.json.Decoder(Line), None, 0, 0.0
+    try:
+        with open(path, "rb") as file:
+            _check(file.readline(), path)
+            for text in file:
+                try:
+                    line = decoder.decode(text)
+                except msgspec.MsgspecError:
+                    break
+                if isinstance(line.event, JobStarted):
+                    finish, began_s = None, line.at
+                for action in line.actions:
+                    if isinstance(action, Finish):
+                        finish = action
+                        short = short + 1 if action.is_short and line.at - began_s < LONG_S else 0
+    except OSError:
+        return None
+    return Ending(finish, short)
+
+
+def is_done(folder: str) -> bool:
+    """Whether the job in this run directory ended well. Raises PlatformError as `read`."""
+    found = ending(os.path.join(folder, NAME))
+    return found is not None and found.finish is not None and found.finish.code == 0
 
 
 def spec_of(folder: str) -> RolesSpec | None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from robust_run.clock import Clock
-from robust_run.errors import PlatformError, UserError
+from robust_run.errors import PlatformError, RobustRunError, UserError
 from robust_run.orchestrator import core
 from robust_run.orchestrator.elastic import demand
 from robust_run.orchestrator.elastic.beginning import Beginning
@@ -20,11 +20,13 @@ from robust_run.orchestrator.fleet import Fleet
 from robust_run.orchestrator.guarding.words import Link
 from robust_run.orchestrator.journal import Journal, Line
 from robust_run.orchestrator.launchers import Launchers
-from robust_run.orchestrator.machine import LOOPBACK, devices, is_starved, open_place, place_of
+from robust_run.orchestrator.machine import LOOPBACK, is_starved, open_place, place_of
 from robust_run.orchestrator.names import MemberName
 from robust_run.orchestrator.nodes.book import NodeBook
+from robust_run.orchestrator.nodes.shortage import until_s
+from robust_run.orchestrator.nodes.under_slurm import ANEW, PATIENCE_S, Start
 from robust_run.orchestrator.nodes.words import Several
-from robust_run.orchestrator.placement import can_ever_fit, needs
+from robust_run.orchestrator.placement import needs, why_never
 from robust_run.orchestrator.queue.book import QueueBook
 from robust_run.orchestrator.queue.core import counts
 from robust_run.orchestrator.server import RoleServer
@@ -35,12 +37,14 @@ from robust_run.orchestrator.updates.words import UpdateMember
 from robust_run.orchestrator.views import view_of
 from robust_run.orchestrator.waits import chains
 from robust_run.orchestrator.words import (
+    MANY,
     Action,
     Asked,
     Begun,
     Changed,
     Event,
     Finish,
+    JobStarted,
     NodeGone,
     NodeOffered,
     RankEnded,
@@ -56,8 +60,6 @@ from robust_run.roles.queue_words import QueueLimits
 from robust_run.roles.words import Member, RolesView
 from robust_run.terminal import plain
 
-#: Workers of one machine, where nothing says how many fit.
-MANY_SLOTS = 1 << 16
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PLACE = "roles.place"
 #: How often it is looked whether all nodes have come.
@@ -80,8 +82,9 @@ class Leader:
         clock: Clock,
         link: Link,
         several: Several | None = None,
+        start: Start = ANEW,
     ) -> None:
-        """`several`: where nodes meet; None: this is the only one.
+        """`several`: where nodes meet; None: this is the only one. `start`: of this job, and what this node has.
 
         Raises PlatformError where what an earlier leader left is of another version, OSError.
         """
@@ -89,10 +92,12 @@ class Leader:
         self._journal = Journal(folder, spec, self.say)
         self.state = core.replay(spec, self._journal.past)
         self._place = os.path.join(folder, PLACE)
-        self._several = several
+        self._several, self._start = several, start
         self._here = several.name if several is not None else socket.gethostname()
         address = several.host if several is not None else LOOPBACK
-        self._launchers = Launchers(folder, self._place, env, link, self._happened, self.say)
+        slurm = start.slurm
+        members_env = env if slurm is None else slurm.members_env(env, folder)
+        self._launchers = Launchers(folder, self._place, members_env, link, self._happened, self.say)
         self._fleet = Fleet(spec, self.state, self._here, address, self._launchers, self.tell)
         self._events: deque[Event] = deque()
         self._busy = False
@@ -128,6 +133,10 @@ class Leader:
             for number in SIGNALS:
                 loop.add_signal_handler(number, self._signalled, number)
             self._launchers.listen(self._signalled)
+            if self._start.slurm is not None:
+                self._start.slurm.watch(self._folder, self.say, self._time_is_over)
+            if self.state.start != self._start.token:
+                self.tell(JobStarted(start=self._start.token))
             if self.state.phase == "new":
                 await self._begin()
             else:
@@ -140,29 +149,32 @@ class Leader:
             if self._fleet.others is not None:
                 self._fleet.others.over(finish.code)
             return finish
+        except RobustRunError as error:
+            if self._fleet.others is not None:
+                self._fleet.others.over(error.exit_code)  # they would wait for another leader
+            raise
         finally:
             self._server.close()
             self._queues.close()
             self._journal.close()
 
     async def _begin(self) -> None:
-        self.tell(NodeOffered(node=self._here, slots=MANY_SLOTS, devices=devices(self._env)))
+        has = self._start.has
+        self.tell(NodeOffered(node=self._here, slots=MANY, devices=has.devices, cpus=has.cpus, labels=has.labels))
         if self._several is not None:
             await self._all_nodes(self._several)
             if self._done is not None and self._done.done():
                 return
         may_grow = self._several is not None and len(self.state.nodes) < self._several.nodes
         for role in self._spec.roles:
-            if not can_ever_fit(role, self.state.nodes):
+            if why := why_never(role, self.state.nodes):
                 if may_grow:
                     self.say(f"{role.name} needs {needs(role)}: it waits for more nodes")
                     continue
-                most = max(node.devices for node in self.state.nodes.values())
                 raise UserError(
-                    f"[roles.{role.name}] needs {needs(role)}; there are {len(self.state.nodes)} nodes with up to {most} GPUs:"
-                    " ask for less (nproc, devices, nodes)"
+                    f"[roles.{role.name}] needs {needs(role)}, and {why}: ask for less (nproc, devices, cpus, nodes, where)"
                 )
-        self.tell(Begun(wait_s=self._several.join_timeout_s) if self._several is not None else Begun())
+        self.tell(Begun(patience_s=PATIENCE_S if self._start.slurm is not None else None))
 
     async def _all_nodes(self, several: Several) -> None:
         """Wait until all nodes have come; or, once the fewest have, for the last call. Raises PlatformError."""
@@ -196,10 +208,10 @@ class Leader:
                 self._launchers.adopt(self._spec.role(member.name.role), member, self.state, meets)
             elif member.standing == "pausing":
                 self._do(WakeAt(at_s=member.until_s))
+            elif member.short_since_s is not None:
+                self._do(WakeAt(at_s=until_s(self.state, member)))
         for role in self.state.codes.values():
             role.wake_s = 0.0  # that timer is gone, and is set anew
-        for since_s in self.state.lacking_s.values():
-            self._do(WakeAt(at_s=since_s + self.state.wait_s))
         for order in updates.under_way(self.state):
             self._do(order)
         self._launchers.end_unknown()
@@ -236,6 +248,9 @@ class Leader:
             self._server.ended(event.member, event.rank, (event.serial, event.attempt))
         elif isinstance(event, NodeGone):
             self._fleet.node_gone()
+        elif isinstance(event, JobStarted):
+            for name, member in self.state.members.items():
+                self._server.ended(name, None, (member.serial, ALL_ATTEMPTS))
         elif isinstance(event, WorldEnded):
             self._server.ended(event.member, None, (event.serial, ALL_ATTEMPTS))
 
@@ -261,6 +276,9 @@ class Leader:
 
     def _signalled(self, number: int, by: str = "") -> None:
         self.tell(Asked(what="stop", signal=number, by=by or signal.Signals(number).name))
+
+    def _time_is_over(self) -> None:
+        self._signalled(signal.SIGTERM, "the time limit")
 
     def _newest(self, name: str) -> tuple[int, int]:
         role, _, index = name.rpartition("/")

@@ -1,4 +1,4 @@
-"""What of a job of several roles is this machine's: its GPUs, and the file that says where the leader listens."""
+"""What of a job of several roles is this machine's: its GPUs and CPUs, and the file that says where the leader listens."""
 
 from __future__ import annotations
 
@@ -9,9 +9,43 @@ import msgspec
 
 from robust_run.atomic_file import write_file
 from robust_run.errors import PlatformError
+from robust_run.orchestrator.nodes.labels import of_component
 from robust_run.orchestrator.nodes.words import Several
 from robust_run.orchestrator.server import RoleServer
+from robust_run.orchestrator.words import MANY
 from robust_run.roles.client import Place
+from robust_run.slurm.rules.types import SlurmStep
+
+#: Where Slurm speaks of GPUs.
+_GPU_VARIABLES = ("SLURM_GPUS", "SLURM_JOB_GPUS", "SLURM_STEP_GPUS", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
+
+
+class NodeHas(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node has for members."""
+
+    devices: int = 0
+    cpus: int = MANY
+    labels: tuple[str, ...] = ()
+
+
+ALL_THERE_IS = NodeHas()
+
+
+def node_has(env: Mapping[str, str], labels: tuple[str, ...], step: SlurmStep | None) -> NodeHas:
+    """Return what this machine gives to the job: under Slurm what the step has here, elsewhere all there is.
+
+    `labels`: those of --node-label. A component of a heterogeneous job that has no GPUs may run on a machine that has: they are
+    others'. Where Slurm says nothing of GPUs to any node, the site does not hand them out.
+    """
+    if step is None:
+        return NodeHas(devices=devices(env), cpus=len(os.sched_getaffinity(0)), labels=labels)
+    is_told = step.gpus or step.het_size or any(name.startswith(_GPU_VARIABLES) for name in env)
+    return NodeHas(
+        devices=step.gpus if is_told else devices(env),
+        cpus=step.cpus or len(os.sched_getaffinity(0)),
+        labels=labels if step.het_group is None else (*labels, of_component(step.het_group)),
+    )
+
 
 LOOPBACK = "127.0.0.1"
 #: Share of a minute in which some task waited for a CPU.

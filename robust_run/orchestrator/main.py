@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import socket
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+
+import msgspec
 
 from robust_run.clock import SystemClock
 from robust_run.errors import RobustRunError, UserError
@@ -16,34 +20,92 @@ from robust_run.launcher.start.options.options import Options
 from robust_run.launcher.start.options.run_output import resolve_log_dir, resolve_run_id
 from robust_run.orchestrator.guarding.guard import FAULT, Guard
 from robust_run.orchestrator.guarding.words import FromGuard, Link, Over
+from robust_run.orchestrator.journal import is_done
 from robust_run.orchestrator.leader import Leader
-from robust_run.orchestrator.machine import devices
+from robust_run.orchestrator.machine import node_has
 from robust_run.orchestrator.meeting import several
-from robust_run.orchestrator.nodes.follower import Follower
+from robust_run.orchestrator.nodes import labels
+from robust_run.orchestrator.nodes.follower import SILENT, Follower
+from robust_run.orchestrator.nodes.under_slurm import ANEW, Start, UnderSlurm, hold_signals, run_of
 from robust_run.orchestrator.nodes.words import Several
 from robust_run.orchestrator.roles_file import load
 from robust_run.orchestrator.words import RolesSpec
+from robust_run.slurm.rules.role_needs import fragile
+from robust_run.slurm.rules.surroundings import read as step_of
 from robust_run.terminal import plain
 
 
 def launch_roles(options: Options, world: World, env: Mapping[str, str]) -> int:
     """Run a job of several roles to its end and return its exit code. Raises UserError and PlatformError."""
     spec = load(options.roles or "")
-    where = several(options, world, env)
+    step = step_of(env) if "SLURM_JOB_ID" in env else None
+    if step is None:
+        return _launch(options, world, env, spec, None)
+    slurm = UnderSlurm(options, step, env)
+    mask = hold_signals()
+    try:
+        return _launch(options, world, slurm.inner(world, options), spec, slurm, mask)
+    except UserError as error:
+        if step.task and "step has" in str(error):
+            return error.exit_code  # the first task says it for all
+        raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _launch(
+    options: Options,
+    world: World,
+    env: Mapping[str, str],
+    spec: RolesSpec,
+    slurm: UnderSlurm | None,
+    mask: Iterable[int] = (),
+) -> int:
+    step = slurm.step if slurm is not None else None
+    where = several(options, world, env, step)
+    has = node_has(env, labels.parse(options.node_label or ""), step)
     log_dir, notes = resolve_log_dir(options, world)
     for note in notes:
         _say(note)
+    run_id, goes_on = (options.run_id, False)
+    if slurm is not None and log_dir is not None:
+        run_id, goes_on = run_of(options, spec, slurm.step, log_dir)
+        if goes_on and is_done(os.path.join(log_dir, run_id)):
+            _say(f"the run in {os.path.join(log_dir, run_id)} is done; another --run-id starts a new one")
+            return 0
+    start = Start(has=has, token=world.random_hex(16), slurm=slurm)
     if where is not None and not where.is_leader:
         if log_dir is None:
             raise UserError("--roles over several nodes needs a --log-dir: what members print is kept there")
-        return Guard(lambda end: _ended(_follow(where, log_dir, env, Link(end, FromGuard)), end, lambda: None)).run()
-    run_directory = RunDirectory.create(log_dir, resolve_run_id(options, None, log_dir, world))
+        code = _guarded(lambda end: _ended(_follow(where, log_dir, start, env, Link(end, FromGuard)), end), slurm, mask)
+        if slurm is not None and code == SILENT:
+            slurm.follow_up_lost()
+        return code
+    if not goes_on:
+        run_id = resolve_run_id(msgspec.structs.replace(options, run_id=run_id), None, log_dir, world)
+    run_directory = RunDirectory.create(log_dir, run_id or "")
     if run_directory.memory != run_directory.path:
         remove_tree(run_directory.memory)  # of members alone: each has its own
+    if step is not None and (fragility := fragile(step.het_nodes)):
+        _say(fragility)
+    if goes_on:
+        _say(f"goes on with the run in {run_directory.path}")
     try:
-        return Guard(lambda end: lead(spec, run_directory, env, end, where)).run()
+        code = _guarded(lambda end: lead(spec, run_directory, env, end, where, start), slurm, mask)
+        if slurm is not None:
+            slurm.follow_up(run_directory.path, code)
+        return code
     finally:
         run_directory.remove_temporary()
+
+
+def _guarded(work: Callable[[socket.socket], int], slurm: UnderSlurm | None, mask: Iterable[int]) -> int:
+    """Do it below a guard; return the exit code. A SIGTERM that came before there was one ends the job before it has begun."""
+    if slurm is not None:
+        if signal.sigtimedwait({signal.SIGTERM}, 0) is not None:
+            return 128 + signal.SIGTERM
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    return Guard(work).run()
 
 
 def lead(
@@ -52,14 +114,15 @@ def lead(
     env: Mapping[str, str],
     end: socket.socket,
     where: Several | None = None,
+    start: Start = ANEW,
 ) -> int:
     """Lead a job, in a process of its own; return its exit code. Another end of the process is a fault: it is tried again."""
     return _ended(
-        _lead(spec, run_directory.path, env, Link(end, FromGuard), where), end, run_directory.remove_temporary
+        _lead(spec, run_directory.path, env, Link(end, FromGuard), where, start), end, run_directory.remove_temporary
     )
 
 
-def _ended(work: Coroutine[None, None, int], end: socket.socket, clean: Callable[[], None]) -> int:
+def _ended(work: Coroutine[None, None, int], end: socket.socket, clean: Callable[[], None] = lambda: None) -> int:
     """Do the work of a process below the guard, and tell the guard that it is over."""
     link = Link(end, FromGuard)
     try:
@@ -76,12 +139,14 @@ def _ended(work: Coroutine[None, None, int], end: socket.socket, clean: Callable
     return code
 
 
-async def _follow(where: Several, log_dir: str, env: Mapping[str, str], link: Link) -> int:
-    return await Follower(where, log_dir, devices(env), env, SystemClock(), link).run()
+async def _follow(where: Several, log_dir: str, start: Start, env: Mapping[str, str], link: Link) -> int:
+    return await Follower(where, log_dir, start, env, SystemClock(), link).run()
 
 
-async def _lead(spec: RolesSpec, folder: str, env: Mapping[str, str], link: Link, where: Several | None) -> int:
-    leader = Leader(spec, folder, env, SystemClock(), link, where)
+async def _lead(
+    spec: RolesSpec, folder: str, env: Mapping[str, str], link: Link, where: Several | None, start: Start
+) -> int:
+    leader = Leader(spec, folder, env, SystemClock(), link, where, start)
     finish = await leader.run()
     if finish.sentence:
         leader.say(f"{spec.name} {'is done' if finish.code == 0 else 'ended'}: {finish.sentence}")

@@ -15,22 +15,26 @@ from robust_run.launcher.records import token
 from robust_run.launcher.start.options.many_nodes import resolve_many
 from robust_run.launcher.start.options.options import Options
 from robust_run.orchestrator.nodes.words import Several
+from robust_run.slurm.rules.types import SlurmStep
 
 _LABEL = b"robust-run roles\0"
 
 
-def with_slurm(options: Options, env: Mapping[str, str]) -> tuple[Options, str]:
+def with_slurm(options: Options, step: SlurmStep | None, env: Mapping[str, str]) -> tuple[Options, str]:
     """Return the options with what a step of Slurm says of nodes, and this node's name; as they are outside of one.
 
-    Raises UserError.
+    Raises UserError for a step of another shape.
     """
-    from robust_run.slurm.rules.surroundings import read
+    if step is None or options.standalone or {"rdzv-endpoint", "nnodes"} & options.given:
+        return options, ""
+    from robust_run.slurm.rules.fill import check_shape
+    from robust_run.slurm.rules.ports import ports_of
+    from robust_run.slurm.rules.surroundings import nodes_of_job
     from robust_run.slurm.start import address_of
 
-    step = read(env)
-    if step is None or len(step.nodes) < 2 or {"rdzv-endpoint", "nnodes"} & options.given:
+    check_shape(step, max(nodes_of_job(env), sum(step.het_nodes)), "--roles FILE")
+    if len(step.nodes) < 2:
         return options, ""
-    from robust_run.slurm.rules.ports import ports_of
 
     changed = msgspec.structs.replace(
         options,
@@ -44,9 +48,9 @@ def with_slurm(options: Options, env: Mapping[str, str]) -> tuple[Options, str]:
     return changed, step.node_name
 
 
-def several(options: Options, world: World, env: Mapping[str, str]) -> Several | None:
+def several(options: Options, world: World, env: Mapping[str, str], step: SlurmStep | None = None) -> Several | None:
     """Return where nodes meet; None: the job has one. Raises UserError."""
-    options, name = with_slurm(options, env) if "SLURM_JOB_ID" in env else (options, "")
+    options, name = with_slurm(options, step, env)
     many, _ = resolve_many(options, world)
     if many is None:
         return None

@@ -18,7 +18,7 @@ Place = tuple[tuple[str, ...], tuple[int, ...]]
 def place(role: RoleSpec, member: Member, nodes: Mapping[str, Node]) -> Place | None:
     """Return where a member is started; None: there is no room now."""
     fits = [name for name in nodes if _fits(role, nodes[name])]
-    fits.sort(key=lambda name: (name not in member.nodes, -nodes[name].free, name))
+    fits.sort(key=lambda name: (name not in member.nodes, *_room(role, nodes[name]), name))
     if role.nodes == 1 and fits:
         return (fits[0],), _free_devices(nodes[fits[0]])[: role.devices * role.nproc]
     chosen: list[str] = []
@@ -36,8 +36,11 @@ def place(role: RoleSpec, member: Member, nodes: Mapping[str, Node]) -> Place | 
 
 def needs(role: RoleSpec) -> str:
     """Return in words what a member needs."""
-    gpus = f" with {role.devices * role.nproc} GPUs" if role.devices else ""
-    return f"room for {role.nproc} workers{gpus} on {role.nodes} node{'s' * (role.nodes > 1)}"
+    gpus = f"{role.devices * role.nproc} GPUs" if role.devices else ""
+    cpus = f"{role.cpus * role.nproc} CPUs" if role.cpus else ""
+    what = f" with {' and '.join(filter(None, (gpus, cpus)))}" if gpus or cpus else ""
+    label = f" labelled {role.where!r}" if role.where else ""
+    return f"room for {role.nproc} workers{what} on {role.nodes} node{'s' * (role.nodes > 1)}{label}"
 
 
 def occupy(role: RoleSpec, member: Member, nodes: Mapping[str, Node], where: Place) -> None:
@@ -46,6 +49,7 @@ def occupy(role: RoleSpec, member: Member, nodes: Mapping[str, Node], where: Pla
     for name in member.nodes:
         nodes[name].used[member.name] = role.nproc
         nodes[name].devices_used[member.name] = devices
+        nodes[name].cpus_used[member.name] = role.cpus * role.nproc
 
 
 def vacate(member: Member, nodes: Mapping[str, Node]) -> None:
@@ -53,16 +57,42 @@ def vacate(member: Member, nodes: Mapping[str, Node]) -> None:
     for node in nodes.values():
         node.used.pop(member.name, None)
         node.devices_used.pop(member.name, None)
+        node.cpus_used.pop(member.name, None)
 
 
-def can_ever_fit(role: RoleSpec, nodes: Mapping[str, Node]) -> bool:
-    """Whether empty nodes would have room for one member."""
-    wanted = role.devices * role.nproc
-    return sum(node.slots >= role.nproc and node.devices >= wanted for node in nodes.values()) >= role.nodes
+def why_never(role: RoleSpec, nodes: Mapping[str, Node]) -> str:
+    """Return why these nodes, if they were empty, would have no room for one member; empty if they would."""
+    labelled = [node for node in nodes.values() if _is_where(role, node)]
+    if role.where and not labelled:
+        there = sorted({label for node in nodes.values() for label in node.labels})
+        return f"no node has the label {role.where!r}" + (f", only {', '.join(there)}" if there else "")
+    if sum(_is_enough(role, node) for node in labelled) >= role.nodes:
+        return ""
+    gpus = max((node.devices for node in labelled), default=0)
+    cpus = max((node.cpus for node in labelled), default=0)
+    them = f"{len(labelled)} node{'s' * (len(labelled) != 1)}" + (f" labelled {role.where!r}" if role.where else "")
+    most = f"up to {gpus} GPUs" + (f" and {cpus} CPUs" if role.cpus else "")
+    return f"there {'is' if len(labelled) == 1 else 'are'} {them} with {most}"
+
+
+def _is_where(role: RoleSpec, node: Node) -> bool:
+    return not role.where or role.where in node.labels
+
+
+def _is_enough(role: RoleSpec, node: Node) -> bool:
+    """Whether an empty node would do."""
+    devices, cpus = role.devices * role.nproc, role.cpus * role.nproc
+    return _is_where(role, node) and node.slots >= role.nproc and node.devices >= devices and node.cpus >= cpus
 
 
 def _fits(role: RoleSpec, node: Node) -> bool:
-    return node.free >= role.nproc and len(_free_devices(node)) >= role.devices * role.nproc
+    devices = len(_free_devices(node)) >= role.devices * role.nproc
+    return _is_where(role, node) and node.free >= role.nproc and node.free_cpus >= role.cpus * role.nproc and devices
+
+
+def _room(role: RoleSpec, node: Node) -> tuple[int, int]:
+    """Return what nodes are sorted by, that with the most room first. CPUs count for those who ask for them."""
+    return -node.free_cpus if role.cpus else 0, -node.free
 
 
 def _free_devices(node: Node) -> tuple[int, ...]:

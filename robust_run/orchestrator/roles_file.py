@@ -32,6 +32,7 @@ from msgspec import Meta
 
 from robust_run import settings_file
 from robust_run.errors import UserError
+from robust_run.orchestrator.nodes.labels import is_label
 from robust_run.orchestrator.words import Ends, Ready, Restart, RoleSpec, RolesSpec, Scale
 from robust_run.roles.queue_words import MOST_BYTES, MOST_ITEMS
 
@@ -54,6 +55,7 @@ _OWN = {
     "--log_dir": "of the job",
     "--resume": "of the job",
     "--role": "the table's name",
+    "--node-label": "of the job",
 }
 Count = Annotated[int, Meta(ge=1, le=MOST_MEMBERS)]
 
@@ -74,6 +76,8 @@ class _Role(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     options: list[str] = []
     env: dict[str, str] = {}
     devices: Annotated[int, Meta(ge=0, le=64)] = 0
+    cpus: Annotated[int, Meta(ge=0, le=4096)] = 0
+    where: str = ""
     max_restarts: Annotated[int, Meta(ge=0, le=1_000_000)] = 3
     scale: Scale = "asked"
 
@@ -131,8 +135,6 @@ def _role(name: str, table: _Role, roles: Mapping[str, _Role], path: str) -> Rol
             f"{where} has {most} members, and restart = {table.restart!r} means one world: write nproc = {most} for so many"
             ' ranks in it, or restart = "alone" for so many worlds'
         )
-    if table.scale == "demand" and fewest == most:
-        raise UserError(f'{where} scale = "demand" needs room to scale in: members = "2..8", not {members}')
     for other in table.depends_on:
         if other not in roles or other == name:
             near = difflib.get_close_matches(other, [each for each in roles if each != name], 1)
@@ -143,6 +145,8 @@ def _role(name: str, table: _Role, roles: Mapping[str, _Role], path: str) -> Rol
         own = _OWN.get(option.partition("=")[0])
         if own is not None:
             raise UserError(f"{where} options has {option}: leave it out, that is said elsewhere ({own})")
+    if table.where and not is_label(table.where):
+        raise UserError(f"{where} where = {table.where[:80]!r} is no label: letters, digits, dots, - and _, at most 63")
     if any("\0" in word for word in (*command, *table.options, *table.env.values())):
         raise UserError(f"{where} has a zero byte in its command, options or env; no program can be given one")
     for variable in table.env:
@@ -163,6 +167,8 @@ def _role(name: str, table: _Role, roles: Mapping[str, _Role], path: str) -> Rol
         options=tuple(table.options),
         env=tuple(table.env.items()),
         devices=table.devices,
+        cpus=table.cpus,
+        where=table.where,
         max_restarts=table.max_restarts,
         scale=table.scale,
     )
@@ -191,6 +197,8 @@ def _members(table: _Role, where: str) -> tuple[int, int, int]:
             f"{where} has fewest {fewest}, members {members}, most {most}: each may be at most the next,"
             f" and {MOST_MEMBERS} is the most"
         )
+    if table.scale == "demand" and fewest == most:
+        raise UserError(f'{where} scale = "demand" needs room to scale in: members = "2..8", not {members}')
     return fewest, members, most
 
 

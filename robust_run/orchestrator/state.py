@@ -9,7 +9,7 @@ import msgspec
 from robust_run.orchestrator.elastic.state import Needs
 from robust_run.orchestrator.names import MemberName
 from robust_run.orchestrator.updates.words import Fate, RoleCode
-from robust_run.orchestrator.words import RoleSpec
+from robust_run.orchestrator.words import MANY, RoleSpec
 
 Phase = Literal["new", "going", "restarting", "ending", "over"]
 """restarting: all members are being ended, to begin again. ending: the same, for good."""
@@ -33,11 +33,19 @@ class Node(msgspec.Struct):
     devices_used: dict[MemberName, tuple[int, ...]] = {}
     guard: str = ""
     """See `NodeOffered`."""
+    cpus: int = MANY
+    labels: tuple[str, ...] = ()
+    cpus_used: dict[MemberName, int] = {}
 
     @property
     def free(self) -> int:
         """Workers that fit."""
         return self.slots - sum(self.used.values())
+
+    @property
+    def free_cpus(self) -> int:
+        """CPUs that no member has asked for."""
+        return self.cpus - sum(self.cpus_used.values())
 
 
 class Member(msgspec.Struct, kw_only=True):
@@ -60,6 +68,10 @@ class Member(msgspec.Struct, kw_only=True):
     """pausing: when it is started."""
     up_s: float = 0.0
     """When its newest incarnation came, and when that became ready."""
+    short_since_s: float | None = None
+    """Since when no node is left for it."""
+    is_finished: bool = False
+    """It has ended well by itself: it is not started again, whatever becomes of the job."""
     code: int | None = None
     sentence: str = ""
     version: int = 0
@@ -89,14 +101,16 @@ class JobState(msgspec.Struct, kw_only=True):
     sentence: str = ""
     """Why the job ends, once it does."""
     job_restarts: int = 0
-    wait_s: float = 600.0
-    """See `Begun`."""
-    lacking_s: dict[str, float] = {}
-    """Roles that cannot have their fewest members on the nodes that are left, and since when."""
     codes: dict[str, RoleCode] = {}
     """Versions of each role's code, once known."""
     needs: dict[str, Needs] = {}
     """Of roles with `scale = "demand"`."""
+    start: str = ""
+    """See `JobStarted`."""
+    patience_s: float | None = None
+    """See `Begun`."""
+    is_short: bool = False
+    """It ends because no node is left for a role."""
 
     def of(self, role: str) -> list[Member]:
         """Return the members of a role, in order."""

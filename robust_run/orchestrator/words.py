@@ -31,6 +31,10 @@ Ends = Literal["job", "role"]
 """What it means when a role's workers have all ended well. job: the job is done, the other roles are told to end."""
 
 
+MANY = 1 << 16
+"""Workers, or CPUs, of one machine, where nothing says how many there are."""
+
+
 class RoleSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One role, as asked for."""
 
@@ -57,6 +61,10 @@ class RoleSpec(msgspec.Struct, frozen=True, kw_only=True):
     devices: int = 0
     """GPUs of each worker; 0: it sees all of its node's."""
     scale: Scale = "asked"
+    cpus: int = 0
+    """CPUs of each worker; 0: they are not counted."""
+    where: str = ""
+    """Label of the nodes it runs on; empty: any."""
     max_restarts: int = 3
     """Restarts of a member in a row without progress, as `--max-restarts`; and so often it is started anew after that."""
 
@@ -90,10 +98,19 @@ def _none(name: str) -> RoleSpec:
 
 
 class Begun(msgspec.Struct, frozen=True, kw_only=True, tag="begun"):
-    """The job begins."""
+    """The job begins: all nodes are here."""
 
-    wait_s: float = 600.0
-    """A role that no node of those that are left can hold waits for others for so long; then the job ends."""
+    patience_s: float | None = None
+    """So long a role that no node is left for is waited for; None: nodes come back, it is waited for ever."""
+
+
+class JobStarted(msgspec.Struct, frozen=True, kw_only=True, tag="job_started"):
+    """The job was started, for the first time or again: nothing of an earlier start runs. A leader that is started again by its
+    guard is no such start.
+    """
+
+    start: str
+    """Random, another one each time."""
 
 
 class NodeOffered(msgspec.Struct, frozen=True, kw_only=True, tag="node_offered"):
@@ -103,6 +120,8 @@ class NodeOffered(msgspec.Struct, frozen=True, kw_only=True, tag="node_offered")
     slots: int
     """So many workers fit, of all roles together."""
     devices: int = 0
+    cpus: int = MANY
+    labels: tuple[str, ...] = ()
     guard: str = ""
     """Which process starts its launchers: another one there knows nothing of those of this."""
 
@@ -187,6 +206,7 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True, tag="tick"):
 
 Event = (
     Begun
+    | JobStarted
     | NodeOffered
     | NodeGone
     | WorldRuns
@@ -251,6 +271,8 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True, tag="finish"):
 
     code: int
     sentence: str = ""
+    is_short: bool = False
+    """Too few nodes were left."""
 
 
 Action = StartMember | StopMember | UpdateMember | Changed | SayLine | WakeAt | Finish

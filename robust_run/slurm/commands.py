@@ -43,7 +43,7 @@ def submit(context: click.Context, dry_run: bool, step_options: tuple[str, ...],
     \b
         robust slurm submit -N 4 -c 32 --gpus-per-node=8 -t 12:00:00 -- robust-run --nproc-per-node 8 train.py
 
-    Options of sbatch come first. The script is kept beside the job's log.
+    Options of sbatch come first; `:` between them begins another component, for --roles. The script is kept beside the job's log.
     """
     import os
 
@@ -58,7 +58,8 @@ def submit(context: click.Context, dry_run: bool, step_options: tuple[str, ...],
 
         return standbys_for(nodes, log_dir, system_world())
 
-    wanted = plan(options, step_options, context.meta[_COMMAND], os.environ, os.getcwd(), standbys)
+    roles = (context.obj or {}).get("role_needs")
+    wanted = plan(options, step_options, context.meta[_COMMAND], os.environ, os.getcwd(), standbys, roles)
     script = make_script(wanted)
     for note in (wanted.standby_why, *script.notes) if wanted.standby_why else script.notes:
         click.echo(f"robust: {plain(note)}", err=True)

@@ -83,6 +83,39 @@ def follow_up(spec: JobSpec, exit_code: int, env: Mapping[str, str]) -> int:
     return exit_code
 
 
+def follow_up_told(use: SlurmUse, ended: SlurmEnded, env: Mapping[str, str]) -> None:
+    """The same for a job whose end is on record elsewhere, as one of several roles. Excludes no nodes."""
+    if use.node_id >= MOST_ASKING or (ended.exit_code == 0 and ended.outcome == "done"):
+        return
+    if was_told(ended, ended.exit_code):
+        facts, _ = job_facts(use.job, env)
+        if facts is not None:
+            reason = reasons.classify(facts, use.restart, time.time())
+            ended = msgspec.structs.replace(ended, warned=reason)
+    decision = reasons.decide(ended, use.requeue)
+    if not decision.requeue:
+        _say_what_is_left(use, ended, decision.why)
+        return
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    if use.node_id:
+        time.sleep(min(LONGEST_WAIT_S, FIRST_WAIT_S + STEP_WAIT_S * use.node_id))
+    facts, answer = job_facts(use.job, env)
+    if facts is None:
+        _say(f"{decision.why}, but Slurm cannot be asked ({answer.text}); scontrol requeue {use.job} starts it again")
+    elif not facts.state.startswith("CANCELLED"):
+        _requeue(use, facts, decision.why, env)
+
+
+def is_batch_host_down(use: SlurmUse, env: Mapping[str, str]) -> bool:
+    """Whether Slurm says that the node of the batch script, another than this one, is down. May block for some seconds."""
+    facts, _ = job_facts(use.job, env)
+    if facts is None or not facts.is_batch or facts.batch_host in ("", use.node_name):
+        return False
+    answer = ask(("show", "node", "-o", facts.batch_host), env)
+    return answer.ok and "DOWN" in fields(answer.text).get("State", "")
+
+
 def _back(
     spec: JobSpec, facts: SlurmJobFacts, ended: SlurmEnded, unwanted: tuple[str, ...], why: str, env: Mapping[str, str]
 ) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 
 import msgspec
 
@@ -33,19 +34,24 @@ def find(spec: JobSpec, name: str, step: SlurmStep) -> str:
     """Return the name of the run that this step goes on with, empty if there is none. Takes it, on the first node."""
     if spec.log_dir is None:
         return ""
+    return find_in(spec.log_dir, name, step, lambda folder: command_of(folder) == spec.argv)
+
+
+def find_in(log_dir: str, name: str, step: SlurmStep, is_same: Callable[[str], bool]) -> str:
+    """Do the same among runs of which `is_same`, given their folder, says that they are of this job."""
     try:
-        names = os.listdir(spec.log_dir)[:MOST_RUNS]
+        names = os.listdir(log_dir)[:MOST_RUNS]
     except OSError:
         return ""
     mark = f"taken-{step.restart}"
     runs = []
     for each, order in ordered(names, name, step):
-        folder = os.path.join(spec.log_dir, each)
-        if command_of(folder) == spec.argv:
+        folder = os.path.join(log_dir, each)
+        if is_same(folder):
             runs.append(SlurmRun(name=each, order=order, taken_by=_text(os.path.join(folder, mark))))
     chosen = choose(runs, step.step)
     if chosen and step.node_id == 0:
-        _write(os.path.join(spec.log_dir, chosen, mark), step.step)
+        _write(os.path.join(log_dir, chosen, mark), step.step)
     return chosen
 
 

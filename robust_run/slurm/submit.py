@@ -11,6 +11,7 @@ from robust_run.errors import PlatformError, UserError
 from robust_run.launcher.start.options.command import Answered, parse
 from robust_run.launcher.start.options.options import Options
 from robust_run.launcher.start.options.rendezvous import parse_nnodes
+from robust_run.slurm.rules.role_needs import RoleNeed, component_of, nodes_for
 from robust_run.slurm.rules.sbatch_options import Option, has, last_value, read_options
 from robust_run.slurm.rules.script import JobWanted, Script
 from robust_run.slurm.tools import Tools
@@ -26,6 +27,10 @@ OVERRULING = frozenset(
 INPUT = {"time": "timelimit", "nodes": "nnodes", "cluster-constraint": "cluster_constraint"}
 """Input variables of sbatch that are not called as the option."""
 KEPT = frozenset({"SLURM_CONF", "SLURM_JWT", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT"})
+
+
+RolesOf = Callable[[str], tuple[str, tuple[RoleNeed, ...]]]
+"""Reads a file of roles: what the job is called, and what its roles need. Raises UserError."""
 
 
 class Submitted(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,10 +54,11 @@ def plan(
     env: Mapping[str, str],
     cwd: str,
     standbys: Standbys | None = None,
+    roles: RolesOf | None = None,
 ) -> JobWanted:
     """Return the job that a command line asks for. Raises UserError for one that makes no sense.
 
-    `standbys`: None: `--standby auto` asks for no node more.
+    `standbys`: None: `--standby auto` asks for no node more. `roles`: reads a file of roles.
     """
     if not command:
         raise UserError(
@@ -63,7 +69,9 @@ def plan(
         ours = parse(words, {})
     except Answered:
         raise UserError("robust-run --help and --version start no job; call them here") from None
-    read = read_options(options)
+    read, *components = (read_options(words) for words in _components(options))
+    if components and ours.roles is None:
+        raise UserError("components of a job (:) are for --roles FILE; all nodes of one training are alike")
     if has(read, "wait"):
         raise UserError("--wait: robust slurm submit returns when the job is queued; squeue shows how it goes")
     folder = os.path.join(cwd, last_value(read, "chdir") or "")
@@ -75,13 +83,18 @@ def plan(
     if standbys is not None and nodes is not None and ours.standby.strip() == "auto" and not has(read, "nodes"):
         more, standby_why = standbys(nodes, log_dir)
         nodes += more
+    name = _name(ours)
+    if ours.roles is not None and roles is not None:
+        name, needs = roles(os.path.join(folder, ours.roles))
+        read, *components = with_nodes(needs, (read, *components), parse_labels(ours.node_label))
     return JobWanted(
         options=read,
+        components=tuple(components),
         step_options=tuple(step_options),
         command=tuple(command),
         nodes=nodes,
         standby_why=standby_why,
-        name=_name(ours),
+        name=name,
         requeues=ours.requeue != "never",
         log_dir=log_dir,
         version=__version__,
@@ -110,6 +123,37 @@ def submit(wanted: JobWanted, script: Script, env: Mapping[str, str], tools: Too
     return Submitted(
         job=job, script=kept, log=last_value(wanted.options, "output") or os.path.join(wanted.log_dir, pattern)
     )
+
+
+def with_nodes(
+    roles: Sequence[RoleNeed], components: Sequence[tuple[Option, ...]], labels: Sequence[str]
+) -> list[tuple[Option, ...]]:
+    """Return each component's options with its number of nodes, where they have none. Raises UserError where one is too small."""
+    all_said = [component_of(options) for options in components]
+    found = []
+    for place, nodes in enumerate(nodes_for(roles, all_said, labels)):
+        options, said = components[place], all_said[place]
+        if said.nodes is not None and said.nodes < nodes:
+            which = f"component {place}: " if len(components) > 1 else ""
+            raise UserError(f"{which}--nodes={said.nodes}: the roles need {nodes} nodes there; write -N {nodes}")
+        found.append(options if has(options, "nodes") else (*options, Option("nodes", str(nodes))))
+    return found
+
+
+def parse_labels(text: str | None) -> tuple[str, ...]:
+    """Return the labels of --node-label."""
+    return tuple(part.strip() for part in (text or "").split(",") if part.strip())
+
+
+def _components(words: Sequence[str]) -> list[list[str]]:
+    """Split at words that are a colon, as sbatch does."""
+    found: list[list[str]] = [[]]
+    for word in words:
+        if word == ":":
+            found.append([])
+        else:
+            found[-1].append(word)
+    return found
 
 
 def _words_of_robust_run(command: Sequence[str]) -> list[str]:

@@ -50,6 +50,12 @@ def sentence(past: Past, step: SlurmStep) -> str:
     )
 
 
+def leave_code(exit_code: int, env: Mapping[str, str]) -> None:
+    """Say how a job ended whose record is not a launcher's."""
+    if path := env.get(VARIABLE, ""):
+        _write(path, exit_code)
+
+
 def _write(path: str, exit_code: int) -> None:
     with suppress(OSError), open(path, "r+", encoding="ascii") as file:
         file.write(f"{exit_code}\n")

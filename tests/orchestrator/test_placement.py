@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robust_run.orchestrator.names import MemberName
-from robust_run.orchestrator.placement import can_ever_fit, occupy, place, vacate
+from robust_run.orchestrator.placement import needs, occupy, place, vacate, why_never
 from robust_run.orchestrator.state import Member, Node
 from robust_run.orchestrator.words import RoleSpec
 
 
-def role(**more: int) -> RoleSpec:
+def role(**more: int | str) -> RoleSpec:
     """Return a role."""
     return RoleSpec(name="rollout", command=("a.py",), **more)  # type: ignore[arg-type]
 
@@ -65,9 +65,52 @@ def test_a_member_of_several_nodes_has_the_same_gpus_on_each() -> None:
 def test_what_no_empty_node_could_hold_is_known_before() -> None:
     nodes = {"a": Node(4, 2), "b": Node(4, 4)}
     nodes["b"].used[MemberName("x", 0)] = 4
-    assert can_ever_fit(role(nproc=4, devices=1), nodes)
-    assert not can_ever_fit(role(nproc=5), nodes)
-    assert not can_ever_fit(role(nproc=4, devices=1, nodes=2), nodes)
+    assert not why_never(role(nproc=4, devices=1), nodes)
+    assert why_never(role(nproc=5), nodes)
+    assert why_never(role(nproc=4, devices=1, nodes=2), nodes)
+
+
+def test_a_role_runs_only_where_its_label_is() -> None:
+    nodes = {"a": Node(9, labels=("gpu",)), "b": Node(9, labels=("cpu", "het-1")), "c": Node(9)}
+    assert place(role(where="het-1"), member(), nodes) == (("b",), ())
+    assert place(role(where="gpu"), member(0, "c"), nodes) == (("a",), ())
+    assert place(role(where="gpu", nodes=2), member(), nodes) is None
+    assert place(role(), member(0, "b"), nodes) == (("b",), ())
+    assert needs(role(where="gpu")) == "room for 1 workers on 1 node labelled 'gpu'"
+    assert why_never(role(where="big"), nodes) == "no node has the label 'big', only cpu, gpu, het-1"
+    assert why_never(role(where="big"), {"a": Node(9)}) == "no node has the label 'big'"
+    assert why_never(role(where="gpu", nodes=2), nodes) == "there is 1 node labelled 'gpu' with up to 0 GPUs"
+
+
+def test_cpus_count_for_those_who_ask_for_them() -> None:
+    nodes = {"a": Node(99, cpus=4), "b": Node(99, cpus=16)}
+    asks = role(cpus=2, nproc=2)
+    found: list[str] = []
+    for index in range(5):
+        each = member(index)
+        where = place(asks, each, nodes)
+        assert where is not None
+        occupy(asks, each, nodes, where)
+        found += where[0]
+    assert sorted(found) == ["a", "b", "b", "b", "b"]
+    assert place(asks, member(5), nodes) is None
+    assert place(role(), member(5), nodes) is not None
+    vacate(member(found.index("a")), nodes)
+    assert place(asks, member(5), nodes) == (("a",), ())
+    assert why_never(role(cpus=17), nodes) == "there are 2 nodes with up to 0 GPUs and 16 CPUs"
+    assert needs(role(cpus=8, devices=1, nproc=2)) == "room for 2 workers with 2 GPUs and 16 CPUs on 1 node"
+
+
+def test_members_that_ask_for_no_cpus_are_spread_by_number_whatever_the_nodes_have() -> None:
+    nodes = {"a": Node(99, cpus=1), "b": Node(99, cpus=64)}
+    found: list[str] = []
+    for index in range(6):
+        each = member(index)
+        where = place(role(), each, nodes)
+        assert where is not None
+        occupy(role(), each, nodes, where)
+        found += where[0]
+    assert found == ["a", "b"] * 3
 
 
 @given(
@@ -83,7 +126,7 @@ def test_nodes_are_never_overfull(sizes: list[tuple[int, int]], wanted: list[tup
             continue
         assert len(set(where[0])) == count
         assert len(where[1]) == nproc * devices
-        assert can_ever_fit(asked, nodes)
+        assert not why_never(asked, nodes)
         occupy(asked, each, nodes, where)
         for node in nodes.values():
             used = [device for found in node.devices_used.values() for device in found]

@@ -104,7 +104,7 @@ def test_what_this_machine_cannot_hold_is_refused_before_anything_runs(tmp_path:
     (tmp_path / "roles.toml").write_text('[roles.a]\ncommand = "a.py"\ndevices = 8\nnodes = 2\n')
     with running(tmp_path, "--roles", "roles.toml", env={"CUDA_VISIBLE_DEVICES": "0"}) as job:
         assert job.finish() == 2
-        assert "needs room for 1 workers with 8 GPUs on 2 nodes; there are 1 nodes with up to 1 GPUs" in job.err
+        assert "needs room for 1 workers with 8 GPUs on 2 nodes, and there is 1 node with up to 1 GPUs" in job.err
         job.assert_nothing_left()
 
 

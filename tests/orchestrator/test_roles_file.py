@@ -195,3 +195,10 @@ def test_a_role_that_scales_by_demand_has_room_to() -> None:
         parse(text + "4")
     with pytest.raises(UserError, match="scale_after_s"):
         parse('scale_after_s = 1\n[roles.a]\ncommand = "a.py"')
+
+
+def test_a_role_says_where_it_runs_and_how_many_cpus_it_needs() -> None:
+    role = parse('[roles.reward]\ncommand = "a.py"\nwhere = "het-1"\ncpus = 4').roles[0]
+    assert (role.where, role.cpus) == ("het-1", 4)
+    with pytest.raises(UserError, match=r"where = 'a b' is no label"):
+        parse('[roles.reward]\ncommand = "a.py"\nwhere = "a b"')

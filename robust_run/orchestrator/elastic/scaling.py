@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from robust_run.orchestrator.elastic.endings import SIGTERM, end_job, stop_member
+from robust_run.orchestrator.elastic.endings import SIGTERM, stop_member
 from robust_run.orchestrator.elastic.state import Needs
-from robust_run.orchestrator.placement import can_ever_fit, needs
 from robust_run.orchestrator.state import JobState
-from robust_run.orchestrator.words import Action, Asked, Changed, RoleSpec, RolesSpec, SayLine, WakeAt
+from robust_run.orchestrator.words import Action, Asked, Changed, RoleSpec, SayLine
 
 
 def asked(role: RoleSpec, state: JobState, event: Asked, now_s: float, after_s: float) -> Iterator[Action]:
@@ -36,26 +35,3 @@ def resized(role: RoleSpec, state: JobState, wanted: int, quiet_until_s: float) 
             member.standing = state.idle(member.name) if state.phase == "going" else "held"
             member.sentence = "" if member.standing == "held" else member.sentence
             yield Changed(member=member.name)
-
-
-def lack_of_nodes(spec: RolesSpec, state: JobState, now_s: float) -> Iterator[Action]:
-    """End a job one of whose roles has too few members, and needs what no node has that is left, once it has waited for one.
-
-    What others use may become free, however long that takes: who waits for that is not counted. Nodes come back.
-    """
-    for role in spec.roles:
-        members = state.of(role.name)[: state.wanted[role.name]]
-        left = sum(member.standing not in ("waits", "given_up") for member in members)
-        waits = any(member.standing == "waits" and member.sentence for member in members)
-        if not waits or left >= role.fewest or can_ever_fit(role, state.nodes):
-            state.lacking_s.pop(role.name, None)
-            continue
-        since_s = state.lacking_s.setdefault(role.name, now_s)
-        if since_s == now_s:
-            yield WakeAt(at_s=now_s + state.wait_s)
-        elif now_s - since_s >= state.wait_s:
-            why = (
-                f"{role.name} needs {needs(role)}, which none of the {len(state.nodes)} nodes that are left has had for"
-            )
-            yield from end_job(state, 1, f"{why} {state.wait_s:.0f} s", SIGTERM)
-            return

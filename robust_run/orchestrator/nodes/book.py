@@ -9,6 +9,7 @@ from robust_run.errors import RobustRunError
 from robust_run.launcher.control.code_transfer import parts_of
 from robust_run.launcher.control.handshake import printable
 from robust_run.orchestrator.connection import Worker
+from robust_run.orchestrator.nodes.labels import MOST_LABELS, is_label
 from robust_run.orchestrator.nodes.words import (
     BEAT_S,
     GONE_S,
@@ -184,7 +185,16 @@ class NodeBook:
             node.boot, node.taken, node.has = offer.boot, 0, set()
         self._of[worker] = name
         self._watch(name, node)
-        self._tell(NodeOffered(node=name, slots=offer.slots, devices=offer.devices, guard=offer.guard[:64]))
+        self._tell(
+            NodeOffered(
+                node=name,
+                slots=offer.slots,
+                devices=offer.devices,
+                cpus=offer.cpus,
+                labels=tuple(label for label in offer.labels[:MOST_LABELS] if is_label(label)),
+                guard=offer.guard[:64],
+            )
+        )
         self._agree(name, offer)
 
     def _why_not(self, name: str, node: _Node | None, worker: Worker, offer: Offer) -> tuple[str, bool]:

@@ -27,6 +27,7 @@ from robust_run.orchestrator.guarding.words import Asked, Link, started_at
 from robust_run.orchestrator.launchers import Launchers
 from robust_run.orchestrator.names import MemberName
 from robust_run.orchestrator.nodes.lease import NodeLease
+from robust_run.orchestrator.nodes.under_slurm import ASK_S, LOST_S, Start
 from robust_run.orchestrator.nodes.words import (
     BEAT_S,
     LEASE_S,
@@ -49,15 +50,13 @@ from robust_run.orchestrator.nodes.words import (
     ToNode,
     UpdateOrder,
 )
-from robust_run.orchestrator.words import Event, StopMember, WorldEnded
+from robust_run.orchestrator.words import MANY, Event, StopMember, WorldEnded
 from robust_run.roles.client import Place
 from robust_run.roles.wire import Frames, WorkerHalf
 from robust_run.roles.words import Challenge, Holds, Me, Refused, ToWorker, Welcome
 from robust_run.terminal import plain
 from robust_run.version import __version__
 
-#: Workers of one machine, where nothing says how many fit.
-MANY_SLOTS = 1 << 16
 CONNECT_S = 10.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 SILENT = 69
@@ -68,9 +67,9 @@ class Follower:
     """One node. `log_dir`: parent of run directories here; `link`: to its guard."""
 
     def __init__(
-        self, meeting: Several, log_dir: str, devices: int, env: Mapping[str, str], clock: Clock, link: Link
+        self, meeting: Several, log_dir: str, start: Start, env: Mapping[str, str], clock: Clock, link: Link
     ) -> None:
-        self._log_dir, self._devices = log_dir, devices
+        self._log_dir, self._has, self._slurm = log_dir, start.has, start.slurm
         self._meeting, self._env, self._clock, self._link = meeting, env, clock, link
         self._launchers: Launchers | None = None
         self._frames: Frames | None = None
@@ -90,11 +89,17 @@ class Follower:
         """Launchers that were told to end at all: a second signal would not leave them time to."""
         self._leaves = ""
         self._said = ""
+        self._ask_at_s = 0.0
         self._code: int | None = None
 
     async def run(self) -> int:
         """Follow to the end of the job; return its exit code, or SILENT. Raises PlatformError."""
-        asyncio.get_running_loop().add_reader(self._link.socket.fileno(), self._guard_speaks)
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._link.socket.fileno(), self._guard_speaks)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(
+                number, lambda: None
+            )  # Slurm sends to every process of a step; the guard tells of it
         watch = asyncio.ensure_future(self._watch())
         pause_s = FIRST_PAUSE_S
         try:
@@ -112,6 +117,7 @@ class Follower:
                     self._hang_up()
                 if self._code is None:
                     self._give_up_if_late()
+                    await self._ask_slurm()
                     await asyncio.sleep(pause_s)
                     pause_s = min(pause_s * 1.5, LONGEST_PAUSE_S)
             return self._code
@@ -254,8 +260,10 @@ class Follower:
                 name=self._meeting.name,
                 boot=self._boot,
                 guard=self._guard,
-                slots=MANY_SLOTS,
-                devices=self._devices,
+                slots=MANY,
+                devices=self._has.devices,
+                cpus=self._has.cpus,
+                labels=self._has.labels,
                 address=here,
                 launchers=launchers.now(),
             )
@@ -276,7 +284,11 @@ class Follower:
         path = os.path.join(folder, f"roles.{self._meeting.name}.place")
         place = Place(address=leader, port=self._meeting.port, secret=self._meeting.secret, roles=())
         write_file(path, msgspec.json.encode(place), mode=0o600)
-        launchers = Launchers(folder, path, self._env, self._link, self._happened, self.say)
+        env = self._env
+        if self._slurm is not None:
+            env = self._slurm.members_env(env, folder)
+            self._slurm.watch(folder, self.say, None)
+        launchers = Launchers(folder, path, env, self._link, self._happened, self.say)
         asyncio.get_running_loop().remove_reader(self._link.socket.fileno())
         launchers.listen(self._signalled, self._guard_said)
         if not launchers.pids():
@@ -344,6 +356,16 @@ class Follower:
         if self._clock.monotonic_s() - self._heard_s > self._meeting.join_timeout_s:
             where = f"{self._meeting.host}:{self._meeting.port}"
             self.say(f"no leader was found at {where} for {self._meeting.join_timeout_s:.0f} s; is it started?")
+            self._code = SILENT
+
+    async def _ask_slurm(self) -> None:
+        """Give up once Slurm says that the node that leads is down: another one never leads."""
+        now_s = self._clock.monotonic_s()
+        if self._slurm is None or now_s - self._heard_s < LOST_S or now_s < self._ask_at_s:
+            return
+        self._ask_at_s = now_s + ASK_S
+        if await asyncio.to_thread(self._slurm.is_leader_lost) and self._code is None:
+            self.say(f"Slurm says that the node that leads, {self._meeting.host}, is down")
             self._code = SILENT
 
     def _send(self, message: FromNode) -> None:

@@ -14,7 +14,7 @@ from robust_run.launcher.records.code.types import TreeParts
 from robust_run.orchestrator.command import Meets
 from robust_run.orchestrator.names import MemberName
 from robust_run.orchestrator.updates.words import UpdateMember
-from robust_run.orchestrator.words import Event, RoleSpec, StartMember, StopMember
+from robust_run.orchestrator.words import MANY, Event, RoleSpec, StartMember, StopMember
 
 NODE = "@node"
 """In the place of a role, where a node says who it is."""
@@ -63,6 +63,8 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, tag="offer"):
     slots: int
     devices: int
     address: str
+    cpus: int = MANY
+    labels: tuple[str, ...] = ()
     launchers: tuple[LauncherNow, ...] = ()
 
 

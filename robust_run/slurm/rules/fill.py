@@ -39,7 +39,7 @@ def fill(options: Options, step: SlurmStep, nodes_of_job: int, *, is_shared: boo
     """
     alone = is_alone(options)
     if not alone:
-        _check_shape(step, nodes_of_job)
+        check_shape(step, nodes_of_job)
     use = SlurmUse(
         job=step.known_as,
         number=step.job,
@@ -145,8 +145,11 @@ def _spares(text: str, nodes: int) -> int:
     return spares
 
 
-def _check_shape(step: SlurmStep, nodes_of_job: int) -> None:
-    """Raises UserError for several tasks on a node, and for a batch script that forgot srun."""
+def check_shape(step: SlurmStep, nodes_of_job: int, what: str = "--nproc-per-node N ...") -> None:
+    """Raises UserError for several tasks on a node, and for a batch script that forgot srun.
+
+    `what` comes after robust-run in the line that is right.
+    """
     nodes = len(step.nodes)
     if not step.step and nodes_of_job > 1:
         raise UserError(
@@ -154,8 +157,10 @@ def _check_shape(step: SlurmStep, nodes_of_job: int) -> None:
             "or --standalone for a job on this node alone"
         )
     if step.tasks != nodes:
+        is_whole = step.het_size and nodes == sum(step.het_nodes)
+        count = f"--het-group=0-{step.het_size - 1}" if is_whole else f"-N{nodes} -n{nodes}"
         raise UserError(
             f"the step has {step.tasks} tasks on {nodes} node{'s' if nodes > 1 else ''}; robust-run starts the workers of a "
-            f"node itself and wants one task on each: srun -N{nodes} -n{nodes} --ntasks-per-node=1 robust-run "
-            "--nproc-per-node N ...; or --standalone, if each task is to be a job of its own"
+            f"node itself and wants one task on each: srun {count} --ntasks-per-node=1 robust-run {what}; "
+            "or --standalone, if each task is to be a job of its own"
         )

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 import msgspec
 
 from robust_run.errors import UserError
+from robust_run.slurm.rules.role_needs import component_of, fragile
 from robust_run.slurm.rules.sbatch_options import Option, has, last_value
 from robust_run.slurm.rules.srun_options import check_step_options
 
@@ -45,6 +46,8 @@ class JobWanted(msgspec.Struct, frozen=True, kw_only=True):
 
     options: tuple[Option, ...]
     """For sbatch, as typed."""
+    components: tuple[tuple[Option, ...], ...] = ()
+    """The same for the second and later components of a heterogeneous job."""
     step_options: tuple[str, ...] = ()
     """More for srun, one word each: `--container-image=...`."""
     command: tuple[str, ...]
@@ -77,6 +80,7 @@ def make_script(wanted: JobWanted) -> Script:
         "#!/bin/bash",
         f"# Written by `robust slurm submit` (robust-run {wanted.version}). It can be changed and submitted with sbatch.",
         *(f"#SBATCH {_quoted_for_sbatch(option)}" for option in ours),
+        *(line for component in wanted.components for line in _component(component)),
         "",
         "# robust-run gets the job's signals itself; this shell only outlives them.",
         f"trap : {TRAPPED}",
@@ -93,7 +97,9 @@ def make_script(wanted: JobWanted) -> Script:
         *_early(wanted),
         'exit "${said:-$code}"',
     ]
-    return Script("\n".join(lines) + "\n", _notes(wanted.options))
+    nodes = [component_of(options).nodes for options in (wanted.options, *wanted.components)]
+    notes = (*_notes(wanted.options), *filter(None, [fragile(nodes)]))
+    return Script("\n".join(lines) + "\n", notes)
 
 
 def _early(wanted: JobWanted) -> list[str]:
@@ -128,16 +134,36 @@ def _completed(wanted: JobWanted) -> tuple[Option, ...]:
     return (*kept, *added, *ours)
 
 
+def _component(options: Sequence[Option]) -> list[str]:
+    """Return the lines of another component; what is not said there is as in the first."""
+    kept = [option for option in options if option.name not in ("ntasks", "ntasks-per-node", "no-kill")]
+    ours = (*kept, Option("ntasks-per-node", "1"), Option("no-kill"))
+    return ["#SBATCH hetjob", *(f"#SBATCH {_quoted_for_sbatch(option)}" for option in ours)]
+
+
 def _step(wanted: JobWanted) -> list[str]:
-    """Return the lines of srun and its command."""
-    words = ["srun", '--nodes="$SLURM_JOB_NUM_NODES"', '--ntasks="$SLURM_JOB_NUM_NODES"', "--ntasks-per-node=1"]
+    """Return the lines of srun and its command: one step, over all components."""
+    command = "    " + " ".join(shlex.quote(word) for word in wanted.command)
+    if not wanted.components:
+        return [
+            *_wrapped(["srun", *_step_words(wanted, wanted.options, "$SLURM_JOB_NUM_NODES")]),
+            f"{command} || code=$?",
+        ]
+    lines = []
+    for group, options in enumerate((wanted.options, *wanted.components)):
+        words = [f"--het-group={group}", *_step_words(wanted, options, f"$SLURM_JOB_NUM_NODES_HET_GROUP_{group}")]
+        lines += [*_wrapped(["srun" if not group else "   :", *words]), f"{command} \\"]
+    return [*lines[:-1], f"{command} || code=$?"]
+
+
+def _step_words(wanted: JobWanted, options: Sequence[Option], nodes: str) -> list[str]:
+    words = [f'--nodes="{nodes}"', f'--ntasks="{nodes}"', "--ntasks-per-node=1"]
     words += ["--no-kill", "--kill-on-bad-exit=0", "--wait=0", "--mpi=none", "--cpu-bind=none", "--export=ALL"]
-    repeated = [option for option in wanted.options if option.name in REPEATED and option.value is not None]
+    repeated = [option for option in options if option.name in REPEATED and option.value is not None]
     words += [shlex.quote(str(option)) for option in repeated]
-    if _asks_for_gpus(wanted.options):
+    if _asks_for_gpus(options):
         words.append("--gpu-bind=none")
-    words += [shlex.quote(word) for word in wanted.step_options]
-    return [*_wrapped(words), "    " + " ".join(shlex.quote(word) for word in wanted.command) + " || code=$?"]
+    return words + [shlex.quote(word) for word in wanted.step_options]
 
 
 def _wrapped(words: Sequence[str]) -> list[str]:
@@ -181,7 +207,19 @@ _OF_SRUN = frozenset(
 
 
 def _check(wanted: JobWanted) -> None:
-    options = wanted.options
+    for component in wanted.components:
+        _check_options(component)
+    _check_options(wanted.options)
+    if wanted.components and ":" in wanted.command:
+        raise UserError("a word : of its own in the command would begin another component's for srun; leave it out")
+    nodes = last_value(wanted.options, "nodes")
+    if wanted.nodes is not None and nodes is not None and nodes.isdecimal() and int(nodes) < wanted.nodes:
+        raise UserError(
+            f"--nodes={nodes}: robust-run's --nnodes and --standby are {wanted.nodes} nodes; write -N {wanted.nodes}"
+        )
+
+
+def _check_options(options: Sequence[Option]) -> None:
     for option in options:
         if option.name in _REFUSED:
             raise UserError(f"--{option.name}: {_REFUSED[option.name]}")
@@ -192,11 +230,6 @@ def _check(wanted: JobWanted) -> None:
         raise UserError("--no-kill=off: the loss of a node would end the whole job; leave it out")
     if (last_value(options, "open-mode") or "append") != "append":
         raise UserError("--open-mode=truncate: after a requeue, what the job said before would be lost; leave it out")
-    nodes = last_value(options, "nodes")
-    if wanted.nodes is not None and nodes is not None and nodes.isdecimal() and int(nodes) < wanted.nodes:
-        raise UserError(
-            f"--nodes={nodes}: robust-run's --nnodes and --standby are {wanted.nodes} nodes; write -N {wanted.nodes}"
-        )
 
 
 def _check_tasks(options: Sequence[Option]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from robust_run.errors import UserError
 from robust_run.slurm.rules.hostlist import expand
@@ -16,6 +17,8 @@ OUTER = "ROBUST_SLURM_STEP"
 RESERVED = 0xFFFFFFF0
 """Numbers from here on mean no step of srun's: a batch script (...291), an interactive shell (...290), none (...294)."""
 _LONGEST_NUMBER = 10
+MOST_COMPONENTS = 128
+"""Of a heterogeneous job."""
 
 _OFF = ("off", "0", "no", "false")
 
@@ -70,7 +73,23 @@ def read(env: Mapping[str, str]) -> SlurmStep | None:
         restart=_number(env, "SLURM_RESTART_COUNT", 0),
         gpus=gpus_of(env),
         end_unix_s=_end(env),
+        cpus=_number(env, "SLURM_CPUS_ON_NODE", 0),
+        **_component(env, node_name or nodes[node_id]),
     )
+
+
+def _component(env: Mapping[str, str], node_name: str) -> dict[str, Any]:
+    """Return what is said of a heterogeneous job. Its components share no node.
+
+    A step of several components is one: it has one number, one list of nodes in the order of the components, and nodes and tasks
+    are counted through it, whatever the order in `--het-group`. SLURM_JOB_ID is the first component's everywhere (Slurm 22.05).
+    """
+    size = _number(env, "SLURM_HET_SIZE", 0)
+    if not 0 < size <= MOST_COMPONENTS:
+        return {}
+    lists = [expand(env.get(f"SLURM_JOB_NODELIST_HET_GROUP_{number}", "")) for number in range(size)]
+    group = next((number for number, names in enumerate(lists) if node_name in names), None)
+    return {"het_size": size, "het_group": group, "het_nodes": tuple(map(len, lists))}
 
 
 def nodes_of_job(env: Mapping[str, str]) -> int:
@@ -90,6 +109,8 @@ def _batch(env: Mapping[str, str], job: str, node_name: str) -> SlurmStep | None
         restart=_number(env, "SLURM_RESTART_COUNT", 0),
         gpus=gpus_of(env),
         end_unix_s=_end(env),
+        cpus=_number(env, "SLURM_CPUS_ON_NODE", 0),
+        **_component(env, node_name),
     )
 
 

@@ -38,6 +38,14 @@ class SlurmStep(msgspec.Struct, frozen=True, kw_only=True):
     """Of this step on this node."""
     end_unix_s: float | None = None
     """When the time limit is over, where the environment says it."""
+    cpus: int = 0
+    """Of this step on this node; 0: not said."""
+    het_size: int = 0
+    """Components of the job, if it is a heterogeneous one; 0: it is none."""
+    het_group: int | None = None
+    """Which of them this node is part of."""
+    het_nodes: tuple[int, ...] = ()
+    """Nodes of each of them, in the job; this step need not have all."""
 
     @property
     def name(self) -> str:

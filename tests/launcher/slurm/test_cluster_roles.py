@@ -9,7 +9,9 @@ import pytest
 from jobs import script, wait_for
 from role_jobs import FILE, ROLLOUT, TRAINER
 from slurm_cluster import SlurmCluster
-from slurm_jobs import PATIENCE_S, ROBUST_RUN
+from slurm_jobs import PATIENCE_S, ROBUST, ROBUST_RUN
+
+from robust_run.slurm.rules.hostlist import expand
 
 pytestmark = pytest.mark.timeout(600)  # they wait for Slurm, most of the time
 
@@ -40,6 +42,32 @@ def test_roles_are_spread_over_the_nodes_of_a_step(slurm: SlurmCluster, tmp_path
     nodes = {name for _, names in started(tmp_path) for name in names}
     assert nodes == {"node-1", "node-2"}
     assert "is done: trainer is done" in process.err
+
+
+def test_each_component_of_a_heterogeneous_job_runs_the_roles_that_name_it(slurm: SlurmCluster, tmp_path: Path) -> None:
+    write(tmp_path, 30)
+    roles = (FILE % "devices = 1").replace("members = 2", 'members = 2\nwhere = "het-1"\ncpus = 1')
+    (tmp_path / "roles.toml").write_text(roles)
+    sbatch = ["--gpus-per-node=1", ":", "-N2", "-c2"]
+    command = [*ROBUST_RUN, "--roles", "roles.toml"]
+    said = slurm.run(*ROBUST, "slurm", "submit", *sbatch, "--", *command, cwd=tmp_path)
+    job = int(said.split()[2])
+    log = tmp_path / f"robust-runs/slurm-{job}.out"
+    slurm.wait_state(job, "COMPLETED", "FAILED", "CANCELLED")
+    assert sorted(json.loads((tmp_path / "history").read_text()), key=int) == [str(number) for number in range(30)]
+    gpu, others = (set(expand(slurm.job(f"{job}+{number}")["NodeList"])) for number in (0, 1))
+    where = started(tmp_path)
+    assert {name for member, names in where for name in names if member.startswith("trainer")} == gpu, log.read_text()
+    assert {name for member, names in where for name in names if member.startswith("rollout")} == others
+
+
+def test_a_label_that_no_node_has_is_said_at_once_on_all_nodes(slurm: SlurmCluster, tmp_path: Path) -> None:
+    write(tmp_path, 30)
+    (tmp_path / "roles.toml").write_text(FILE % 'where = "het-3"')
+    process = slurm.start(["srun", "-N2", "--ntasks-per-node=1", *ROBUST_RUN, "--roles", "roles.toml"], cwd=tmp_path)
+    assert process.wait(PATIENCE_S) == 2, process.err
+    assert process.err.count("no node has the label 'het-3'") == 1
+    assert not list(tmp_path.glob("ran-*"))
 
 
 def test_a_node_that_loses_power_gives_its_members_to_the_others(slurm: SlurmCluster, tmp_path: Path) -> None:

@@ -137,3 +137,29 @@ def test_workers_do_not_inherit_what_binds_an_inner_srun() -> None:
 def test_an_srun_of_ours_inherits_nothing_of_the_step_but_where_slurm_is() -> None:
     env = for_srun(task_env(SRUN_DEBUG="3", SBATCH_REQUEUE="1", ROBUST_SLURM_STEP="41.0", PMIX_RANK="0"))
     assert env == {"PATH": "/usr/bin", "HOME": "/home/ada", "SLURM_CONF": "/etc/slurm/slurm.conf"}
+
+
+HET = {
+    "SLURM_HET_SIZE": "3",
+    "SLURM_JOB_NODELIST_HET_GROUP_0": "rr1",
+    "SLURM_JOB_NODELIST_HET_GROUP_1": "rr[2-3]",
+    "SLURM_JOB_NODELIST_HET_GROUP_2": "rr[4-5]",
+    "SLURM_CPUS_ON_NODE": "7",
+}
+
+
+def test_a_task_of_a_heterogeneous_job_knows_its_component() -> None:
+    step = step_of(**HET)
+    assert (step.het_size, step.het_group, step.het_nodes, step.cpus) == (3, 1, (1, 2, 2), 7)
+    assert step_of(**HET, SLURM_NODEID="0", SLURMD_NODENAME="rr1").het_group == 0
+    assert (step_of().het_size, step_of().het_group, step_of().cpus) == (0, None, 1)
+
+
+@pytest.mark.parametrize("size", ["0", "129", "999999999"])
+def test_a_number_of_components_that_cannot_be_means_none(size: str) -> None:
+    assert step_of(**{**HET, "SLURM_HET_SIZE": size}).het_group is None
+
+
+def test_a_node_that_no_component_names_is_of_none() -> None:
+    step = step_of(SLURM_HET_SIZE="2")
+    assert (step.het_group, step.het_nodes) == (None, (0, 0))

@@ -66,27 +66,6 @@ def test_those_that_wait_for_room_begin_on_a_node_that_comes_and_wait_again_when
         assert job.state.phase == "going"
 
 
-def test_a_role_without_its_fewest_waits_for_nodes_and_ends_the_job_when_none_has_come_for_long() -> None:
-    job = Story(role("trainer"), role("rollout", members=2, fewest=1, devices=1))
-    job.tell(NodeOffered(node="there", slots=4, devices=2))
-    for index in range(2):
-        job.runs(rollout(index))
-    job.tell(NodeGone(node="there"))
-    job.tell(Tick(), after_s=70)
-    assert job.standing(rollout(0)) == "waits"
-    job.tell(Tick(), after_s=500)
-    job.tell(NodeOffered(node="there", slots=4, devices=2))
-    job.tell(Tick(), after_s=1000)
-    assert job.state.phase == "going"
-    job.tell(NodeGone(node="there"))
-    job.tell(Tick(), after_s=70)
-    did = job.tell(Tick(), after_s=600)
-    assert stopped(did) == ["trainer/0"]
-    assert job.state.sentence.startswith(
-        "rollout needs room for 1 workers with 1 GPUs on 1 node, which none of the 1 nodes"
-    )
-
-
 def test_what_others_use_may_become_free_however_long_that_takes() -> None:
     job = Story(role("first", devices=1), role("rollout", members=2, fewest=2, devices=1), devices=2)
     job.tell(Tick(), after_s=100_000)

@@ -58,6 +58,8 @@ def parse(argv: Sequence[str], env: Mapping[str, str]) -> Options:
         return _resuming(values, given, typed, script)
     if script is None and values["roles"] is not None:
         script = ""
+    if values["node_label"] is not None and values["roles"] is None:
+        raise UserError("--node-label says which roles run on this node: it needs --roles FILE")
     if script is None:
         raise UserError(f"no script given: {_USAGE}")
     return Options(training_script=script, training_script_args=tuple(script_args), given=given, **values)

@@ -139,6 +139,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     coordinator: str | None = None
     found: bool = False
     node_name: str | None = None
+    node_label: str | None = None
     token_file: str | None = None
     insecure_rendezvous: bool = False
     tls_cert: str | None = None

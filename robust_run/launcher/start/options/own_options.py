@@ -254,6 +254,13 @@ OWN_OPTIONS: tuple[OptionDescription, ...] = (
     ),
     describe(
         NODES,
+        "node-label",
+        "LABELS",
+        'What roles with `where = "LABEL"` run on: gpu, or gpu,fast. Under Slurm the nodes of component 1 are het-1, too.',
+        OptionLook(env=False),  # the launchers of members would take it for theirs
+    ),
+    describe(
+        NODES,
         "token-file",
         "FILE",
         "The secret all nodes share, mode 0600 (default $ROBUST_TOKEN, else ~/.config/robust-run/token).",

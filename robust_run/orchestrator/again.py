@@ -1,0 +1,24 @@
+"""A job that is started again in its run directory: when Slurm has requeued it, say. Pure.
+
+Nothing of an earlier start runs any more, and none of its nodes need be there. What stays are names: members have the serials and
+generations that follow, so that nothing an earlier start left is taken for theirs; numbers that were asked for; what has done its
+work. Everything else begins again, members that were given up too. Queues are as they were: they are not the core's.
+"""
+
+from __future__ import annotations
+
+from robust_run.orchestrator.state import JobState
+
+
+def begin_again(state: JobState, start: str) -> None:
+    """Change a state to that before the job began; of the first start there is nothing to change."""
+    state.start, state.phase = start, "new"
+    state.code, state.sentence, state.is_short, state.job_restarts = 0, "", False, 0
+    state.nodes.clear()
+    for code in state.codes.values():
+        code.wake_s = 0.0
+    for member in state.members.values():
+        member.standing = "done" if member.is_finished else "held"
+        member.ready, member.is_ready, member.failed = {}, False, 0
+        member.runs_since_s, member.until_s, member.short_since_s = None, 0.0, None
+        member.code, member.sentence = (member.code, member.sentence) if member.is_finished else (None, "")
