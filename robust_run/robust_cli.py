@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from robust_run.health.checks.plan import Wish
     from robust_run.health.checks.show import ChecksReport
+    from robust_run.launcher.operator.code.remote import Versions
     from robust_run.launcher.start.warm.manage import WarmSeen
     from robust_run.slurm.rules.role_needs import RoleNeed
 
@@ -145,6 +146,7 @@ def _of_roles(robust: click.Group, context: click.Context, words: list[str]) -> 
 def robust(context: click.Context) -> None:
     """Look after jobs of robust-run and what they need."""
     context.ensure_object(dict)["check_nodes"] = _check_nodes
+    context.obj["versions_of_roles"] = _versions_of_roles
     context.obj["role_needs"] = _role_needs
 
 
@@ -172,6 +174,13 @@ def _check_nodes(run: str, nodes: Sequence[str], wish: Wish, say: Callable[[str]
     from robust_run.launcher.operator.reading.check_client import check_nodes
 
     return check_nodes(os.environ, run, nodes, wish, say)
+
+
+def _versions_of_roles(run: str, log_dir: str, role: str) -> dict[str, Versions]:
+    """Find the code of roles, for `robust update` and `robust code`, which know jobs of one world."""
+    from robust_run.orchestrator.updates.asking import versions_of_roles
+
+    return versions_of_roles(run, log_dir, role)
 
 
 def _summary(command: click.Command | None) -> str:

@@ -187,6 +187,8 @@ RUN_FILES: tuple[tuple[str, str, str], ...] = (
     ("code/objects/XX/DIGEST", "content of a file of your code, by its SHA-256", ""),
     ("code/trees/ID.json", "a version of your code: paths and digests", f"`schema` {code_types.SCHEMA}"),
     ("code/at/ID/...", "that version as files, read-only", ""),
+    ("code/at/ROLE/ID/...", "of a job of several roles: the same for each role; its members have links to that", ""),
+    ("code/start.json", "of a member: the version that it starts with, where that is not what lies in your folder", ""),
     ("code/in-place/...", "how workers find the version that runs", ""),
     ("image/HOST.json", "how a node's start from an image was (`environment/HOST.json`: with `--prefetch-env`)", ""),
     ("environment/HOST.json", "the same of `--prefetch-env`", ""),

@@ -157,6 +157,12 @@ class RoleJob:
         self.job.assert_nothing_left()
 
 
+def nodes_of(roles: RoleJob) -> dict[str, list[str]]:
+    """Return where each launcher of each member was started."""
+    started = [a for line in roles.journal() for a in line.get("actions", ()) if a["type"] == "start_member"]
+    return {f"{a['member']['role']}-{a['member']['index']}.{a['serial']}": a["nodes"] for a in started}
+
+
 @contextmanager
 def role_job(
     folder: Path, count: int = 40, trainer: str = "", hold: int | None = None, **more: Any

@@ -15,6 +15,8 @@ def begin_again(state: JobState, start: str) -> None:
     state.start, state.phase = start, "new"
     state.code, state.sentence, state.is_short, state.job_restarts = 0, "", False, 0
     state.nodes.clear()
+    for code in state.codes.values():
+        code.wake_s = 0.0
     for member in state.members.values():
         member.standing = "done" if member.is_finished else "held"
         member.ready, member.is_ready, member.failed = {}, False, 0

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from robust_run.orchestrator.words import MemberName, RoleSpec, StartMember, StopMember
+from robust_run.orchestrator.names import MemberName
+from robust_run.orchestrator.words import RoleSpec, StartMember, StopMember
 from robust_run.roles import INDEX, PLACE, ROLE, SERIAL
 
 #: What a launcher inside a job of several roles must not take over from the environment of the whole.

@@ -13,7 +13,7 @@ from robust_run.errors import UserError
 from robust_run.json_output import print_document
 from robust_run.launcher.operator.commands.job_commands import complete_run
 from robust_run.orchestrator.operator import ask, find_run, look
-from robust_run.orchestrator.views import lines_of
+from robust_run.orchestrator.views import lacks_room, lines_of
 from robust_run.roles.words import AskCall, RolesView
 from robust_run.terminal import plain
 
@@ -64,7 +64,7 @@ def show(run: str, prometheus: str, log_dir: str, as_json: bool) -> None:
 @click.argument("members", type=click.IntRange(min=0))
 @_about_a_run
 def scale(run: str, role: str, members: int, log_dir: str, as_json: bool) -> None:
-    """Have ROLE run with so many MEMBERS, within its fewest and most."""
+    """Have ROLE run with so many MEMBERS, within its fewest and most. Fewer: the highest indices end, in good order."""
     path = find_run(run, log_dir, dict(os.environ))
     view = look(path)
     found = next((each for each in view.roles if each.name == role), None)
@@ -75,7 +75,10 @@ def scale(run: str, role: str, members: int, log_dir: str, as_json: bool) -> Non
             f"{role} can have {found.fewest} to {found.most} members, not {members}; the roles file says so"
         )
     ask(path, AskCall(number=1, what="scale", role=role, members=members, by=_me()))
-    _print(look(path), as_json)
+    view = look(path)
+    if lacking := lacks_room(view, role):
+        click.echo(f"robust: {plain(lacking)}", err=True)
+    _print(view, as_json)
 
 
 @roles.command()

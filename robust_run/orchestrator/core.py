@@ -21,9 +21,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from robust_run.orchestrator.again import begin_again
+from robust_run.orchestrator.elastic import demand, scaling
+from robust_run.orchestrator.elastic.endings import SIGTERM, end_job, stop_all, stop_member
+from robust_run.orchestrator.elastic.words import Measured
+from robust_run.orchestrator.names import MemberName
 from robust_run.orchestrator.nodes.shortage import ends_job, note
 from robust_run.orchestrator.placement import needs, occupy, place, vacate, why_never
 from robust_run.orchestrator.state import UP, JobState, Member, Node
+from robust_run.orchestrator.updates import rules as updates
+from robust_run.orchestrator.updates.words import CodeFate, CodeSeen, TakeBackAsked, UpdateAsked
 from robust_run.orchestrator.words import (
     Action,
     Asked,
@@ -32,7 +38,6 @@ from robust_run.orchestrator.words import (
     Event,
     Finish,
     JobStarted,
-    MemberName,
     NodeGone,
     NodeOffered,
     RankEnded,
@@ -42,7 +47,6 @@ from robust_run.orchestrator.words import (
     RolesSpec,
     SayLine,
     StartMember,
-    StopMember,
     Tick,
     WakeAt,
     WorldEnded,
@@ -55,7 +59,7 @@ from robust_run.orchestrator.words import (
 #: A member whose launcher ran for so long has not failed in a row.
 STEADY_S = 600.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
-SIGTERM, SIGKILL = 15, 9
+SIGKILL = 9
 
 
 def step(spec: RolesSpec, state: JobState, event: Event, now_s: float) -> tuple[Action, ...]:
@@ -93,15 +97,27 @@ def _take(spec: RolesSpec, state: JobState, event: Event, now_s: float) -> Itera
             state.nodes.setdefault(event.node, node)
         case NodeGone():
             yield from _node_gone(spec, state, event, now_s)
-        case Asked(what="stop"):
-            yield from _end(state, 128 + event.signal, f"{event.by or 'somebody'} asked for it", event.signal)
-        case Asked(what="scale"):
-            yield from _scale(spec, state, event)
+        case Asked() | Measured():
+            yield from _take_wish(spec, state, event, now_s)
+        case UpdateAsked() | TakeBackAsked() | CodeSeen() | CodeFate():
+            yield from updates.take(state, event, now_s)
         case WorldRuns() | WorldFailed() | WorldEnded() | RankReady() | RankGone() | RankEnded():
             member = state.members.get(event.member)
             if member is not None and member.serial == event.serial and member.standing in UP:
                 yield from _take_of_member(spec, state, member, event, now_s)
         case Begun() | Tick():
+            pass
+
+
+def _take_wish(spec: RolesSpec, state: JobState, event: Asked | Measured, now_s: float) -> Iterator[Action]:
+    match event:
+        case Measured():
+            yield from demand.take(spec, state, event, now_s)
+        case Asked(what="stop"):
+            yield from end_job(state, 128 + event.signal, f"{event.by or 'somebody'} asked for it", event.signal)
+        case Asked() if event.role in spec.names and state.phase in ("going", "restarting"):
+            yield from scaling.asked(spec.role(event.role), state, event, now_s, spec.scale_after_s)
+        case Asked():
             pass
 
 
@@ -123,7 +139,8 @@ def _take_of_member(
             if event.attempt == member.attempt:
                 member.ready[event.rank] = event.address
                 enough = role.ready == "started" or len(member.ready) >= role.nproc * role.nodes
-                member.is_ready = enough and member.standing == "running"
+                was_ready, member.is_ready = member.is_ready, enough and member.standing == "running"
+                member.up_s = now_s if member.is_ready and not was_ready else member.up_s
                 yield Changed(member=member.name)
         case RankGone() | RankEnded() if event.attempt == member.attempt and event.rank in member.ready:
             del member.ready[event.rank]
@@ -140,7 +157,7 @@ def _runs(role: RoleSpec, member: Member, attempt: int, now_s: float) -> Iterato
     """A new incarnation of a member runs."""
     if member.standing == "starting":
         member.standing = "running"
-    member.attempt = attempt
+    member.attempt, member.up_s = attempt, now_s
     member.generation += 1
     member.ready = {}
     member.is_ready = role.ready == "started" and member.standing == "running"
@@ -165,25 +182,29 @@ def _ended(spec: RolesSpec, state: JobState, member: Member, event: WorldEnded, 
         return
     member.failed = 1 if ran_s >= STEADY_S else member.failed + 1
     why = f"{member.name} ended with {code_text(event.code)}" + (f": {event.sentence}" if event.sentence else "")
+    if event.code > 0:  # it was not killed, nor its node lost
+        yield from updates.failed(state, member, why)
     if role.restart == "job":
         state.job_restarts = 0 if ran_s >= STEADY_S else state.job_restarts
         if state.job_restarts < role.max_restarts:
-            yield from _begin_again(state, role, member, why)
+            member.standing = "held"
+            state.job_restarts += 1
+            yield from _begin_again(
+                state, f"{why}; all roles begin again ({state.job_restarts} of {role.max_restarts})"
+            )
             return
     if role.restart == "alone" or (role.restart == "together" and event.code < 0):
         yield from _pause(state, role, member, why, now_s)
         return
     member.standing = "given_up"
-    yield from _end(state, exit_code(event.code), why, SIGTERM)
+    yield from end_job(state, exit_code(event.code), why, SIGTERM)
 
 
-def _begin_again(state: JobState, role: RoleSpec, member: Member, why: str) -> Iterator[Action]:
+def _begin_again(state: JobState, sentence: str) -> Iterator[Action]:
     """End all members; they are started once none runs."""
-    state.job_restarts += 1
     state.phase = "restarting"
-    member.standing = "held"
-    yield SayLine(text=f"{why}; all roles begin again ({state.job_restarts} of {role.max_restarts})")
-    yield from _stop_all(state, SIGTERM)
+    yield SayLine(text=sentence)
+    yield from stop_all(state, SIGTERM)
 
 
 def _pause(state: JobState, role: RoleSpec, member: Member, why: str, now_s: float) -> Iterator[Action]:
@@ -198,7 +219,7 @@ def _pause(state: JobState, role: RoleSpec, member: Member, why: str, now_s: flo
     left = sum(each.standing != "given_up" for each in state.of(role.name)[: state.wanted[role.name]])
     if left < role.fewest:
         why += f"; {left} of the {role.fewest} members that {role.name} needs are left"
-        yield from _end(state, exit_code(member.code or 1), why, SIGTERM)
+        yield from end_job(state, exit_code(member.code or 1), why, SIGTERM)
     else:
         yield SayLine(text=f"{why}; it is given up after {member.failed} in a row, {left} members of {role.name} go on")
 
@@ -213,27 +234,10 @@ def _node_gone(spec: RolesSpec, state: JobState, event: NodeGone, now_s: float) 
             member.nodes = tuple(name for name in member.nodes if name != event.node)
             if member.nodes:
                 member.sentence = sentence
-                yield from _stop(member, SIGTERM)  # it begins again when the rest of it has ended
+                yield from stop_member(member, SIGTERM)  # it begins again when the rest of it has ended
                 continue
             ended = WorldEnded(member=member.name, serial=member.serial, code=-SIGKILL, sentence=sentence)
             yield from _ended(spec, state, member, ended, now_s)
-
-
-def _scale(spec: RolesSpec, state: JobState, event: Asked) -> Iterator[Action]:
-    if event.role not in spec.names or state.phase not in ("going", "restarting"):
-        return
-    role = spec.role(event.role)
-    wanted = min(max(event.members, role.fewest), role.most)
-    if wanted == state.wanted[event.role]:
-        return
-    state.wanted[event.role] = wanted
-    yield SayLine(text=f"{event.role} is to have {wanted} members" + (f", says {event.by}" if event.by else ""))
-    for member in state.of(event.role):
-        if member.name.index >= wanted and member.standing in ("starting", "running"):
-            yield from _stop(member, SIGTERM)
-        elif member.standing in ("waits", "held") or (member.standing == "pausing" and member.name.index >= wanted):
-            member.standing = state.idle(member.name) if state.phase == "going" else "held"
-            yield Changed(member=member.name)
 
 
 def _settle(spec: RolesSpec, state: JobState, now_s: float) -> Iterator[Action]:
@@ -241,9 +245,11 @@ def _settle(spec: RolesSpec, state: JobState, now_s: float) -> Iterator[Action]:
     if state.phase == "going":
         over = [role for role in spec.roles if role.ends == "job" and state.is_done(role.name)]
         if over:
-            yield from _end(state, 0, f"{over[0].name} is done", SIGTERM)
+            yield from end_job(state, 0, f"{over[0].name} is done", SIGTERM)
         elif all(state.is_done(role.name) for role in spec.roles):
-            yield from _end(state, 0, "", SIGTERM)
+            yield from end_job(state, 0, "", SIGTERM)
+    for why in [updates.begins_again(role, state) for role in spec.roles]:
+        yield from _begin_again(state, f"{why}: all roles begin again") if why else ()
     if state.phase == "restarting" and not state.any_up():
         state.phase = "going"
         for member in state.members.values():
@@ -254,9 +260,10 @@ def _settle(spec: RolesSpec, state: JobState, now_s: float) -> Iterator[Action]:
     if state.phase == "going":
         for role in spec.roles:
             yield from _start_role(spec, state, role, now_s)
+            yield from updates.spread(role, state, now_s)
         if why := ends_job(spec, state, now_s):
             state.is_short = True
-            yield from _end(state, 1, why, SIGTERM)
+            yield from end_job(state, 1, why, SIGTERM)
     if state.phase == "ending" and not state.any_up():
         state.phase = "over"
         yield Finish(code=state.code, sentence=state.sentence, is_short=state.is_short)
@@ -277,11 +284,12 @@ def _start_role(spec: RolesSpec, state: JobState, role: RoleSpec, now_s: float) 
                 yield WakeAt(at_s=at_s)
             continue
         occupy(role, member, state.nodes, where)
+        code = updates.start_version(state, member)
         member.standing, member.runs_since_s, member.sentence = "starting", None, ""
         member.short_since_s = None
         member.serial += 1
         member.attempt = 0
-        yield StartMember(member=member.name, serial=member.serial, nodes=where[0], devices=where[1])
+        yield StartMember(member=member.name, serial=member.serial, nodes=where[0], devices=where[1], code=code)
         yield Changed(member=member.name)
 
 
@@ -292,27 +300,3 @@ def _no_room(role: RoleSpec, member: Member, never: str) -> Iterator[Action]:
     if sentence != member.sentence:
         member.sentence = sentence
         yield SayLine(text=sentence)
-
-
-def _end(state: JobState, code: int, sentence: str, signal: int) -> Iterator[Action]:
-    """End the job: the first reason counts, and members are told again."""
-    again = state.phase == "ending"
-    if not again:
-        state.phase, state.code, state.sentence = "ending", code, sentence
-    yield from _stop_all(state, signal, again=again)
-
-
-def _stop_all(state: JobState, signal: int, *, again: bool = False) -> Iterator[Action]:
-    for member in state.members.values():
-        if member.standing in ("starting", "running") or (again and member.standing == "stopping"):
-            yield from _stop(member, signal)
-        elif member.standing in ("waits", "pausing"):
-            member.standing = "held"
-            yield Changed(member=member.name)
-
-
-def _stop(member: Member, signal: int) -> Iterator[Action]:
-    """Tell a member to end; others cannot rely on it any more."""
-    member.standing, member.is_ready = "stopping", False
-    yield StopMember(member=member.name, serial=member.serial, signal=signal)
-    yield Changed(member=member.name)

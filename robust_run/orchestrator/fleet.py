@@ -9,10 +9,19 @@ from collections.abc import Callable
 
 from robust_run.orchestrator.command import Meets, run_name
 from robust_run.orchestrator.launchers import Launchers
+from robust_run.orchestrator.names import MemberName
 from robust_run.orchestrator.nodes.book import NodeBook
 from robust_run.orchestrator.nodes.words import Order
 from robust_run.orchestrator.state import JobState
-from robust_run.orchestrator.words import Event, MemberName, RoleSpec, RolesSpec, StartMember, StopMember, WorldEnded
+from robust_run.orchestrator.updates.words import UpdateMember
+from robust_run.orchestrator.words import (
+    Event,
+    RoleSpec,
+    RolesSpec,
+    StartMember,
+    StopMember,
+    WorldEnded,
+)
 
 #: Where nodes of one member meet: above what is usually listened on, below what the kernel gives away.
 FIRST_PORT, PORTS = 20000, 12000
@@ -51,6 +60,14 @@ class Fleet:
                 self._launchers.stop(stop)
             elif self.others is not None:
                 self.others.stop(name, stop)
+
+    def update(self, order: UpdateMember) -> None:
+        """Have a member put a version of its role's code in place; its first node has its controller."""
+        nodes = self._state.members[order.member].nodes
+        if nodes[:1] == (self._here,):
+            self._launchers.update(order)
+        elif nodes and self.others is not None:
+            self.others.update(nodes[0], order)
 
     def order(self, start: StartMember, name: str) -> Order:
         """Return the order for one of a member's nodes."""

@@ -26,9 +26,14 @@ from robust_run.orchestrator.guarding.words import (
     started_at,
 )
 from robust_run.orchestrator.members import MemberLauncher, console
+from robust_run.orchestrator.names import MemberName
 from robust_run.orchestrator.nodes.words import LauncherNow
 from robust_run.orchestrator.state import JobState, Member
-from robust_run.orchestrator.words import Event, MemberName, RoleSpec, StartMember, StopMember, WorldEnded
+from robust_run.orchestrator.updates.rules import start_again
+from robust_run.orchestrator.updates.shelf import Shelf
+from robust_run.orchestrator.updates.stager import Stager
+from robust_run.orchestrator.updates.words import UpdateMember
+from robust_run.orchestrator.words import Event, RoleSpec, StartMember, StopMember, WorldEnded
 
 #: How often launchers are looked at once no guard says when they end.
 LOOK_S = 0.2
@@ -47,6 +52,7 @@ class Launchers:
         say: Callable[[str], None],
     ) -> None:
         """Raises OSError where there can be no folder for members, or no guard."""
+        self.shelf = Shelf(folder)
         self._folder, self._place, self._env, self._link = os.path.join(folder, "members"), place, env, link
         self._tell, self._say = tell, say
         self._launchers: dict[str, MemberLauncher] = {}
@@ -54,6 +60,7 @@ class Launchers:
         self._known: dict[str, Known] = {}
         self._signalled: Callable[[int, str], None] | None = None
         os.makedirs(self._folder, mode=0o700, exist_ok=True)
+        self._stager = Stager(self._folder, env, tell)
 
     def listen(self, signalled: Callable[[int, str], None], said: Sequence[object] = ()) -> None:
         """Wait for the guard's first word; take in what it says then. `signalled`: told of its signals; `said`: what it has said
@@ -79,7 +86,13 @@ class Launchers:
         """Have a member's launcher started, once. `meets`: where the nodes of a member of several meet."""
         if run_name(start) in self._launchers or run_name(start) in self._known:
             return  # an order that was sent again
-        self._follow(start.member, start.serial)
+        launcher = self._follow(start.member, start.serial)
+        try:
+            self.shelf.prepare(os.path.join(self._folder, run_name(start)), role.name, start.code)
+        except OSError as error:
+            why = f"its run directory cannot be written ({error.strerror or error})"
+            self._ended(launcher, Known(name=run_name(start), code=1, why=why))
+            return
         self._send(
             Spawn(
                 name=run_name(start),
@@ -93,10 +106,15 @@ class Launchers:
         """Have a launcher told to end."""
         self._send(Send(name=run_name(stop), number=stop.signal))
 
+    def update(self, order: UpdateMember) -> None:
+        """Have a launcher put a version of its role's code in place."""
+        name = run_name(StopMember(member=order.member, serial=order.serial))
+        if name in self._launchers:
+            self._stager.order(name, order)
+
     def adopt(self, role: RoleSpec, member: Member, state: JobState, meets: Meets | None = None) -> None:
         """Go on with a member whose launcher an earlier leader had started, or was about to."""
-        devices = next((state.nodes[node].devices_used.get(member.name, ()) for node in member.nodes), ())
-        start = StartMember(member=member.name, serial=member.serial, nodes=member.nodes, devices=devices)
+        start = start_again(state, member)
         known = self._known.get(run_name(start))
         if known is None and member.standing == "starting":
             self.start(role, start, meets)
@@ -186,6 +204,7 @@ class Launchers:
 
     def _ended(self, launcher: MemberLauncher, known: Known) -> None:
         del self._launchers[launcher.run_name]
+        self._stager.over(launcher.run_name)
         launcher.ended(known.code or 0, f"it cannot be started: {known.why}" if known.why else "")
 
     def _look(self) -> None:
@@ -194,6 +213,7 @@ class Launchers:
             known = self._known.get(name)
             if known is None or not known.started_at or started_at(known.pid) != known.started_at:
                 del self._launchers[name]
+                self._stager.over(name)
                 launcher.ended(-signal.SIGTERM)
         if self._launchers:
             asyncio.get_running_loop().call_later(LOOK_S, self._look)

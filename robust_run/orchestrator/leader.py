@@ -11,18 +11,18 @@ from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 
-import msgspec
-
-from robust_run.atomic_file import write_file
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError, RobustRunError, UserError
 from robust_run.orchestrator import core
 from robust_run.orchestrator.course.recorder import CourseRecorder
+from robust_run.orchestrator.elastic import demand
+from robust_run.orchestrator.elastic.beginning import Beginning
 from robust_run.orchestrator.fleet import Fleet
 from robust_run.orchestrator.guarding.words import Link
 from robust_run.orchestrator.journal import Journal
 from robust_run.orchestrator.launchers import Launchers
-from robust_run.orchestrator.machine import place_of
+from robust_run.orchestrator.machine import LOOPBACK, is_starved, open_place, place_of
+from robust_run.orchestrator.names import MemberName
 from robust_run.orchestrator.nodes.book import NodeBook
 from robust_run.orchestrator.nodes.shortage import until_s
 from robust_run.orchestrator.nodes.under_slurm import ANEW, PATIENCE_S, Start
@@ -32,6 +32,9 @@ from robust_run.orchestrator.queue.book import QueueBook
 from robust_run.orchestrator.queue.core import counts
 from robust_run.orchestrator.server import RoleServer
 from robust_run.orchestrator.state import UP
+from robust_run.orchestrator.updates import rules as updates
+from robust_run.orchestrator.updates.desk import CodeDesk
+from robust_run.orchestrator.updates.words import UpdateMember
 from robust_run.orchestrator.views import view_of
 from robust_run.orchestrator.waits import chains
 from robust_run.orchestrator.words import (
@@ -44,7 +47,6 @@ from robust_run.orchestrator.words import (
     Finish,
     JobStarted,
     Line,
-    MemberName,
     NodeGone,
     NodeOffered,
     RankEnded,
@@ -56,13 +58,11 @@ from robust_run.orchestrator.words import (
     WakeAt,
     WorldEnded,
 )
-from robust_run.roles.client import Place
 from robust_run.roles.queue_words import QueueLimits
 from robust_run.roles.words import Member, RolesView
 from robust_run.terminal import plain
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-LOOPBACK = "127.0.0.1"
 PLACE = "roles.place"
 #: How often it is looked whether all nodes have come.
 LOOK_S = 0.1
@@ -109,10 +109,13 @@ class Leader:
         self._before = place_of(self._place)
         secret = self._before.secret if self._before is not None else os.urandom(32)
         secret = several.secret if several is not None else secret
-        self._server = RoleServer(secret, self._queues, clock, self.tell, self._known, self._newest, self._look)
+        desk = CodeDesk(spec, self.state, self._launchers.shelf.store, clock, self.tell)
+        self._server = RoleServer(
+            secret, self._queues, clock, self.tell, self._known, self._newest, self._look, desk.answer
+        )
         self._course = CourseRecorder(folder, clock, self._queues, self._server.idle, self.say)
         if several is not None:
-            self._fleet.others = self._server.nodes = NodeBook(
+            self._fleet.others = self._server.nodes = book = NodeBook(
                 os.path.basename(folder),
                 spec.name,
                 self.state,
@@ -121,6 +124,7 @@ class Leader:
                 self.say,
                 self._fleet.order,
             )
+            book.shelf, book.most = self._launchers.shelf, several.nodes - 1
 
     async def run(self) -> Finish:
         """Lead the job to its end. Raises UserError where no node could ever run one of its roles, OSError."""
@@ -128,7 +132,7 @@ class Leader:
         self._done = loop.create_future()
         try:
             self._queues.reopen(self._clock.monotonic_s())
-            await self._open()
+            await open_place(self._server, self._place, self._spec.names, self._several, self._before)
             self._course.start()
             for number in SIGNALS:
                 loop.add_signal_handler(number, self._signalled, number)
@@ -141,7 +145,11 @@ class Leader:
                 await self._begin()
             else:
                 self._go_on()
-            finish = await self._done
+            measuring = asyncio.ensure_future(self._measure())
+            try:
+                finish = await self._done
+            finally:
+                measuring.cancel()
             if self._fleet.others is not None:
                 self._fleet.others.over(finish.code)
             return finish
@@ -155,28 +163,6 @@ class Leader:
             self._queues.close()
             self._journal.close()
 
-    async def _open(self) -> None:
-        """Listen where the earlier leader did, if possible: workers look there first."""
-        if self._several is not None:
-            try:
-                await self._server.listen(None, self._several.port)
-            except OSError as error:
-                raise PlatformError(
-                    f"port {self._several.port} of this machine, where the nodes are to meet, cannot be listened on"
-                    f" ({error.strerror}); give all nodes an endpoint with another one"
-                ) from error
-            place = Place(address=LOOPBACK, port=self._several.port, secret=self._server.secret, roles=self._spec.names)
-            write_file(self._place, msgspec.json.encode(place), mode=0o600)
-            return
-        try:
-            port = await self._server.listen(LOOPBACK, self._before.port if self._before is not None else 0)
-        except OSError:
-            if self._before is None:
-                raise
-            port = await self._server.listen(LOOPBACK)
-        place = Place(address=LOOPBACK, port=port, secret=self._server.secret, roles=self._spec.names)
-        write_file(self._place, msgspec.json.encode(place), mode=0o600)
-
     async def _begin(self) -> None:
         has = self._start.has
         self.tell(NodeOffered(node=self._here, slots=MANY, devices=has.devices, cpus=has.cpus, labels=has.labels))
@@ -184,24 +170,34 @@ class Leader:
             await self._all_nodes(self._several)
             if self._done is not None and self._done.done():
                 return
+        may_grow = self._several is not None and len(self.state.nodes) < self._several.nodes
         for role in self._spec.roles:
             if why := why_never(role, self.state.nodes):
+                if may_grow:
+                    self.say(f"{role.name} needs {needs(role)}: it waits for more nodes")
+                    continue
                 raise UserError(
                     f"[roles.{role.name}] needs {needs(role)}, and {why}: ask for less (nproc, devices, cpus, nodes, where)"
                 )
         self.tell(Begun(patience_s=PATIENCE_S if self._start.slurm is not None else None))
 
     async def _all_nodes(self, several: Several) -> None:
-        """Wait until all nodes have come. Raises PlatformError."""
-        give_up_s = self._clock.monotonic_s() + several.join_timeout_s
-        while len(self.state.nodes) < several.nodes and self.state.phase == "new":
-            if self._clock.monotonic_s() >= give_up_s:
-                here = ", ".join(self.state.nodes)
-                raise PlatformError(
-                    f"{len(self.state.nodes)} of {several.nodes} nodes came within {several.join_timeout_s:.0f} s ({here});"
-                    f" start robust-run on the others with --rdzv-endpoint {several.host}:{several.port}"
-                )
+        """Wait until all nodes have come; or, once the fewest have, for the last call. Raises PlatformError."""
+        begin = Beginning(several, self._clock.monotonic_s())
+        while self.state.phase == "new" and not begin.is_over(len(self.state.nodes), self._clock.monotonic_s()):
+            if begin.is_late(len(self.state.nodes), self._clock.monotonic_s()):
+                raise PlatformError(begin.why(list(self.state.nodes)))
             await asyncio.sleep(LOOK_S)
+
+    async def _measure(self) -> None:
+        """Measure the demand for roles that follow it, window by window."""
+        if not any(role.scale == "demand" for role in self._spec.roles):
+            return
+        while True:
+            await asyncio.sleep(demand.window_s(self._spec))
+            waiting = {name: counts(queue.state).waiting for name, queue in self._queues.queues.items()}
+            window = self._server.demand.window(waiting, self._clock.monotonic_s(), is_starved=is_starved())
+            self.tell(window)
 
     def _go_on(self) -> None:
         """Do what an earlier leader decided and may not have done."""
@@ -219,6 +215,10 @@ class Leader:
                 self._do(WakeAt(at_s=member.until_s))
             elif member.short_since_s is not None:
                 self._do(WakeAt(at_s=until_s(self.state, member)))
+        for role in self.state.codes.values():
+            role.wake_s = 0.0  # that timer is gone, and is set anew
+        for order in updates.under_way(self.state):
+            self._do(order)
         self._launchers.end_unknown()
         self.tell(Tick())
 
@@ -265,6 +265,8 @@ class Leader:
                 self._fleet.start(action)
             case StopMember():
                 self._fleet.stop(action)
+            case UpdateMember():
+                self._fleet.update(action)
             case Changed():
                 self._server.changed(self._shown(action.member))
             case SayLine():

@@ -7,7 +7,11 @@ from collections.abc import Mapping
 
 import msgspec
 
+from robust_run.atomic_file import write_file
+from robust_run.errors import PlatformError
 from robust_run.orchestrator.nodes.labels import of_component
+from robust_run.orchestrator.nodes.words import Several
+from robust_run.orchestrator.server import RoleServer
 from robust_run.orchestrator.words import MANY
 from robust_run.roles.client import Place
 from robust_run.slurm.rules.types import SlurmStep
@@ -43,6 +47,11 @@ def node_has(env: Mapping[str, str], labels: tuple[str, ...], step: SlurmStep | 
     )
 
 
+LOOPBACK = "127.0.0.1"
+#: Share of a minute in which some task waited for a CPU.
+STARVED_PERCENT = 60.0
+
+
 def place_of(path: str) -> Place | None:
     """Return where an orchestrator listens, or did; None: there is no such file that can be read."""
     try:
@@ -50,6 +59,32 @@ def place_of(path: str) -> Place | None:
             return msgspec.json.decode(file.read(), type=Place)
     except (OSError, msgspec.MsgspecError):
         return None
+
+
+async def open_place(
+    server: RoleServer, path: str, roles: tuple[str, ...], several: Several | None, before: Place | None
+) -> None:
+    """Listen, and write down where: as the earlier leader did (`before`), if possible, because workers look there first.
+
+    Raises PlatformError where the nodes of a job of several cannot meet here, OSError.
+    """
+    if several is not None:
+        try:
+            port = await server.listen(None, several.port)
+        except OSError as error:
+            raise PlatformError(
+                f"port {several.port} of this machine, where the nodes are to meet, cannot be listened on"
+                f" ({error.strerror}); give all nodes an endpoint with another one"
+            ) from error
+    else:
+        try:
+            port = await server.listen(LOOPBACK, before.port if before is not None else 0)
+        except OSError:
+            if before is None:
+                raise
+            port = await server.listen(LOOPBACK)
+    place = Place(address=LOOPBACK, port=port, secret=server.secret, roles=roles)
+    write_file(path, msgspec.json.encode(place), mode=0o600)
 
 
 def devices(env: Mapping[str, str]) -> int:
@@ -61,3 +96,17 @@ def devices(env: Mapping[str, str]) -> int:
         return sum(name.startswith("nvidia") and name[6:].isdigit() for name in os.listdir("/dev"))
     except OSError:
         return 0
+
+
+def is_starved() -> bool:
+    """Whether this machine is short of CPU: who waits may wait for that.
+
+    Tasks waited for a CPU for a large share of the last minute (pressure stall information of the kernel), or, where the kernel
+    does not say, twice as many want to run as can.
+    """
+    try:
+        with open("/proc/pressure/cpu", "rb") as file:
+            words = file.readline().split()
+        return float(words[2].partition(b"=")[2]) >= STARVED_PERCENT
+    except (OSError, IndexError, ValueError):
+        return os.getloadavg()[1] > 2 * (os.cpu_count() or 1)

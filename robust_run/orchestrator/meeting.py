@@ -58,15 +58,13 @@ def several(options: Options, world: World, env: Mapping[str, str], step: SlurmS
         raise UserError(
             "--roles over several nodes does not speak TLS (what nodes say is sealed, not hidden); leave --tls-* out"
         )
-    if many.fewest != many.most:
-        raise UserError(
-            f'--roles needs a number of nodes, not --nnodes {options.nnodes}: roles may grow (members = "2..8")'
-        )
     said = token.job_token(token.job_secret(many, env), token.job_name(many))
     return Several(
         host=many.host,
         port=many.port,
         nodes=many.most,
+        fewest=many.fewest,
+        last_call_s=many.last_call_s,
         name=options.node_name or name or socket.gethostname(),
         secret=hashlib.sha256(_LABEL + said.encode()).digest(),
         join_timeout_s=many.join_timeout_s,

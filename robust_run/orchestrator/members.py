@@ -14,7 +14,10 @@ from contextlib import suppress
 
 import msgspec
 
-from robust_run.orchestrator.words import Event, MemberName, RankEnded, WorldEnded, WorldFailed, WorldRuns
+from robust_run.launcher.model.code_events import CodeVersion
+from robust_run.orchestrator.names import MemberName
+from robust_run.orchestrator.updates.words import CodeSeen
+from robust_run.orchestrator.words import Event, RankEnded, WorldEnded, WorldFailed, WorldRuns
 
 #: How often files are looked at. What workers do themselves is known at once, by their connections.
 LOOK_S = 0.1
@@ -103,10 +106,15 @@ class MemberLauncher:
 
     def _take(self, line: _Line) -> None:
         what, about = line.event.get("type"), line.event
+        if what == "code_captured":
+            version = msgspec.convert(about.get("version"), CodeVersion)
+            self._tell(CodeSeen(member=self.name, serial=self.serial, version=version))
+            return
         attempt = (about or line.action).get("attempt")
         if not isinstance(attempt, int):
             return
         if what == "attempt_started":
+            self._sentence = ""  # that is healed
             self._tell(WorldRuns(member=self.name, serial=self.serial, attempt=attempt))
         elif what == "rank_exited":
             self._rank_ended(about.get("rank"), attempt)

@@ -23,12 +23,15 @@ from robust_run.roles.words import (
     Answer,
     AskCall,
     Challenge,
+    CodeCall,
     Holds,
     LookCall,
     Me,
     Refused,
     RolesView,
+    RollbackCall,
     ToWorker,
+    UpdateCall,
     Welcome,
 )
 from robust_run.version import __version__
@@ -97,7 +100,17 @@ def ask(run: str, call: AskCall) -> None:
         raise UserError(answer.error)
 
 
-def _ask(run: str, call: LookCall | AskCall) -> Answer:
+def answer_to(run: str, call: CodeCall | UpdateCall | RollbackCall) -> Answer:
+    """Return what the leader answers about code. Raises PlatformError where nobody does."""
+    try:
+        return _ask(run, call)
+    except (OSError, ProtocolError) as error:
+        raise PlatformError(
+            f"the leader of {run} does not answer ({error}); robust roles {run} says how it was left"
+        ) from error
+
+
+def _ask(run: str, call: LookCall | AskCall | CodeCall | UpdateCall | RollbackCall) -> Answer:
     try:
         with open(os.path.join(run, PLACE_NAME), "rb") as file:
             place = msgspec.json.decode(file.read(), type=Place)

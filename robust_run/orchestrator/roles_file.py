@@ -33,7 +33,7 @@ from msgspec import Meta
 from robust_run import settings_file
 from robust_run.errors import UserError
 from robust_run.orchestrator.nodes.labels import is_label
-from robust_run.orchestrator.words import Ends, Ready, Restart, RoleSpec, RolesSpec
+from robust_run.orchestrator.words import Ends, Ready, Restart, RoleSpec, RolesSpec, Scale
 from robust_run.roles.queue_words import MOST_BYTES, MOST_ITEMS
 
 MOST_ROLES = 64
@@ -79,6 +79,7 @@ class _Role(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     cpus: Annotated[int, Meta(ge=0, le=4096)] = 0
     where: str = ""
     max_restarts: Annotated[int, Meta(ge=0, le=1_000_000)] = 3
+    scale: Scale = "asked"
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -89,6 +90,7 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     queue_items: Annotated[int, Meta(ge=1, le=MOST_ITEMS)] = 1024
     queue_bytes: Annotated[int, Meta(ge=1, le=MOST_BYTES)] = 256 << 20
     lease_s: Annotated[float, Meta(gt=0, le=86400)] = 600.0
+    scale_after_s: Annotated[float, Meta(ge=10, le=86400)] = 600.0
 
 
 def load(path: str) -> RolesSpec:
@@ -116,6 +118,7 @@ def parse(text: str, path: str = "roles.toml") -> RolesSpec:
         queue_items=found.queue_items,
         queue_bytes=found.queue_bytes,
         lease_s=found.lease_s,
+        scale_after_s=found.scale_after_s,
     )
 
 
@@ -167,6 +170,7 @@ def _role(name: str, table: _Role, roles: Mapping[str, _Role], path: str) -> Rol
         cpus=table.cpus,
         where=table.where,
         max_restarts=table.max_restarts,
+        scale=table.scale,
     )
 
 
@@ -193,6 +197,8 @@ def _members(table: _Role, where: str) -> tuple[int, int, int]:
             f"{where} has fewest {fewest}, members {members}, most {most}: each may be at most the next,"
             f" and {MOST_MEMBERS} is the most"
         )
+    if table.scale == "demand" and fewest == most:
+        raise UserError(f'{where} scale = "demand" needs room to scale in: members = "2..8", not {members}')
     return fewest, members, most
 
 

@@ -15,7 +15,9 @@ from robust_run.clock import Clock
 from robust_run.errors import RobustRunError
 from robust_run.launcher.control.handshake import printable
 from robust_run.orchestrator.connection import Worker
+from robust_run.orchestrator.elastic.window import DemandBook
 from robust_run.orchestrator.idle import IdleBook
+from robust_run.orchestrator.names import MemberName
 from robust_run.orchestrator.nodes.book import NodeBook
 from robust_run.orchestrator.nodes.words import NODE
 from robust_run.orchestrator.queue.book import QueueBook
@@ -23,12 +25,13 @@ from robust_run.orchestrator.queue.core import Answer as QueueAnswer
 from robust_run.orchestrator.queue.core import counts, leased_to, next_expiry_s, position
 from robust_run.orchestrator.queue.waiting import Waiting
 from robust_run.orchestrator.traffic import TrafficBook
-from robust_run.orchestrator.words import Asked, Event, MemberName, RankGone, RankReady
+from robust_run.orchestrator.words import Asked, Event, RankGone, RankReady
 from robust_run.roles.queue_words import GiveBack, Put, QueueEvent, Release, Renew, Took
 from robust_run.roles.words import (
     OPERATOR,
     Answer,
     AskCall,
+    CodeCall,
     LookCall,
     Me,
     Member,
@@ -36,9 +39,13 @@ from robust_run.roles.words import (
     QueueCall,
     ReadyCall,
     RolesView,
+    RollbackCall,
     Told,
+    UpdateCall,
     Welcome,
 )
+
+CodeQuestion = CodeCall | UpdateCall | RollbackCall
 
 #: Who has not proven itself after so long is sent away.
 PATIENCE_S = 5.0
@@ -61,6 +68,7 @@ class RoleServer:
         members: Callable[[], Mapping[str, Member]],
         newest: Callable[[str], tuple[int, int]] = lambda _: (0, 0),
         look: Callable[[], RolesView | None] = lambda: None,
+        code: Callable[[CodeQuestion], Answer] | None = None,
     ) -> None:
         """`newest`: which start of a member is known to be the latest, by its launcher and attempt. `look`: how the job is."""
         self.secret = secret
@@ -72,6 +80,8 @@ class RoleServer:
         """Takes in what other nodes say; None: the job has this one."""
         self._newest_start = newest
         self._look = look
+        self._code = code
+        """Answers what is asked about code; None: nothing is."""
         self._workers: dict[str, Worker] = {}
         """By consumer: the newest incarnation of each."""
         self._newest: dict[str, tuple[int, int]] = {}
@@ -81,6 +91,7 @@ class RoleServer:
         """Those that have lost their connection, and may come back."""
         self.idle = IdleBook()
         self.traffic = TrafficBook()
+        self.demand = DemandBook()
         self._unproven: set[Worker] = set()
         self._waiting: dict[str, Waiting] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -136,6 +147,7 @@ class RoleServer:
         before = self._workers.get(me.consumer)
         if me.incarnation != self._newest.get(me.consumer):
             self.idle.came(me.consumer, self._clock.monotonic_s())
+            self.demand.came(me.consumer, self._clock.monotonic_s())
         self._newest[me.consumer] = me.incarnation
         self._workers[me.consumer] = worker
         worker.me = me
@@ -198,6 +210,7 @@ class RoleServer:
         self._away.pop(consumer, None)
         self.idle.went(consumer, self._clock.monotonic_s())
         self.traffic.went(consumer)
+        self.demand.went(consumer)
         self.queues.consumer_gone(consumer, self._clock.monotonic_s())
         self._go_on()
 
@@ -246,6 +259,8 @@ class RoleServer:
             by = printable(message.by)
             self._tell(Asked(what=message.what, role=message.role, members=message.members, by=by))
             worker.send(Answer(number=message.number))
+        elif isinstance(message, (CodeCall, UpdateCall, RollbackCall)) and self._code is not None:
+            worker.send(self._code(message))
 
     def _hear_queue(self, worker: Worker, me: Me, call: QueueCall) -> None:
         now_s = self._clock.monotonic_s()
@@ -255,12 +270,16 @@ class RoleServer:
             self.idle.asks(me.consumer, now_s)
             self.traffic.asks(call.queue, me.consumer, waits, now_s)
 
+        self.demand.asks(call.queue, me.consumer, call.event, now_s)
+
         def answer(found: QueueAnswer) -> None:
             if waits is not None:
                 then_s = self._clock.monotonic_s()
                 self.idle.answered(me.consumer, then_s)
                 got = bool(found.items) if isinstance(waits, Took) else found.accepted
                 self.traffic.answered(call.queue, me.consumer, waits, then_s, got=got)
+                numbers = [item.number for item in found.items]
+                self.demand.answered(call.queue, me.consumer, waits, then_s, got=got, numbers=numbers)
             worker.send(
                 Answer(
                     number=call.number,

@@ -6,7 +6,10 @@ from typing import Literal
 
 import msgspec
 
-from robust_run.orchestrator.words import MANY, MemberName, RoleSpec
+from robust_run.orchestrator.elastic.state import Needs
+from robust_run.orchestrator.names import MemberName
+from robust_run.orchestrator.updates.words import Fate, RoleCode
+from robust_run.orchestrator.words import MANY, RoleSpec
 
 Phase = Literal["new", "going", "restarting", "ending", "over"]
 """restarting: all members are being ended, to begin again. ending: the same, for good."""
@@ -63,12 +66,27 @@ class Member(msgspec.Struct, kw_only=True):
     runs_since_s: float | None = None
     until_s: float = 0.0
     """pausing: when it is started."""
+    up_s: float = 0.0
+    """When its newest incarnation came, and when that became ready."""
     short_since_s: float | None = None
     """Since when no node is left for it."""
     is_finished: bool = False
     """It has ended well by itself: it is not started again, whatever becomes of the job."""
     code: int | None = None
     sentence: str = ""
+    version: int = 0
+    """Of its role's code, which it runs; 0: not known."""
+    version_before: int = 0
+    seen: int = 0
+    """The newest launcher that has said which code it was started with."""
+    ordered: int = 0
+    """The version that its launcher was told to put in place; 0: none."""
+    ordered_now: bool = False
+    ordered_generation: int = 0
+    begins_after: int = -1
+    """The generation that was there when its workers were ended for that; -1: they were not."""
+    fate: Fate = ""
+    """What became of the version that was ordered, or that it was started with."""
 
 
 class JobState(msgspec.Struct, kw_only=True):
@@ -83,6 +101,10 @@ class JobState(msgspec.Struct, kw_only=True):
     sentence: str = ""
     """Why the job ends, once it does."""
     job_restarts: int = 0
+    codes: dict[str, RoleCode] = {}
+    """Versions of each role's code, once known."""
+    needs: dict[str, Needs] = {}
+    """Of roles with `scale = "demand"`."""
     start: str = ""
     """See `JobStarted`."""
     patience_s: float | None = None

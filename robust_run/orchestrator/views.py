@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from robust_run.orchestrator.command import run_name
+from robust_run.orchestrator.names import MemberName
 from robust_run.orchestrator.state import UP, JobState
+from robust_run.orchestrator.updates.rules import code_words
 from robust_run.orchestrator.waits import lines_of as wait_lines
-from robust_run.orchestrator.words import MemberName, RoleSpec, RolesSpec, StartMember
+from robust_run.orchestrator.words import RoleSpec, RolesSpec, StartMember
 from robust_run.roles.queue_words import Counts
 from robust_run.roles.words import MemberView, RolesView, RoleView, WaitChain
 
@@ -53,6 +55,8 @@ def _role(role: RoleSpec, state: JobState, pids: Mapping[str, int], idle: Mappin
         most=role.most,
         members=members,
         idle=sum(shares) / len(shares) if shares else None,
+        code=code_words(state, role.name),
+        acts=state.needs[role.name].acts if role.name in state.needs else (),
     )
 
 
@@ -74,6 +78,15 @@ def _member(state: JobState, name: MemberName, pids: Mapping[str, int], idle: Ma
     )
 
 
+def lacks_room(view: RolesView, role: str) -> str:
+    """Return which members of a role wait for room, as a sentence; empty: none does."""
+    members = next((each.members for each in view.roles if each.name == role), ())
+    waiting = [each for each in members if each.state == "waits" and each.sentence]
+    if not waiting:
+        return ""
+    return f"{len(waiting)} of its members find no room yet, and begin when there is some: {waiting[0].sentence}"
+
+
 def headline(view: RolesView) -> str:
     """Return how a job is in a line."""
     if view.phase == "over":
@@ -91,6 +104,9 @@ def lines_of(view: RolesView) -> Iterator[str]:
         ready = sum(member.ready for member in role.members)
         limits = f" of {role.fewest} to {role.most}" if role.fewest != role.most else ""
         yield f"{role.name}: {role.wanted} wanted{limits}, {ready} ready, restart {role.restart}" + _idle(role.idle)
+        if role.code:
+            yield f"  code {role.code}"
+        yield from (f"  {act}" for act in role.acts)
         for member in role.members:
             yield "  " + ", ".join(_about(member))
     for name, counts in sorted(view.queues.items()):

@@ -11,12 +11,21 @@ from typing import Literal
 
 import msgspec
 
+from robust_run.launcher.model.code_events import CodeVersion
+from robust_run.orchestrator.elastic.words import Measured
+from robust_run.orchestrator.names import MemberName
+from robust_run.orchestrator.updates.words import CodeFate, CodeSeen, TakeBackAsked, UpdateAsked, UpdateMember
+
 Restart = Literal["together", "alone", "job"]
 """together: the role is one world, which the launcher heals as one. alone: each member is a world, and heals without the others.
 job: one world, and when it fails all roles begin again."""
 
 Ready = Literal["started", "called"]
 """started: a member is ready when its workers run. called: when each of its ranks has called `robust_run.roles.ready()`."""
+
+Scale = Literal["asked", "demand"]
+"""asked: a role has the members that it was asked to have. demand: it gives back those that are idle, and takes more while its
+consumers wait for it (`elastic.demand`)."""
 
 Ends = Literal["job", "role"]
 """What it means when a role's workers have all ended well. job: the job is done, the other roles are told to end."""
@@ -51,6 +60,7 @@ class RoleSpec(msgspec.Struct, frozen=True, kw_only=True):
     env: tuple[tuple[str, str], ...] = ()
     devices: int = 0
     """GPUs of each worker; 0: it sees all of its node's."""
+    scale: Scale = "asked"
     cpus: int = 0
     """CPUs of each worker; 0: they are not counted."""
     where: str = ""
@@ -67,6 +77,8 @@ class RolesSpec(msgspec.Struct, frozen=True, kw_only=True):
     queue_items: int = 1024
     queue_bytes: int = 256 << 20
     lease_s: float = 600.0
+    scale_after_s: float = 600.0
+    """How long a need, or idleness, must last before a role of `scale = "demand"` is given a member more or less."""
 
     def role(self, name: str) -> RoleSpec:
         """Return a role by name. Raises KeyError."""
@@ -80,16 +92,6 @@ class RolesSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 def _none(name: str) -> RoleSpec:
     raise KeyError(name)
-
-
-class MemberName(msgspec.Struct, frozen=True, order=True):
-    """`rollout/3`."""
-
-    role: str
-    index: int
-
-    def __str__(self) -> str:
-        return f"{self.role}/{self.index}"
 
 
 # What happens.
@@ -214,6 +216,11 @@ Event = (
     | RankGone
     | RankEnded
     | Asked
+    | UpdateAsked
+    | TakeBackAsked
+    | CodeSeen
+    | CodeFate
+    | Measured
     | Tick
 )
 
@@ -229,6 +236,8 @@ class StartMember(msgspec.Struct, frozen=True, kw_only=True, tag="start_member")
     nodes: tuple[str, ...]
     devices: tuple[int, ...] = ()
     """GPUs of the node it may use; empty: all."""
+    code: CodeVersion | None = None
+    """The version of its role's code that it starts with; None: what lies in the user's folder."""
 
 
 class StopMember(msgspec.Struct, frozen=True, kw_only=True, tag="stop_member"):
@@ -266,7 +275,7 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True, tag="finish"):
     """Too few nodes were left."""
 
 
-Action = StartMember | StopMember | Changed | SayLine | WakeAt | Finish
+Action = StartMember | StopMember | UpdateMember | Changed | SayLine | WakeAt | Finish
 
 
 class Line(msgspec.Struct, frozen=True, omit_defaults=True):

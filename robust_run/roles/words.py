@@ -103,6 +103,10 @@ class RoleView(msgspec.Struct, frozen=True, kw_only=True):
     members: tuple[MemberView, ...]
     idle: float | None = None
     """Mean of its members."""
+    code: str = ""
+    """How the newest version of its code stands, and with how many members; empty: it has the one that it began with."""
+    acts: tuple[str, ...] = ()
+    """What was done last for its demand, and why."""
 
 
 class WaitStep(msgspec.Struct, frozen=True, kw_only=True):
@@ -238,6 +242,31 @@ class AskCall(msgspec.Struct, frozen=True, kw_only=True, tag="ask"):
     by: str = ""
 
 
+class CodeCall(msgspec.Struct, frozen=True, kw_only=True, tag="code"):
+    """Which versions of its code does a role have."""
+
+    number: int
+    role: str
+
+
+class UpdateCall(msgspec.Struct, frozen=True, kw_only=True, tag="update"):
+    """A version is to reach the members of a role."""
+
+    number: int
+    role: str
+    wish: bytes
+    """As a job of one world is asked (`launcher.operator.views.code_words.UpdateWish`), JSON."""
+
+
+class RollbackCall(msgspec.Struct, frozen=True, kw_only=True, tag="rollback"):
+    """An earlier version of a role is wanted back."""
+
+    number: int
+    role: str
+    wish: bytes
+    """`RollbackWish`, JSON."""
+
+
 class Answer(msgspec.Struct, frozen=True, kw_only=True, tag="answer"):
     """To a request."""
 
@@ -249,6 +278,10 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, tag="answer"):
     position: Position | None = None
     counts: Counts | None = None
     view: RolesView | None = None
+    data: bytes = b""
+    """About code: JSON."""
+    has_moved: bool = False
+    """Another version came in between."""
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True, tag="told"):
@@ -257,5 +290,17 @@ class Told(msgspec.Struct, frozen=True, kw_only=True, tag="told"):
     member: Member
 
 
-FromWorker = Hello | Proof | Holds | ReadyCall | QueueCall | PositionCall | LookCall | AskCall
+FromWorker = (
+    Hello
+    | Proof
+    | Holds
+    | ReadyCall
+    | QueueCall
+    | PositionCall
+    | LookCall
+    | AskCall
+    | CodeCall
+    | UpdateCall
+    | RollbackCall
+)
 ToWorker = Challenge | Welcome | Refused | Answer | Told

@@ -5,9 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from robust_run.orchestrator.names import MemberName
 from robust_run.orchestrator.placement import needs, occupy, place, vacate, why_never
 from robust_run.orchestrator.state import Member, Node
-from robust_run.orchestrator.words import MemberName, RoleSpec
+from robust_run.orchestrator.words import RoleSpec
 
 
 def role(**more: int | str) -> RoleSpec:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from jobs import kill, running, script, unused_port, wait_for
-from role_jobs import FILE, ROLLOUT, TRAINER, RoleJob
+from role_jobs import FILE, ROLLOUT, TRAINER, RoleJob, nodes_of
 
 from robust_run.orchestrator.guarding.words import started_at
 from robust_run.orchestrator.nodes.words import KILL_S, LEASE_S
@@ -41,12 +41,6 @@ def two_nodes(folder: Path, count: int = 60, text: str = "") -> Iterator[tuple[R
         wait_for(lambda: list(folder.glob("runs/*/roles.place")), "a to lead")
         with running(folder, "--roles", "roles.toml", *meets, "--node-name", "b") as second:
             yield RoleJob(first, folder), RoleJob(second, folder)
-
-
-def nodes_of(roles: RoleJob) -> dict[str, list[str]]:
-    """Return where each launcher of each member was started."""
-    started = [a for line in roles.journal() for a in line.get("actions", ()) if a["type"] == "start_member"]
-    return {f"{a['member']['role']}-{a['member']['index']}.{a['serial']}": a["nodes"] for a in started}
 
 
 def test_members_are_spread_and_each_node_ends_with_the_job(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from robust_run.orchestrator.core import step
 from robust_run.orchestrator.journal import NAME, Ending, Journal, Line, ending, is_done
+from robust_run.orchestrator.names import MemberName
 from robust_run.orchestrator.nodes.under_slurm import ended_as
 from robust_run.orchestrator.roles_file import parse
 from robust_run.orchestrator.state import JobState
@@ -16,7 +17,6 @@ from robust_run.orchestrator.words import (
     Event,
     Finish,
     JobStarted,
-    MemberName,
     NodeGone,
     NodeOffered,
     StartMember,

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from robust_run import settings_file
 from robust_run.errors import UserError
 from robust_run.orchestrator.command import command_line, environment
+from robust_run.orchestrator.names import MemberName
 from robust_run.orchestrator.roles_file import load, parse
-from robust_run.orchestrator.words import MemberName, StartMember
+from robust_run.orchestrator.words import StartMember
 
 ALL = """
 name = "dapo"
@@ -183,6 +184,17 @@ def test_a_member_is_started_as_a_user_would_and_inherits_nothing_of_the_whole()
         "ROBUST_ROLE_SERIAL": "3",
     }
     assert "PATH" in os.environ
+
+
+def test_a_role_that_scales_by_demand_has_room_to() -> None:
+    text = 'scale_after_s = 60\n[roles.a]\ncommand = "a.py"\nrestart = "alone"\nscale = "demand"\nmembers = '
+    spec = parse(text + '"2..8"')
+    assert (spec.scale_after_s, spec.roles[0].scale) == (60.0, "demand")
+    assert parse('[roles.a]\ncommand = "a.py"').roles[0].scale == "asked"
+    with pytest.raises(UserError, match=r'scale = "demand" needs room to scale in: members = "2..8", not 4'):
+        parse(text + "4")
+    with pytest.raises(UserError, match="scale_after_s"):
+        parse('scale_after_s = 1\n[roles.a]\ncommand = "a.py"')
 
 
 def test_a_role_says_where_it_runs_and_how_many_cpus_it_needs() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from robust_run.orchestrator import core
 from robust_run.orchestrator.journal import Line
+from robust_run.orchestrator.names import MemberName
 from robust_run.orchestrator.people.history import History, Loss, history_of
 from robust_run.orchestrator.roles_file import parse
 from robust_run.orchestrator.state import JobState
@@ -11,7 +12,6 @@ from robust_run.orchestrator.words import (
     Asked,
     Begun,
     Event,
-    MemberName,
     NodeGone,
     NodeOffered,
     RankEnded,

@@ -13,13 +13,13 @@ from robust_run.orchestrator.core import replay, step
 from robust_run.orchestrator.guarding.restarts import MOST_IN_A_ROW, STEADY_S, Restarts
 from robust_run.orchestrator.guarding.words import started_at
 from robust_run.orchestrator.journal import NAME, Journal, Line, read, spec_of
+from robust_run.orchestrator.names import MemberName
 from robust_run.orchestrator.roles_file import parse
 from robust_run.orchestrator.state import JobState
 from robust_run.orchestrator.words import (
     Asked,
     Begun,
     Event,
-    MemberName,
     NodeOffered,
     RankReady,
     WorldEnded,

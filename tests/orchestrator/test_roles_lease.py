@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, cast
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from robust_run.launcher.control.code_transfer import parts_of
+from robust_run.launcher.core import code_ledger
+from robust_run.launcher.model.code_events import CodeVersion, Ledger
+from robust_run.launcher.records.code.types import CodeFile, CodeTree
 from robust_run.orchestrator.connection import Worker
+from robust_run.orchestrator.names import MemberName
 from robust_run.orchestrator.nodes.book import NodeBook
 from robust_run.orchestrator.nodes.lease import NodeLease
 from robust_run.orchestrator.nodes.words import (
@@ -17,6 +23,8 @@ from robust_run.orchestrator.nodes.words import (
     KILL_S,
     LEASE_S,
     Beat,
+    CodeParts,
+    CodeWanted,
     Happened,
     LauncherNow,
     Leaving,
@@ -24,9 +32,19 @@ from robust_run.orchestrator.nodes.words import (
     Offer,
     Order,
     StopOrder,
+    UpdateOrder,
 )
 from robust_run.orchestrator.state import JobState, Member, Node
-from robust_run.orchestrator.words import Event, MemberName, NodeGone, NodeOffered, RoleSpec, StartMember, WorldEnded
+from robust_run.orchestrator.updates.shelf import Shelf
+from robust_run.orchestrator.updates.words import CodeSeen, RoleCode, UpdateMember
+from robust_run.orchestrator.words import (
+    Event,
+    NodeGone,
+    NodeOffered,
+    RoleSpec,
+    StartMember,
+    WorldEnded,
+)
 
 ROLLOUT = MemberName("rollout", 0)
 
@@ -244,3 +262,74 @@ def test_both_agree_on_what_runs_when_a_node_comes() -> None:
         assert (starts, stops) == ([2], [1]), "the order that was lost, and a launcher of before"
 
     desk(story)
+
+
+def test_a_node_above_the_most_waits_until_another_is_gone() -> None:
+    def story(desk: Desk) -> None:
+        desk.book.most = 1
+        first, second = desk.connect(), desk.connect(name="c", boot="2", guard="h")
+        assert [type(each) for each in second.sent] == [NotYet]
+        desk.hear(first, Leaving(why="it was sent SIGTERM"))
+        desk.went(first)
+        third = desk.connect(name="c", boot="2", guard="h")
+        assert (third.sent, third.ended) == ([], None)
+
+    desk(story)
+
+
+def test_code_comes_before_what_needs_it_and_once(tmp_path: Path) -> None:
+    def story(desk: Desk) -> None:
+        shelf, version = shelf_with_code(tmp_path)
+        desk.book.shelf = shelf
+        desk.runs("starting")
+        desk.state.codes["rollout"] = RoleCode(ledger=code_ledger.captured(Ledger(), version, 0))
+        desk.state.members[ROLLOUT].version = 1
+        node = desk.connect()
+        *parts, last = node.sent
+        assert {type(each) for each in parts} == {CodeParts}
+        assert isinstance(last, Order) and last.start.code == version
+        order_again = UpdateMember(member=ROLLOUT, serial=1, version=version)
+        desk.book.update("b", order_again)
+        assert node.sent[len(parts) + 1 :] == [UpdateOrder(order=order_again)], "it has the code"
+
+    desk(story)
+
+
+def test_an_update_that_a_node_may_not_have_heard_is_told_again_when_it_is_back() -> None:
+    def story(desk: Desk) -> None:
+        version = CodeVersion(number=1, tree="")
+        desk.runs()
+        desk.state.codes["rollout"] = RoleCode(ledger=code_ledger.captured(Ledger(), version, 0))
+        member = desk.state.members[ROLLOUT]
+        member.ordered, member.ordered_now = 1, True
+        node = desk.connect(launchers=(LauncherNow(member=ROLLOUT, serial=1),))
+        assert node.sent == [UpdateOrder(order=UpdateMember(member=ROLLOUT, serial=1, version=version, now=True))]
+        member.fate = "trusted"
+        desk.went(node)
+        assert desk.connect(launchers=(LauncherNow(member=ROLLOUT, serial=1),)).sent == []
+
+    desk(story)
+
+
+def test_what_a_launcher_elsewhere_has_captured_counts_when_the_code_is_here(tmp_path: Path) -> None:
+    def story(desk: Desk) -> None:
+        theirs, version = shelf_with_code(tmp_path / "theirs")
+        desk.book.shelf = Shelf(str(tmp_path / "ours"))
+        node = desk.connect()
+        seen = CodeSeen(member=ROLLOUT, serial=1, version=version)
+        desk.hear(node, Happened(number=1, event=seen))
+        assert CodeWanted(tree=version.tree) in node.sent
+        assert seen not in desk.told
+        for parts in parts_of(theirs.store, version.tree):
+            desk.hear(node, CodeParts(parts=parts))
+        assert desk.told.count(seen) == 1
+        assert desk.book.shelf.store.has(version.tree)
+
+    desk(story)
+
+
+def shelf_with_code(folder: Path) -> tuple[Shelf, CodeVersion]:
+    """Return a store that has a version."""
+    shelf = Shelf(str(folder))
+    file = CodeFile(path="a.py", digest=shelf.store.put(b"A = 1\n"), size_bytes=6)
+    return shelf, CodeVersion(number=1, tree=shelf.store.put_tree(CodeTree(files=(file,))))

@@ -126,6 +126,11 @@ class RunDirectory:
         return os.path.join(self.path, "journal.jsonl")
 
     @property
+    def code_start(self) -> str:
+        """Path of what somebody else says that the job starts with (see `agent.code_versions.place`)."""
+        return os.path.join(self.path, "code", "start.json")
+
+    @property
     def store_log(self) -> str:
         """Path of what the store's process prints."""
         return os.path.join(self.path, "store.log")

@@ -131,7 +131,7 @@ class OneNodeJob:
                 controller.tell(NodeLost(node=each, silent_s=0.0))
         else:
             self._journal.open_with(spec, self._host)
-            if spec.code == "copy":
+            if spec.code == "copy" or os.path.exists(self._run_directory.code_start):
                 self._capture(None)
             controller.tell(JobStarted(restart=restart))
         info = NodeInfo(

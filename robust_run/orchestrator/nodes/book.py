@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
+from robust_run.errors import RobustRunError
+from robust_run.launcher.control.code_transfer import parts_of
 from robust_run.launcher.control.handshake import printable
 from robust_run.orchestrator.connection import Worker
 from robust_run.orchestrator.nodes.labels import MOST_LABELS, is_label
@@ -12,6 +14,8 @@ from robust_run.orchestrator.nodes.words import (
     BEAT_S,
     GONE_S,
     Beat,
+    CodeParts,
+    CodeWanted,
     Happened,
     JobOver,
     Leaving,
@@ -21,8 +25,13 @@ from robust_run.orchestrator.nodes.words import (
     Order,
     StopOrder,
     Taken,
+    ToNode,
+    UpdateOrder,
 )
 from robust_run.orchestrator.state import UP, JobState
+from robust_run.orchestrator.updates.rules import start_again, under_way
+from robust_run.orchestrator.updates.shelf import Shelf
+from robust_run.orchestrator.updates.words import CodeSeen, UpdateMember
 from robust_run.orchestrator.words import Event, NodeGone, NodeOffered, StartMember, StopMember, WorldEnded
 
 MOST_NODES = 4096
@@ -44,6 +53,8 @@ class _Node:
         self.is_leaving = ""
         """Why, where it was told to leave: its members' ends are no failures of theirs."""
         self.timer: asyncio.TimerHandle | None = None
+        self.has: set[str] = set()
+        """Code that was sent there."""
 
 
 class NodeBook:
@@ -65,8 +76,14 @@ class NodeBook:
         self._run_id, self._job, self._state = run_id, job, state
         self._tell, self._happened, self._say, self._ordered = tell, happened, say, ordered
         self._gone_s = gone_s
+        self.shelf: Shelf | None = None
+        """The code of all roles."""
+        self.most = MOST_NODES
+        """Nodes that are let in at the same time, but the one that leads."""
         self._nodes: dict[str, _Node] = {}
         self._of: dict[Worker, str] = {}
+        self._seen: dict[str, list[tuple[str, CodeSeen]]] = {}
+        """What launchers elsewhere have captured, by its tree, until it is here."""
 
     def expect(self, names: Iterable[str]) -> None:
         """Nodes that an earlier leader had: they come back, or are gone."""
@@ -99,6 +116,8 @@ class NodeBook:
         elif isinstance(message, Happened):
             self._take(name, node, message)
             worker.send(Taken(number=message.number))
+        elif isinstance(message, CodeParts):
+            self._take_code(name, message)
         elif isinstance(message, Leaving):
             node.is_leaving = printable(message.why) or "it was told to leave"
             self._say(f"{name} leaves: {node.is_leaving}")
@@ -115,7 +134,23 @@ class NodeBook:
 
     def start(self, name: str, order: Order) -> None:
         """Have a member started; a node that is away hears of it when it is back."""
+        if order.start.code is not None:
+            self._send_code(name, order.start.code.tree)
         self._send(name, order)
+
+    def update(self, name: str, order: UpdateMember) -> None:
+        """Have a member put a version in place."""
+        self._send_code(name, order.version.tree)
+        self._send(name, UpdateOrder(order=order))
+
+    def _send_code(self, name: str, tree: str) -> None:
+        """Send the code of a version before what needs it, once."""
+        node = self._nodes.get(name)
+        if self.shelf is None or node is None or node.worker is None or not tree or tree in node.has:
+            return
+        node.has.add(tree)
+        for parts in parts_of(self.shelf.store, tree):
+            self._send(name, CodeParts(parts=parts))
 
     def stop(self, name: str, stop: StopMember) -> None:
         """Have a member's launcher told to end."""
@@ -128,7 +163,7 @@ class NodeBook:
                 node.timer.cancel()
             self._send(name, JobOver(code=code))
 
-    def _send(self, name: str, message: Order | StopOrder | JobOver) -> None:
+    def _send(self, name: str, message: ToNode) -> None:
         node = self._nodes.get(name)
         if node is not None and node.worker is not None:
             node.worker.send(message)
@@ -147,7 +182,7 @@ class NodeBook:
             node.worker.end()
         node.worker, node.address = worker, printable(offer.address)[:255]
         if offer.boot != node.boot:
-            node.boot, node.taken = offer.boot, 0
+            node.boot, node.taken, node.has = offer.boot, 0, set()
         self._of[worker] = name
         self._watch(name, node)
         self._tell(
@@ -165,7 +200,7 @@ class NodeBook:
     def _why_not(self, name: str, node: _Node | None, worker: Worker, offer: Offer) -> tuple[str, bool]:
         """Return why a node is not let in, empty if it is; and whether that will stay so."""
         if node is None:
-            return ("", False) if len(self._nodes) < MOST_NODES else (f"the job has {MOST_NODES} nodes already", True)
+            return ("", False) if len(self._nodes) < self.most else (f"the job has its {self.most + 1} nodes", False)
         lives = node.worker is not None and asyncio.get_running_loop().time() - node.heard_s < LIVES_S
         if node.worker is not None and node.worker is not worker and node.boot != offer.boot and lives:
             return f"a node called {name} is here already; give this one another name with --node-name", True
@@ -190,13 +225,15 @@ class NodeBook:
                 if now is not None and now.code is None:
                     self.stop(name, StopMember(member=member.name, serial=now.serial))
             elif now is None and member.standing == "starting":
-                start = StartMember(member=member.name, serial=member.serial, nodes=member.nodes)
-                self.start(name, self._ordered(start, name))
+                self.start(name, self._ordered(start_again(self._state, member), name))
             elif now is None:
                 sentence = f"{name} was started again without it"
                 self._happened(name, WorldEnded(member=member.name, serial=member.serial, code=-9, sentence=sentence))
             elif member.standing == "stopping" and now.code is None:
                 self.stop(name, StopMember(member=member.name, serial=member.serial))
+        for order in under_way(self._state):
+            if self._state.members[order.member].nodes[:1] == (name,):
+                self.update(name, order)
         for (member_name, serial), now in known.items():
             if now.code is None:
                 self.stop(name, StopMember(member=member_name, serial=serial))
@@ -207,7 +244,25 @@ class NodeBook:
         node.taken = happened.number
         if node.is_leaving and isinstance(happened.event, WorldEnded):
             return  # told as the end of its node, when all of them have ended
-        self._happened(name, happened.event)
+        event = happened.event
+        tree = event.version.tree if isinstance(event, CodeSeen) else ""
+        if isinstance(event, CodeSeen) and tree and self.shelf is not None and not self.shelf.store.has(tree):
+            self._send(name, CodeWanted(tree=event.version.tree))  # it counts as seen when it is here
+            self._seen.setdefault(event.version.tree, []).append((name, event))
+            return
+        self._happened(name, event)
+
+    def _take_code(self, name: str, message: CodeParts) -> None:
+        if self.shelf is None or message.parts.tree not in self._seen:
+            return
+        try:
+            is_complete = self.shelf.take(message.parts)
+        except RobustRunError as error:
+            self._say(f"the code of {name} cannot be kept: {error}")
+            return
+        if is_complete:
+            for node, event in self._seen.pop(message.parts.tree):
+                self._happened(node, event)
 
     def _watch(self, name: str, node: _Node) -> None:
         if node.timer is not None:

@@ -18,12 +18,14 @@ import msgspec
 
 from robust_run.atomic_file import write_file
 from robust_run.clock import Clock
-from robust_run.errors import PlatformError
+from robust_run.errors import PlatformError, RobustRunError
+from robust_run.launcher.control.code_transfer import parts_of
 from robust_run.launcher.control.errors import ProtocolError
 from robust_run.launcher.records.memory_folders import remove_tree
 from robust_run.launcher.records.run_directory import RunDirectory
 from robust_run.orchestrator.guarding.words import Asked, Link, started_at
 from robust_run.orchestrator.launchers import Launchers
+from robust_run.orchestrator.names import MemberName
 from robust_run.orchestrator.nodes.lease import NodeLease
 from robust_run.orchestrator.nodes.under_slurm import ASK_S, LOST_S, Start
 from robust_run.orchestrator.nodes.words import (
@@ -32,6 +34,8 @@ from robust_run.orchestrator.nodes.words import (
     NODE,
     SILENT_S,
     Beat,
+    CodeParts,
+    CodeWanted,
     FromNode,
     Happened,
     JobOver,
@@ -44,8 +48,9 @@ from robust_run.orchestrator.nodes.words import (
     StopOrder,
     Taken,
     ToNode,
+    UpdateOrder,
 )
-from robust_run.orchestrator.words import MANY, Event, MemberName, StopMember, WorldEnded
+from robust_run.orchestrator.words import MANY, Event, StopMember, WorldEnded
 from robust_run.roles.client import Place
 from robust_run.roles.wire import Frames, WorkerHalf
 from robust_run.roles.words import Challenge, Holds, Me, Refused, ToWorker, Welcome
@@ -193,24 +198,45 @@ class Follower:
         match message:
             case NodeWelcome():
                 self._welcomed(message, here, leader)
-            case Beat(sent_s=sent_s) if launchers is not None:
-                self._lease.renewed(sent_s)
-                launchers.lease(self._lease.until_s)
-            case Order() if launchers is not None and not self._leaves:
-                self._ordered(launchers, message)
-            case StopOrder() if launchers is not None:
-                launchers.stop(message.stop)
-            case Taken():
-                while self._unsaid and self._unsaid[0].number <= message.number:
-                    self._unsaid.popleft()
             case JobOver():
                 self._code = message.code
             case NotYet():
                 self._say_once(f"this node waits: {message.why}")
             case Refused():
                 raise PlatformError(f"the leader at {self._meeting.host}:{self._meeting.port} refuses: {message.why}")
+            case _ if launchers is not None:
+                self._take_order(launchers, message)
             case _:
                 pass
+
+    def _take_order(self, launchers: Launchers, message: object) -> None:
+        match message:
+            case Beat(sent_s=sent_s):
+                self._lease.renewed(sent_s)
+                launchers.lease(self._lease.until_s)
+            case Order() if not self._leaves:
+                self._ordered(launchers, message)
+            case StopOrder():
+                launchers.stop(message.stop)
+            case UpdateOrder() | CodeParts() | CodeWanted():
+                self._take_of_code(launchers, message)
+            case Taken():
+                while self._unsaid and self._unsaid[0].number <= message.number:
+                    self._unsaid.popleft()
+            case _:
+                pass
+
+    def _take_of_code(self, launchers: Launchers, message: UpdateOrder | CodeParts | CodeWanted) -> None:
+        if isinstance(message, UpdateOrder):
+            launchers.update(message.order)
+        elif isinstance(message, CodeWanted):
+            for parts in parts_of(launchers.shelf.store, message.tree):
+                self._send(CodeParts(parts=parts))
+        else:
+            try:
+                launchers.shelf.take(message.parts)
+            except RobustRunError as error:
+                self.say(f"a version of the code cannot be kept on this node: {error}")
 
     def _ordered(self, launchers: Launchers, order: Order) -> None:
         """Start a member. Who is given orders was taken in: so the leader has heard this node since it came."""

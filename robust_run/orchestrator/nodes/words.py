@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import msgspec
 
+from robust_run.launcher.records.code.types import TreeParts
 from robust_run.orchestrator.command import Meets
-from robust_run.orchestrator.words import MANY, Event, MemberName, RoleSpec, StartMember, StopMember
+from robust_run.orchestrator.names import MemberName
+from robust_run.orchestrator.updates.words import UpdateMember
+from robust_run.orchestrator.words import MANY, Event, RoleSpec, StartMember, StopMember
 
 NODE = "@node"
 """In the place of a role, where a node says who it is."""
@@ -30,6 +33,10 @@ class Several(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     port: int
     nodes: int
+    """So many at most."""
+    fewest: int = 0
+    """The job begins with so many, a while after they are there; 0: with all."""
+    last_call_s: float = 30.0
     name: str
     secret: bytes
     join_timeout_s: float = 600.0
@@ -103,6 +110,24 @@ class StopOrder(msgspec.Struct, frozen=True, kw_only=True, tag="stop_order"):
     stop: StopMember
 
 
+class UpdateOrder(msgspec.Struct, frozen=True, kw_only=True, tag="update_order"):
+    """Have a launcher put a version of its role's code in place. The code has come before."""
+
+    order: UpdateMember
+
+
+class CodeParts(msgspec.Struct, frozen=True, kw_only=True, tag="code_parts"):
+    """A part of a version's code."""
+
+    parts: TreeParts
+
+
+class CodeWanted(msgspec.Struct, frozen=True, kw_only=True, tag="code_wanted"):
+    """The leader does not have the code that a launcher there has captured."""
+
+    tree: str
+
+
 class Taken(msgspec.Struct, frozen=True, kw_only=True, tag="taken"):
     """What happened, up to this number, is on record."""
 
@@ -121,5 +146,5 @@ class JobOver(msgspec.Struct, frozen=True, kw_only=True, tag="job_over"):
     code: int
 
 
-FromNode = Offer | Happened | Beat | Leaving
-ToNode = NodeWelcome | Order | StopOrder | Taken | Beat | NotYet | JobOver
+FromNode = Offer | Happened | Beat | Leaving | CodeParts
+ToNode = NodeWelcome | Order | StopOrder | UpdateOrder | CodeParts | CodeWanted | Taken | Beat | NotYet | JobOver

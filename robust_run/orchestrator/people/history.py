@@ -12,6 +12,7 @@ import msgspec
 
 from robust_run.orchestrator import core
 from robust_run.orchestrator.command import run_name
+from robust_run.orchestrator.names import MemberName
 from robust_run.orchestrator.state import UP, JobState, Member
 from robust_run.orchestrator.words import (
     Action,
@@ -21,7 +22,6 @@ from robust_run.orchestrator.words import (
     Event,
     Finish,
     Line,
-    MemberName,
     NodeGone,
     NodeOffered,
     RankEnded,

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from robust_run.launcher.agent.code_versions.place import CodePlace, seen_by_program, seen_by_tracer
+from robust_run.launcher.agent.code_versions.place import START, CodePlace, seen_by_program, seen_by_tracer
 from robust_run.launcher.control.code_transfer import parts_of
 from robust_run.launcher.model.code_events import CodeUse, CodeVersion
 from robust_run.launcher.model.job import (
@@ -193,3 +193,28 @@ def test_what_the_program_writes_beside_its_code_is_no_edit(folder: Path) -> Non
     )
     (folder / "helper.py").write_text("A = 2\n")
     assert here.ground(CodeUse(number=1, tree=version.tree, is_only=True)).copy
+
+
+def test_a_job_that_was_told_what_to_start_with_takes_that_and_not_what_lies_in_the_folder(folder: Path) -> None:
+    first = place(folder, run="first")
+    version, _ = captured(first)
+    (folder / "helper.py").write_text("A = 2\n")
+    code = folder / "runs" / "second" / "code"
+    code.mkdir(parents=True)
+    for name in ("objects", "trees"):
+        (code / name).symlink_to(folder / "runs" / "first" / "code" / name)
+    told = msgspec.structs.replace(version, number=7, parents=(6,), settings={"lr": "2"})
+    (code / START).write_bytes(msgspec.json.encode(told))
+    here = place(folder, run="second")
+    found, why = captured(here)
+    assert (found.number, found.parents, found.tree, found.settings, why) == (1, (), version.tree, {"lr": "2"}, "")
+    ground = here.ground(CodeUse(number=1, tree=found.tree, settings=found.settings, is_only=True))
+    assert (Path(ground.copy) / "helper.py").read_text() == "A = 1\n"
+
+
+def test_what_it_was_told_and_is_not_there_is_said(folder: Path) -> None:
+    code = folder / "runs" / "r" / "code"
+    code.mkdir(parents=True)
+    (code / START).write_bytes(msgspec.json.encode(CodeVersion(number=2, tree="a" * 64)))
+    found, why = captured(place(folder))
+    assert (found.tree, why) == ("", "the code aaaaaaaaaa is not here")

@@ -112,6 +112,14 @@ def test_a_run_id_that_is_no_name_is_refused(machine: Machine, name: str) -> Non
     assert str(caught.value).isprintable()
 
 
+def test_what_a_leader_of_roles_prepares_for_a_member_is_no_run(machine: Machine) -> None:
+    machine.write("/job/robust-runs/prepared/code/start.json")
+    machine.write("/job/robust-runs/users/code/mine.py")
+    assert run_id(machine.world(), "--run-id", "prepared") == "prepared"
+    with pytest.raises(UserError, match="exists and is not an empty folder"):
+        run_id(machine.world(), "--run-id", "users")
+
+
 def test_a_run_is_never_written_over(machine: Machine) -> None:
     machine.write("/job/robust-runs/done/journal.jsonl")
     machine.write("/job/robust-runs/empty/")

@@ -43,6 +43,8 @@ from robust_run.launcher.records.run_directory import steady_links
 
 FOLDER = "code"
 """Of the store, in the run directory."""
+START = "start.json"
+"""In it: the version that the job starts with, where somebody else has said so (see `told`)."""
 
 
 class CodeSource(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,6 +83,7 @@ class CodePlace:
         self._folder_of_git = self._roots[0].folder if self._roots else cwd
         self._leave = tuple(filter(None, (spec.log_dir, run_path)))
         self._clock = clock
+        self._run_path = run_path
         self._source, self._user = host, user
         self._root: CodeRoot | None = None
         self._is_settled = False
@@ -102,6 +105,9 @@ class CodePlace:
             commit=commit_of(self._folder_of_git),
             summary="as the job was started",
         )
+        start = told(self._run_path)
+        if start is not None:
+            return CodeSeen(msgspec.structs.replace(start, number=1, parents=(), taken=""), None, "")
         if not self._roots:
             return CodeSeen(
                 version, None, "" if self._mode == "in-place" else "the program is not in a folder of the user's"
@@ -116,6 +122,9 @@ class CodePlace:
 
     def keep(self, seen: CodeSeen) -> tuple[CodeVersion, str]:
         """Keep that; return version 1 and, where no code could be kept, why. May take long on a slow disk; for any thread."""
+        tree = seen.version.tree
+        if seen.scan is None and tree and not self.store.has(tree):
+            return msgspec.structs.replace(seen.version, tree=""), f"the code {tree[:SHORT]} is not here"
         if seen.scan is None:
             return seen.version, seen.why
         try:
@@ -206,6 +215,17 @@ class CodePlace:
         if not ground.copy or self._root is None:
             return words
         return in_folder(words, self._program, os.path.join(ground.copy, self._root.entry))
+
+
+def told(run_path: str) -> CodeVersion | None:
+    """Return the version that a job was told to start with; None: what lies in the user's folder. Raises CodeError."""
+    try:
+        with open(os.path.join(run_path, FOLDER, START), "rb") as file:
+            return msgspec.json.decode(file.read(), type=CodeVersion)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise CodeError(f"what {run_path!r} is to start with cannot be read: {error}") from error
 
 
 def seen_by_program(ground: CodeSource | None) -> dict[str, str]:

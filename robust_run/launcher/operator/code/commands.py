@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from robust_run.clock import seconds_of
-from robust_run.errors import UserError
+from robust_run.errors import RobustRunError, UserError
 from robust_run.json_output import document
 from robust_run.launcher.operator.commands.job_commands import about_a_run, show_lines
 from robust_run.terminal import plain
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 
 #: How long an update waits for a failure, unless told otherwise.
 PATIENCE_S = 24 * 3600.0
+
+
+def _of_a_role(command: Callable[..., Any]) -> Callable[..., Any]:
+    return click.option("--role", default="", metavar="NAME", help="Of a job of several roles: this one.")(command)
 
 
 @click.command()
@@ -52,6 +57,7 @@ PATIENCE_S = 24 * 3600.0
     metavar="VERSION",
     help="Version that this change is based on (default: the last one from the same source).",
 )
+@_of_a_role
 @about_a_run
 def update(  # noqa: PLR0913, PLR0917 - its options
     ref: str,
@@ -73,7 +79,6 @@ def update(  # noqa: PLR0913, PLR0917 - its options
     What fails in its first steps is rolled back by itself. RUN is a run directory or a run's name; without it, the one that runs.
     """
 
-    from robust_run.launcher.operator.code.remote import versions_to_change
     from robust_run.launcher.operator.code.update import Maker, UpdateRequest
     from robust_run.launcher.operator.views.show import clean
     from robust_run.launcher.records.code.settings import parse_pairs
@@ -102,14 +107,19 @@ def update(  # noqa: PLR0913, PLR0917 - its options
         again=again,
         base=base,
     )
-    maker = Maker(
-        versions_to_change(os.environ, **which),
-        request,
-        os.environ,
-        lambda text: click.echo(f"robust: {plain(text)}", err=True),
-    )
-    answer = maker.make()
-    click.echo(document(answer) if as_json else f"robust: {clean(answer.done)}")
+    failed: RobustRunError | None = None
+    for versions in _to_change(which):
+        maker = Maker(versions, request, os.environ, lambda text: click.echo(f"robust: {plain(text)}", err=True))
+        try:
+            answer = maker.make()
+        except RobustRunError as error:  # of one role: the others may have something new
+            if failed is not None:
+                click.echo(f"robust: {plain(str(failed))}", err=True)
+            failed = error
+            continue
+        click.echo(document(answer) if as_json else f"robust: {clean(answer.done)}")
+    if failed is not None:
+        raise failed
     return 0
 
 
@@ -130,6 +140,7 @@ def code() -> None:
 
 
 @code.command()
+@_of_a_role
 @about_a_run
 def log(as_json: bool, **which: str) -> int:
     """List all versions and their fate. * runs, > waits for the next attempt."""
@@ -143,6 +154,7 @@ def log(as_json: bool, **which: str) -> int:
 
 @code.command()
 @click.argument("version", type=int)
+@_of_a_role
 @about_a_run
 def show(version: int, as_json: bool, **which: str) -> int:
     """Say all that is known of a version, and which files it changed."""
@@ -172,6 +184,7 @@ def show(version: int, as_json: bool, **which: str) -> int:
 @code.command()
 @click.argument("old", type=int)
 @click.argument("new", type=int)
+@_of_a_role
 @about_a_run
 def diff(old: int, new: int, as_json: bool, **which: str) -> int:
     """Show how two versions differ, as a patch."""
@@ -208,22 +221,48 @@ def diff(old: int, new: int, as_json: bool, **which: str) -> int:
 @code.command()
 @click.option("--to", default=0, metavar="VERSION", help="Version to go back to (default: the one trusted before).")
 @click.option("--reason", default="", metavar="TEXT", help="Reason, kept in the journal.")
+@_of_a_role
 @about_a_run
 def rollback(to: int, reason: str, as_json: bool, **which: str) -> int:
     """Take an update back: the attempt ends, and the next runs the version before. Only versions that were trusted."""
 
-    from robust_run.launcher.operator.code.remote import versions_to_change
     from robust_run.launcher.operator.views.code_words import RollbackWish
     from robust_run.launcher.operator.views.show import clean
 
-    answer = versions_to_change(os.environ, **which).roll_back(RollbackWish(to=to, reason=reason, by=_user()))
-    click.echo(document(answer) if as_json else f"robust: {clean(answer.done)}")
+    for versions in _to_change(which):
+        answer = versions.roll_back(RollbackWish(to=to, reason=reason, by=_user()))
+        click.echo(document(answer) if as_json else f"robust: {clean(answer.done)}")
     return 0
+
+
+def _of_roles(which: dict[str, str]) -> dict[str, Versions]:
+    """Return the versions of the roles that are meant; empty for a job of one world, and where nobody knows of roles."""
+    find = (click.get_current_context().find_object(dict) or {}).get("versions_of_roles")
+    found: dict[str, Versions] = (
+        {} if find is None or which["url"] else find(which["run"], which["log_dir"], which["role"])
+    )
+    if which["role"] and not found:
+        raise UserError(f"--role {which['role']}: this is no job of several roles")
+    return found
+
+
+def _to_change(which: dict[str, str]) -> list[Versions]:
+    from robust_run.launcher.operator.code.remote import versions_to_change
+
+    found = _of_roles(which)
+    if found:
+        return list(found.values())
+    return [versions_to_change(os.environ, **{name: value for name, value in which.items() if name != "role"})]
 
 
 def _versions(which: dict[str, str]) -> Versions:
     from robust_run.launcher.operator.code.remote import versions_to_read
 
+    found = _of_roles(which)
+    if len(found) > 1:
+        raise UserError(f"a job of several roles: say which one with --role ({', '.join(found)})")
+    if found:
+        return next(iter(found.values()))
     return versions_to_read(
         os.environ,
         run=which["run"],

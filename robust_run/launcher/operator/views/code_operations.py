@@ -25,28 +25,30 @@ MOST_LEFT_OUT = 32
 def update(state: JobState, wish: UpdateWish, now_unix_s: float, *, has_code: bool) -> Granted:
     """Stage a version. Raises RefusedError: status 412 where another was staged meanwhile, so that it must be made anew."""
     check_goes_on(state)
-    version = _clean(wish.version, now_unix_s)
-    if not has_code:
-        raise OperationRefusedError(409, f"the code {version.tree[:10]!r} of this update has not been sent")
-    newest = queries.head(state.code)
-    is_old = queries.is_pending(state.code, version)
-    if (
-        state.code.records
-        and not is_old
-        and (version.parents[:1] != (newest,) or version.number != len(state.code.records) + 1)
-    ):
-        raise OperationRefusedError(
-            MOVED, f"version {len(state.code.records)} came in between; the update is to be made from {newest}"
-        )
-    why = "" if is_old else queries.why_not(state.code, version)
-    if why or len(state.code.records) >= MOST_VERSIONS:
-        raise OperationRefusedError(409, f"this update is not taken: {why or 'there are too many versions'}")
-    if not (math.isfinite(wish.due_after_s) and 0 <= wish.due_after_s <= LONGEST_DUE_S):
-        raise OperationRefusedError(400, f"due_after_s={wish.due_after_s} is no time")
+    version = checked(state.code, wish, now_unix_s, has_code=has_code)
     due_unix_s = now_unix_s + wish.due_after_s if wish.due_after_s and not wish.now else 0.0
     event = UpdateStaged(version=version, now=wish.now, due_unix_s=due_unix_s)
     name = queries.all_words(ledger.staged(state.code, version, due_unix_s), version)
     return Granted(event=event, answer=ActionView(done=f"{name} {_when(state, wish)}"))
+
+
+def checked(code: Ledger, wish: UpdateWish, now_unix_s: float, *, has_code: bool) -> CodeVersion:
+    """Return the version that is wanted as it may go on record. Raises OperationRefusedError: as `update`."""
+    version = cleaned(wish.version, now_unix_s)
+    if not has_code:
+        raise OperationRefusedError(409, f"the code {version.tree[:10]!r} of this update has not been sent")
+    newest = queries.head(code)
+    is_old = queries.is_pending(code, version)
+    if code.records and not is_old and (version.parents[:1] != (newest,) or version.number != len(code.records) + 1):
+        raise OperationRefusedError(
+            MOVED, f"version {len(code.records)} came in between; the update is to be made from {newest}"
+        )
+    why = "" if is_old else queries.why_not(code, version)
+    if why or len(code.records) >= MOST_VERSIONS:
+        raise OperationRefusedError(409, f"this update is not taken: {why or 'there are too many versions'}")
+    if not (math.isfinite(wish.due_after_s) and 0 <= wish.due_after_s <= LONGEST_DUE_S):
+        raise OperationRefusedError(400, f"due_after_s={wish.due_after_s} is no time")
+    return version
 
 
 def _when(state: JobState, wish: UpdateWish) -> str:
@@ -66,8 +68,8 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.3g} s"
 
 
-def _clean(version: CodeVersion, now_unix_s: float) -> CodeVersion:
-    """Return a version as it may go on record. Raises RefusedError for one that may not."""
+def cleaned(version: CodeVersion, now_unix_s: float) -> CodeVersion:
+    """Return a version as it may go on record. Raises OperationRefusedError for one that may not."""
     words = {*version.settings, *version.settings.values(), *version.env, *version.env.values()}
     is_text = all("\0" not in word and len(word) <= 4096 for word in words)
     if not is_text or len(version.settings) > MOST_SETTINGS or len(version.env) > MOST_SETTINGS or not all(version.env):
@@ -100,13 +102,7 @@ def rollback(state: JobState, wish: RollbackWish) -> Granted:
     code = state.code
     target = queries.rollback_target(code, wish.to)
     if target is None:
-        if not code.records:
-            raise OperationRefusedError(409, "the code of this job was not captured, so there is nothing to go back to")
-        if not wish.to:
-            raise OperationRefusedError(
-                409, f"there is no version before {code.running} that was trusted; robust code log lists them"
-            )
-        raise OperationRefusedError(409, _why_not_to(code, wish.to))
+        raise OperationRefusedError(409, why_no_way_back(code, wish.to))
     number = target.version.number
     event = RollbackAsked(to=wish.to, reason=one_line(wish.reason), by=one_line(wish.by) or "operator")
     if number == code.running:
@@ -115,6 +111,15 @@ def rollback(state: JobState, wish: RollbackWish) -> Granted:
         then = f"; attempt {state.attempt} is ended" if state.is_going else ""
         done = f"back to version {number}{then}"
     return Granted(event=event, answer=ActionView(done=done))
+
+
+def why_no_way_back(code: Ledger, to: int) -> str:
+    """Return why a rollback leads nowhere."""
+    if not code.records:
+        return "the code of this job was not captured, so there is nothing to go back to"
+    if not to:
+        return f"there is no version before {code.running} that was trusted; robust code log lists them"
+    return _why_not_to(code, to)
 
 
 def _why_not_to(code: Ledger, to: int) -> str:

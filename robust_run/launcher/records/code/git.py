@@ -11,7 +11,7 @@ from robust_run.errors import UserError
 from robust_run.launcher.records.code.errors import CodeError
 from robust_run.launcher.records.code.ignore import LARGEST_RULES_BYTES, RULE_FILES, is_ignored, parse
 from robust_run.launcher.records.code.names import why_no_link, why_not
-from robust_run.launcher.records.code.scan import JOURNAL, LOOKED_AT_BYTES, OTHER_REPOSITORY, is_called_code
+from robust_run.launcher.records.code.scan import JOURNALS, LOOKED_AT_BYTES, OTHER_REPOSITORY, is_called_code
 from robust_run.launcher.records.code.types import LIMITS, Left
 from robust_run.launcher.records.code.work_tree import IS_COMMIT, work_tree_of
 
@@ -53,7 +53,8 @@ class Commit:
                 left.append(Left(path, why))
             else:
                 wanted.append((path, mode, blob))
-        runs = tuple(f"{path.removesuffix(JOURNAL)}" for path, *_ in wanted if path.endswith(f"/{JOURNAL}"))
+        journals = tuple(f"/{name}" for name in JOURNALS)
+        runs = tuple(f"{path.rpartition('/')[0]}/" for path, *_ in wanted if path.endswith(journals))
         wanted = [each for each in wanted if not each[0].startswith(runs)]  # a user committed what jobs left behind
         if len(wanted) > LIMITS.most_files:
             raise CodeError(f"commit {self.commit[:10]} has more than {LIMITS.most_files} files below {self._root!r}")

@@ -30,7 +30,7 @@ CONFIG_FOLDERS = frozenset(("conf", "confs", "config", "configs", "cfg", "cfgs")
 """Unless it is called so."""
 
 #: What every run directory has.
-JOURNAL = "journal.jsonl"
+JOURNALS = ("journal.jsonl", "roles.jsonl")
 #: Where they are by default. Of whichever job: copies that lead there would lead to copies that lead back.
 RUNS = "robust-runs"
 #: A folder of more entries is led to as a whole, although it holds a run directory.
@@ -113,7 +113,7 @@ class Scan:
 
     def _below(self, path: str, rules: list[IgnorePattern]) -> tuple[list[CodeFound], list[Left]]:
         here = os.path.join(self._root, path)
-        if os.path.realpath(here) in self._leave or os.path.lexists(os.path.join(here, JOURNAL)):
+        if os.path.realpath(here) in self._leave or any(os.path.lexists(os.path.join(here, name)) for name in JOURNALS):
             self._note_run(path)
             return [], []  # not even led to: it holds the copies themselves
         if os.path.lexists(os.path.join(here, "pyvenv.cfg")):

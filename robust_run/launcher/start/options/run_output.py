@@ -67,6 +67,16 @@ def resolve_run_id(
     return f"{date}-{now.tm_hour:02d}{now.tm_min:02d}{now.tm_sec:02d}-{world.random_hex(4)}"
 
 
+#: What a leader of several roles puts into the run directory of a member, before its launcher is started.
+_PREPARED = {"objects", "trees", "at", "start.json"}
+
+
+def _is_free(path: str, world: World) -> bool:
+    """Whether a run directory is empty, or holds nothing but links to code that members of a job share."""
+    names = set(world.files.names(path))
+    return not names or (names == {"code"} and set(world.files.names(os.path.join(path, "code"))) <= _PREPARED)
+
+
 def _check_run_id(run_id: str, log_dir: str | None, world: World) -> None:
     if len(run_id) > LONGEST_ID:
         raise UserError(f"--run-id has {len(run_id)} characters; at most {LONGEST_ID} are allowed")
@@ -76,7 +86,7 @@ def _check_run_id(run_id: str, log_dir: str | None, world: World) -> None:
         return
     path = os.path.join(log_dir, run_id)
     kind = world.files.kind(path)
-    if kind not in ("missing", "folder") or world.files.names(path):
+    if kind not in ("missing", "folder") or not _is_free(path, world):
         raise UserError(
             f"--run-id {run_id!r}: {shown(path)} exists and is not an empty folder; choose another id or move it away"
         )
