@@ -31,8 +31,6 @@ OF_MEMBERS = (
     "timeline",
     "outliers",
     "restart",
-    "update",
-    "code",
     "evict",
     "readmit",
     "check",
