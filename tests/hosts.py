@@ -64,6 +64,11 @@ class Host:
         self._life: HostProcess | None = None
         self.private.mkdir(parents=True)
 
+    @property
+    def is_on(self) -> bool:
+        """Whether it has power."""
+        return self._init is not None
+
     # Processes
 
     def start(
