@@ -40,6 +40,7 @@ import power_cuts
 import soak_chaos
 import soak_memory
 import soak_page
+import soak_roles
 import soak_waits
 from harness import Outcome, Settings
 from harness import try_out as try_fault
@@ -251,6 +252,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--chaos", type=int, help="so many schedules of random faults over several hosts, and nothing else"
     )
+    parser.add_argument(
+        "--roles", type=int, help="so many schedules of random faults in jobs of several roles, and nothing else"
+    )
     parser.add_argument("--memory", type=int, help="so many power cuts under checkpoints in memory, and nothing else")
     parser.add_argument("--together", type=int, default=6, help="with --waits or --mixed: jobs at a time (default 6)")
     args = parser.parse_args()
@@ -267,7 +271,8 @@ def main() -> int:
     if args.waits or args.mixed is not None:
         others = f"load average {os.getloadavg()[0]:.1f} before"
         return int(not soak_waits.soak(args, f"{day}, commit {commit}, {machine}, {others}", say))
-    for wanted, soak_of in ((args.chaos, soak_chaos.soak), (args.memory, soak_memory.soak)):
+    modes = ((args.chaos, soak_chaos.soak), (args.memory, soak_memory.soak), (args.roles, soak_roles.soak))
+    for wanted, soak_of in modes:
         if wanted is not None:
             return int(not soak_of(args, f"{day}, commit {commit}, {machine}", say))
     begun_s = time.monotonic()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import msgspec
 
 from robust_run.orchestrator.names import MemberName
-from robust_run.orchestrator.words import RoleSpec, StartMember, StopMember
+from robust_run.orchestrator.words import RestartMember, RoleSpec, StartMember, StopMember
 from robust_run.roles import INDEX, PLACE, ROLE, SERIAL
 
 #: What a launcher inside a job of several roles must not take over from the environment of the whole.
@@ -28,7 +28,7 @@ class Meets(msgspec.Struct, frozen=True):
         return [word for option, value in told.items() for word in (f"--{option}", str(value))]
 
 
-def run_name(start: StartMember | StopMember) -> str:
+def run_name(start: StartMember | StopMember | RestartMember) -> str:
     """Return the name of a launcher's run directory: `rollout-3.1` is the first launcher of rollout/3."""
     return f"{start.member.role}-{start.member.index}.{start.serial}"
 

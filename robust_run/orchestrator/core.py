@@ -42,7 +42,10 @@ from robust_run.orchestrator.words import (
     NodeOffered,
     RankEnded,
     RankGone,
+    RankHeldUp,
     RankReady,
+    RankStopped,
+    RestartMember,
     RoleSpec,
     RolesSpec,
     SayLine,
@@ -58,6 +61,8 @@ from robust_run.orchestrator.words import (
 
 #: A member whose launcher ran for so long has not failed in a row.
 STEADY_S = 600.0
+#: A launcher that was asked to start its workers again, and did not, is asked once more.
+ASK_AGAIN_S = 30.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 SIGKILL = 9
 
@@ -101,11 +106,11 @@ def _take(spec: RolesSpec, state: JobState, event: Event, now_s: float) -> Itera
             yield from _take_wish(spec, state, event, now_s)
         case UpdateAsked() | TakeBackAsked() | CodeSeen() | CodeFate():
             yield from updates.take(state, event, now_s)
-        case WorldRuns() | WorldFailed() | WorldEnded() | RankReady() | RankGone() | RankEnded():
+        case WorldRuns() | WorldFailed() | WorldEnded() | RankReady() | RankGone() | RankEnded() | RankHeldUp():
             member = state.members.get(event.member)
             if member is not None and member.serial == event.serial and member.standing in UP:
                 yield from _take_of_member(spec, state, member, event, now_s)
-        case Begun() | Tick():
+        case Begun() | Tick() | RankStopped():
             pass
 
 
@@ -125,7 +130,7 @@ def _take_of_member(
     spec: RolesSpec,
     state: JobState,
     member: Member,
-    event: WorldRuns | WorldFailed | WorldEnded | RankReady | RankGone | RankEnded,
+    event: WorldRuns | WorldFailed | WorldEnded | RankReady | RankGone | RankEnded | RankHeldUp,
     now_s: float,
 ) -> Iterator[Action]:
     role = spec.role(member.name.role)
@@ -149,15 +154,28 @@ def _take_of_member(
         case WorldFailed() if event.attempt >= member.attempt:
             member.ready, member.is_ready, member.sentence = {}, False, event.sentence
             yield Changed(member=member.name)
+        case RankHeldUp() if event.attempt == member.attempt and state.phase == "going":
+            yield from _held_up(role, member, event, now_s)
         case WorldEnded():
             yield from _ended(spec, state, member, event, now_s)
+
+
+def _held_up(role: RoleSpec, member: Member, event: RankHeldUp, now_s: float) -> Iterator[Action]:
+    """Its workers start again. In a world of several ranks its launcher sees what waits for whom, and does so."""
+    is_asked = member.asked_s is not None and now_s - member.asked_s < ASK_AGAIN_S
+    if member.standing != "running" or role.nproc * role.nodes != 1 or is_asked:
+        return
+    member.asked_s = now_s
+    why = f"it has been stopped (SIGSTOP) for {event.for_s:.0f} s, alone of all, and others wait for it"
+    yield SayLine(text=f"{member.name}: {why}; its worker is started again")
+    yield RestartMember(member=member.name, serial=member.serial, reason=why)
 
 
 def _runs(role: RoleSpec, member: Member, attempt: int, now_s: float) -> Iterator[Action]:
     """A new incarnation of a member runs."""
     if member.standing == "starting":
         member.standing = "running"
-    member.attempt, member.up_s = attempt, now_s
+    member.attempt, member.asked_s, member.up_s = attempt, None, now_s
     member.generation += 1
     member.ready = {}
     member.is_ready = role.ready == "started" and member.standing == "running"

@@ -16,6 +16,7 @@ from robust_run.orchestrator.state import JobState
 from robust_run.orchestrator.updates.words import UpdateMember
 from robust_run.orchestrator.words import (
     Event,
+    RestartMember,
     RoleSpec,
     RolesSpec,
     StartMember,
@@ -68,6 +69,14 @@ class Fleet:
             self._launchers.update(order)
         elif nodes and self.others is not None:
             self.others.update(nodes[0], order)
+
+    def restart(self, order: RestartMember) -> None:
+        """Have a member's workers started again."""
+        for name in self._state.members[order.member].nodes:
+            if name == self._here:
+                self._launchers.restart(order)
+            elif self.others is not None:
+                self.others.restart(name, order)
 
     def order(self, start: StartMember, name: str) -> Order:
         """Return the order for one of a member's nodes."""

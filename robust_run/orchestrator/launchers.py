@@ -29,11 +29,12 @@ from robust_run.orchestrator.members import MemberLauncher, console
 from robust_run.orchestrator.names import MemberName
 from robust_run.orchestrator.nodes.words import LauncherNow
 from robust_run.orchestrator.state import JobState, Member
+from robust_run.orchestrator.stopped.asking import ask_to_restart
 from robust_run.orchestrator.updates.rules import start_again
 from robust_run.orchestrator.updates.shelf import Shelf
 from robust_run.orchestrator.updates.stager import Stager
 from robust_run.orchestrator.updates.words import UpdateMember
-from robust_run.orchestrator.words import Event, RoleSpec, StartMember, StopMember, WorldEnded
+from robust_run.orchestrator.words import Event, RestartMember, RoleSpec, StartMember, StopMember, WorldEnded
 
 #: How often launchers are looked at once no guard says when they end.
 LOOK_S = 0.2
@@ -111,6 +112,10 @@ class Launchers:
         name = run_name(StopMember(member=order.member, serial=order.serial))
         if name in self._launchers:
             self._stager.order(name, order)
+
+    def restart(self, order: RestartMember) -> None:
+        """Have a launcher start its workers again."""
+        ask_to_restart(os.path.join(self._folder, run_name(order)), order.reason, self._say)
 
     def adopt(self, role: RoleSpec, member: Member, state: JobState, meets: Meets | None = None) -> None:
         """Go on with a member whose launcher an earlier leader had started, or was about to."""

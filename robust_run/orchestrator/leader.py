@@ -32,11 +32,12 @@ from robust_run.orchestrator.queue.book import QueueBook
 from robust_run.orchestrator.queue.core import counts
 from robust_run.orchestrator.server import RoleServer
 from robust_run.orchestrator.state import UP
+from robust_run.orchestrator.stopped.deciding import StoppedBook
 from robust_run.orchestrator.updates import rules as updates
 from robust_run.orchestrator.updates.desk import CodeDesk
 from robust_run.orchestrator.updates.words import UpdateMember
 from robust_run.orchestrator.views import view_of
-from robust_run.orchestrator.waits import chains
+from robust_run.orchestrator.waits import QueueNow, awaited, chains
 from robust_run.orchestrator.words import (
     MANY,
     Action,
@@ -50,6 +51,9 @@ from robust_run.orchestrator.words import (
     NodeGone,
     NodeOffered,
     RankEnded,
+    RankHeldUp,
+    RankStopped,
+    RestartMember,
     RolesSpec,
     SayLine,
     StartMember,
@@ -103,6 +107,7 @@ class Leader:
         self._fleet = Fleet(spec, self.state, self._here, address, self._launchers, self.tell)
         self._events: deque[Event] = deque()
         self._busy = False
+        self._stopped = StoppedBook()
         self._done: asyncio.Future[Finish] | None = None
         limits = QueueLimits(items=spec.queue_items, bytes=spec.queue_bytes, lease_s=spec.lease_s)
         self._queues = QueueBook(os.path.join(folder, "queues"), limits, self.say)
@@ -224,6 +229,10 @@ class Leader:
 
     def tell(self, event: Event) -> None:
         """Take in what happened, and do what follows; events told meanwhile are taken in turn."""
+        if isinstance(event, RankStopped):
+            self._stopped.take(event, self._clock.monotonic_s())
+            self._end_standstill()
+            return
         self._events.append(event)
         if self._busy:
             return
@@ -233,6 +242,24 @@ class Leader:
                 self._take(self._events.popleft())
         finally:
             self._busy = False
+
+    def _end_standstill(self) -> None:
+        """A worker is stopped: where it is certain that it holds up others, it is started again."""
+        now_s = self._clock.monotonic_s()
+        found = self._stopped.held_up(awaited(self._traffic(now_s), now_s, self._standings()), now_s)
+        if found is not None:
+            self.tell(
+                RankHeldUp(
+                    member=found.member, serial=found.serial, rank=found.rank, attempt=found.attempt, for_s=found.for_s
+                )
+            )
+
+    def _traffic(self, now_s: float) -> dict[str, QueueNow]:
+        states = {name: queue.state for name, queue in self._queues.queues.items()}
+        return self._server.traffic.now(states, now_s)
+
+    def _standings(self) -> dict[str, str]:
+        return {str(name): member.standing for name, member in self.state.members.items()}
 
     def _happened(self, event: Event) -> None:
         self._fleet.happened(self._here, event)
@@ -267,6 +294,8 @@ class Leader:
                 self._fleet.stop(action)
             case UpdateMember():
                 self._fleet.update(action)
+            case RestartMember():
+                self._fleet.restart(action)
             case Changed():
                 self._server.changed(self._shown(action.member))
             case SayLine():
@@ -293,7 +322,7 @@ class Leader:
     def _look(self) -> RolesView:
         now_s = self._clock.monotonic_s()
         states = {name: queue.state for name, queue in self._queues.queues.items()}
-        standings = {str(name): member.standing for name, member in self.state.members.items()}
+        standings = self._standings()
         return view_of(
             self._spec,
             self.state,
@@ -301,7 +330,7 @@ class Leader:
             pids=self._launchers.pids(),
             queues={name: counts(state) for name, state in states.items()},
             idle=self._server.idle.shares(now_s),
-            chains=tuple(chains(self._server.traffic.now(states, now_s), now_s, standings)),
+            chains=tuple(chains(self._traffic(now_s), now_s, standings)),
             node=self._here,
         )
 

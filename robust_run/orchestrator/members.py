@@ -16,8 +16,11 @@ import msgspec
 
 from robust_run.launcher.model.code_events import CodeVersion
 from robust_run.orchestrator.names import MemberName
+from robust_run.orchestrator.stopped.watch import LOOK_S as LOOK_AT_WORKERS_S
+from robust_run.orchestrator.stopped.watch import Seen, StopWatch
 from robust_run.orchestrator.updates.words import CodeSeen
-from robust_run.orchestrator.words import Event, RankEnded, WorldEnded, WorldFailed, WorldRuns
+from robust_run.orchestrator.words import Event, RankEnded, RankStopped, WorldEnded, WorldFailed, WorldRuns
+from robust_run.tracer.sight import processes
 
 #: How often files are looked at. What workers do themselves is known at once, by their connections.
 LOOK_S = 0.1
@@ -81,6 +84,9 @@ class MemberLauncher:
         self._journal = Tail(os.path.join(run, "journal.jsonl"))
         self._output = Tail(console(run), at)
         self._sentence = ""
+        self._attempt, self._pids = 0, tuple[int, ...]()
+        self._watches: dict[int, StopWatch] = {}
+        self._looked_s = 0.0
         self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
 
     def ended(self, code: int, why: str = "") -> None:
@@ -92,7 +98,18 @@ class MemberLauncher:
 
     def _look(self) -> None:
         self._read(last=False)
+        self._look_at_workers(asyncio.get_running_loop().time())
         self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+
+    def _look_at_workers(self, now_s: float) -> None:
+        if now_s - self._looked_s < LOOK_AT_WORKERS_S:
+            return
+        self._looked_s = now_s
+        for rank, pid in enumerate(self._pids):
+            for_s = self._watches.setdefault(rank, StopWatch()).take(_seen(pid), now_s)
+            if for_s is not None:
+                attempt = self._attempt
+                self._tell(RankStopped(member=self.name, serial=self.serial, rank=rank, attempt=attempt, for_s=for_s))
 
     def _read(self, *, last: bool) -> None:
         lines = self._output.lines(last=last)
@@ -115,10 +132,14 @@ class MemberLauncher:
             return
         if what == "attempt_started":
             self._sentence = ""  # that is healed
+            pids = about.get("pids")
+            self._attempt, self._watches = attempt, {}
+            self._pids = tuple(pid for pid in pids if isinstance(pid, int)) if isinstance(pids, list) else ()
             self._tell(WorldRuns(member=self.name, serial=self.serial, attempt=attempt))
         elif what == "rank_exited":
             self._rank_ended(about.get("rank"), attempt)
         elif what == "attempt_ended":
+            self._pids = ()
             ranks = about.get("ranks")
             for each in ranks if isinstance(ranks, list) else ():
                 self._rank_ended(each.get("rank") if isinstance(each, dict) else None, attempt)
@@ -131,6 +152,21 @@ class MemberLauncher:
     def _rank_ended(self, rank: object, attempt: int) -> None:
         if isinstance(rank, int):
             self._tell(RankEnded(member=self.name, serial=self.serial, rank=rank, attempt=attempt))
+
+
+def _seen(pid: int) -> Seen | None:
+    """Return what the kernel says of a worker; None: it is gone."""
+    found = processes.look(pid)
+    if found is None:
+        return None
+    parent = processes.look(found.parent) if found.state == "T" else None
+    return Seen(
+        state=found.state,
+        stopped_by=found.stopped_by,
+        turns=found.turns,
+        start_ticks=found.start_ticks,
+        parent_state=parent.state if parent is not None else "",
+    )
 
 
 def console(run: str) -> str:

@@ -339,4 +339,6 @@ def _name(me: Me) -> MemberName:
 
 def _of(event: QueueEvent, consumer: str) -> QueueEvent:
     """Return an event as what the worker that sent it does: nobody acts for another."""
-    return event if isinstance(event, (Put, Release)) else msgspec.structs.replace(event, consumer=consumer)
+    if isinstance(event, Put):
+        return msgspec.structs.replace(event, producer=consumer)
+    return event if isinstance(event, Release) else msgspec.structs.replace(event, consumer=consumer)

@@ -72,6 +72,8 @@ class Member(msgspec.Struct, kw_only=True):
     """Since when no node is left for it."""
     is_finished: bool = False
     """It has ended well by itself: it is not started again, whatever becomes of the job."""
+    asked_s: float | None = None
+    """When its launcher was last asked to start its workers again."""
     code: int | None = None
     sentence: str = ""
     version: int = 0

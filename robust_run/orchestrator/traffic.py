@@ -1,4 +1,4 @@
-"""Who puts into which queue and who takes from it, and since when somebody waits there: what `waits` follows. Pure.
+"""Since when somebody waits at which queue, beside what the queue knows of who fills and empties it: what `waits` follows. Pure.
 
 A worker that waits asks again every now and then; its wait began with the first time, and is over when it gets something.
 """
@@ -16,11 +16,9 @@ ASKS_AGAIN_S = 5.0
 
 
 class _Traffic:
-    __slots__ = ("asked", "last", "since")
+    __slots__ = ("asked", "since")
 
     def __init__(self) -> None:
-        self.last: dict[str, float] = {}
-        """When each got something done."""
         self.since: dict[str, float] = {}
         """Since when each waits."""
         self.asked: dict[str, tuple[bool, float]] = {}
@@ -45,11 +43,10 @@ class TrafficBook:
         traffic = self._of(queue, event)
         traffic.asked[consumer] = (False, now_s)
         if got:
-            traffic.last[consumer] = now_s
             traffic.since.pop(consumer, None)
 
     def went(self, consumer: str) -> None:
-        """A worker is gone: it waits for nothing. What it has done stays known: others wait for it."""
+        """A worker is gone: it waits for nothing."""
         for traffic in (*self._took.values(), *self._put.values()):
             traffic.since.pop(consumer, None)
             traffic.asked.pop(consumer, None)
@@ -70,8 +67,8 @@ class TrafficBook:
         return QueueNow(
             takers=_waiting(took, now_s),
             putters=_waiting(put, now_s),
-            fillers=dict(put.last),
-            drainers=dict(took.last),
+            fillers=dict(state.put_by),
+            drainers=dict(state.taken_by),
             leases=leases,
             kept_share=kept_bytes / state.limits.bytes,
         )

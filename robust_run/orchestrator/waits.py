@@ -97,6 +97,12 @@ def chains(
         yield _chain(scene, worker, (since_s, name, what))
 
 
+def awaited(queues: Mapping[str, QueueNow], now_s: float, standings: Mapping[str, str] | None = None) -> frozenset[str]:
+    """Return for whom somebody has been waiting for long: workers at the ends of chains, which wait for nobody themselves."""
+    last = [chain.steps[-1] for chain in chains(queues, now_s, standings)]
+    return frozenset(step.worker for step in last if step.does in ("works", "rests"))
+
+
 def _chain(scene: _Scene, worker: str, wait: _Wait) -> WaitChain:
     """Return who should have come, and what that one waits for, until one is found that waits for nobody here."""
     _, name, what = wait

@@ -190,6 +190,31 @@ class RankEnded(msgspec.Struct, frozen=True, kw_only=True, tag="rank_ended"):
     attempt: int
 
 
+class RankStopped(msgspec.Struct, frozen=True, kw_only=True, tag="rank_stopped"):
+    """The process of a rank is stopped (SIGSTOP), and has been for a while; told anew while it is. Never in the journal."""
+
+    member: MemberName
+    serial: int
+    rank: int
+    attempt: int
+    for_s: float
+
+    @property
+    def worker(self) -> str:
+        """Its name at queues."""
+        return f"{self.member}:{self.rank}"
+
+
+class RankHeldUp(msgspec.Struct, frozen=True, kw_only=True, tag="rank_held_up"):
+    """The process of a rank is stopped, alone of all, and others wait for it."""
+
+    member: MemberName
+    serial: int
+    rank: int
+    attempt: int
+    for_s: float
+
+
 class Asked(msgspec.Struct, frozen=True, kw_only=True, tag="asked"):
     """Somebody asks for something. stop: the job is to end. scale: a role is to have so many members."""
 
@@ -215,6 +240,8 @@ Event = (
     | RankReady
     | RankGone
     | RankEnded
+    | RankStopped
+    | RankHeldUp
     | Asked
     | UpdateAsked
     | TakeBackAsked
@@ -248,6 +275,14 @@ class StopMember(msgspec.Struct, frozen=True, kw_only=True, tag="stop_member"):
     signal: int = 15
 
 
+class RestartMember(msgspec.Struct, frozen=True, kw_only=True, tag="restart_member"):
+    """Have a member's launcher end its attempt and start the next, as `robust restart` does."""
+
+    member: MemberName
+    serial: int
+    reason: str
+
+
 class Changed(msgspec.Struct, frozen=True, kw_only=True, tag="changed"):
     """What others know of a member has changed: it is told to those who listen."""
 
@@ -275,7 +310,7 @@ class Finish(msgspec.Struct, frozen=True, kw_only=True, tag="finish"):
     """Too few nodes were left."""
 
 
-Action = StartMember | StopMember | UpdateMember | Changed | SayLine | WakeAt | Finish
+Action = StartMember | StopMember | RestartMember | UpdateMember | Changed | SayLine | WakeAt | Finish
 
 
 class Line(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -86,6 +86,7 @@ class Put(msgspec.Struct, frozen=True, kw_only=True, tag="put"):
     key: str
     generation: int
     payload: bytes
+    producer: str = ""
 
 
 class Took(msgspec.Struct, frozen=True, kw_only=True, tag="took"):

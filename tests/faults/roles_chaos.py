@@ -59,7 +59,9 @@ class Fault:
     @property
     def needs_a_new_worker(self) -> bool:
         """Whether its member cannot go on with the process that it has."""
-        return self.act in ("kill worker", "kill launcher", "power") or (self.act == "cut" and self.lasts_s == LONG_CUT_S)
+        return self.act in ("kill worker", "kill launcher", "power") or (
+            self.act == "cut" and self.lasts_s == LONG_CUT_S
+        )
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,13 @@ class Schedule:
         mode = "synchronous" if self.synchronous else "asynchronous"
         where = f"{self.hosts} nodes" if self.hosts else "one node"
         return f"{mode}, {where}, lease {self.lease_s:g} s: " + "; ".join(fault.name for fault in self.faults)
+
+    @property
+    def keeps_leases(self) -> bool:
+        """Whether the trainer has to wait for a rollout that is stopped. A leader that is started again gives to others what is
+        leased to workers that do not come back to it, and without rounds it goes on with what others make.
+        """
+        return self.synchronous and self.lease_s == LONG_LEASE_S and all(f.act != "kill leader" for f in self.faults)
 
     @property
     def spares_the_trainer(self) -> bool:

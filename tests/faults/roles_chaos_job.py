@@ -144,7 +144,9 @@ def _said(place: Ground) -> str:
 
 def _that_end(schedule: Schedule, place: Ground) -> list[Job]:
     """Return the launchers that come to the job's end: those of a node without power do not."""
-    off = {place.cluster[i].name for i in range(schedule.hosts) if not place.cluster[i].is_on} if place.cluster else set()
+    off = (
+        {place.cluster[i].name for i in range(schedule.hosts) if not place.cluster[i].is_on} if place.cluster else set()
+    )
     return [job for index, job in enumerate(place.jobs) if f"node-{index}" not in off]
 
 
@@ -248,7 +250,7 @@ def _strike(
     else:
         os.kill(pid, signal.SIGSTOP)
         wait_for(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T", "it to be stopped")
-        if fault.role == "rollout" and not (schedule.synchronous and schedule.lease_s > HEALED_S):
+        if fault.role == "rollout" and not schedule.keeps_leases:
             return lambda: place.step >= step + 2 * IN_FLIGHT // ROUND  # the other does its work
     wait_for(lambda: not _lives(pid) or fault.act == "stop worker", f"{fault.name}: the worker to be gone")
     return lambda: place.starts(fault.member) - before
@@ -289,7 +291,9 @@ def _check(schedule: Schedule, place: Ground) -> None:
         assert weights == weights_after(step), f"other weights than those of an undisturbed run of {step} steps"
     else:
         on_their_way = asked - len(history) - refused
-        assert 0 <= on_their_way <= IN_FLIGHT, f"{on_their_way} of {asked} are neither settled nor refused: {missing[:50]}"
+        assert 0 <= on_their_way <= IN_FLIGHT, (
+            f"{on_their_way} of {asked} are neither settled nor refused: {missing[:50]}"
+        )
     if schedule.spares_the_trainer:
         assert place.starts("trainer-0") == {"1.0"}, f"the trainer ran as {place.starts('trainer-0')}"
     for job in _that_end(schedule, place):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import time
@@ -135,6 +136,20 @@ def test_whatever_is_killed_each_sample_counts_once(tmp_path: Path, seed: int) -
             roles.hold(10 * number + 20)
         roles.go()
         roles.done()
+
+
+def test_a_trainer_that_is_stopped_while_others_wait_is_started_again_and_they_keep_their_processes(
+    tmp_path: Path,
+) -> None:
+    with role_job(tmp_path, count=60, hold=40) as roles:
+        trainer, rollouts = roles.pid("trainer-0"), {name: roles.pid(name) for name in ("rollout-0", "rollout-1")}
+        roles.trained(5)
+        os.kill(trainer, signal.SIGSTOP)
+        roles.go()
+        roles.pid("trainer-0", "1.1")
+        roles.done()
+        assert {name: roles.ran(name) for name in rollouts} == {name: {"1.0": pid} for name, pid in rollouts.items()}
+        assert "trainer/0: it has been stopped (SIGSTOP) for" in roles.job.err
 
 
 # The leader, and its guard.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.orchestrator.waits import QueueNow, chains, line_of, lines_of
+from robust_run.orchestrator.waits import QueueNow, awaited, chains, line_of, lines_of
 
 NOW_S = 100.0
 
@@ -119,6 +119,27 @@ def test_a_chain_that_a_longer_one_tells_is_not_said_again_and_those_alike_are_o
         " <- reward/0:0 has been waiting for 50 s for an item at queue samples"
         " <- rollout/0:0, which fills it, did so 70 s ago, and waits at no queue; so does trainer/0:1 (40 s)"
     ]
+
+
+def test_who_is_awaited_is_at_the_end_of_a_chain_and_waits_for_nobody() -> None:
+    queues = {
+        "answers": QueueNow(takers={"trainer/0:0": 40.0}, fillers={"reward/0:0": 39.0}),
+        "samples": QueueNow(takers={"reward/0:0": 45.0}, fillers={"rollout/0:0": 30.0, "rollout/1:0": 44.0}),
+        "prompts": QueueNow(
+            leases={"rollout/0:0": (1, 30.0)}, takers={"rollout/1:0": 46.0}, fillers={"trainer/0:0": 39.0}
+        ),
+    }
+    assert awaited(queues, NOW_S) == {"rollout/0:0"}
+    assert awaited(queues, 49.0) == set(), "nobody has waited for long"
+
+
+def test_in_a_circle_and_where_nobody_is_known_nobody_is_awaited() -> None:
+    circle = {
+        "a": QueueNow(takers={"x/0:0": 10.0}, fillers={"y/0:0": 5.0}),
+        "b": QueueNow(takers={"y/0:0": 10.0}, fillers={"x/0:0": 5.0}),
+    }
+    assert awaited(circle, NOW_S) == set()
+    assert awaited({"a": QueueNow(takers={"x/0:0": 10.0})}, NOW_S) == set()
 
 
 workers = st.sampled_from(["a/0:0", "b/0:0", "b/1:0", "c/0:0"])

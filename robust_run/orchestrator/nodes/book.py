@@ -23,6 +23,7 @@ from robust_run.orchestrator.nodes.words import (
     NotYet,
     Offer,
     Order,
+    RestartOrder,
     StopOrder,
     Taken,
     ToNode,
@@ -32,7 +33,15 @@ from robust_run.orchestrator.state import UP, JobState
 from robust_run.orchestrator.updates.rules import start_again, under_way
 from robust_run.orchestrator.updates.shelf import Shelf
 from robust_run.orchestrator.updates.words import CodeSeen, UpdateMember
-from robust_run.orchestrator.words import Event, NodeGone, NodeOffered, StartMember, StopMember, WorldEnded
+from robust_run.orchestrator.words import (
+    Event,
+    NodeGone,
+    NodeOffered,
+    RestartMember,
+    StartMember,
+    StopMember,
+    WorldEnded,
+)
 
 MOST_NODES = 4096
 #: Who was heard so lately is no remainder of a connection that broke.
@@ -155,6 +164,10 @@ class NodeBook:
     def stop(self, name: str, stop: StopMember) -> None:
         """Have a member's launcher told to end."""
         self._send(name, StopOrder(stop=stop))
+
+    def restart(self, name: str, order: RestartMember) -> None:
+        """Have a member's launcher asked to start its workers again."""
+        self._send(name, RestartOrder(restart=order))
 
     def over(self, code: int) -> None:
         """Tell all that the job is over."""

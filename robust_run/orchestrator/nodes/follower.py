@@ -44,6 +44,7 @@ from robust_run.orchestrator.nodes.words import (
     NotYet,
     Offer,
     Order,
+    RestartOrder,
     Several,
     StopOrder,
     Taken,
@@ -218,6 +219,8 @@ class Follower:
                 self._ordered(launchers, message)
             case StopOrder():
                 launchers.stop(message.stop)
+            case RestartOrder():
+                launchers.restart(message.restart)
             case UpdateOrder() | CodeParts() | CodeWanted():
                 self._take_of_code(launchers, message)
             case Taken():

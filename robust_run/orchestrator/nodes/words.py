@@ -14,7 +14,7 @@ from robust_run.launcher.records.code.types import TreeParts
 from robust_run.orchestrator.command import Meets
 from robust_run.orchestrator.names import MemberName
 from robust_run.orchestrator.updates.words import UpdateMember
-from robust_run.orchestrator.words import MANY, Event, RoleSpec, StartMember, StopMember
+from robust_run.orchestrator.words import MANY, Event, RestartMember, RoleSpec, StartMember, StopMember
 
 NODE = "@node"
 """In the place of a role, where a node says who it is."""
@@ -128,6 +128,12 @@ class CodeWanted(msgspec.Struct, frozen=True, kw_only=True, tag="code_wanted"):
     tree: str
 
 
+class RestartOrder(msgspec.Struct, frozen=True, kw_only=True, tag="restart_order"):
+    """Ask a launcher to start its workers again."""
+
+    restart: RestartMember
+
+
 class Taken(msgspec.Struct, frozen=True, kw_only=True, tag="taken"):
     """What happened, up to this number, is on record."""
 
@@ -147,4 +153,16 @@ class JobOver(msgspec.Struct, frozen=True, kw_only=True, tag="job_over"):
 
 
 FromNode = Offer | Happened | Beat | Leaving | CodeParts
-ToNode = NodeWelcome | Order | StopOrder | UpdateOrder | CodeParts | CodeWanted | Taken | Beat | NotYet | JobOver
+ToNode = (
+    NodeWelcome
+    | Order
+    | StopOrder
+    | RestartOrder
+    | UpdateOrder
+    | CodeParts
+    | CodeWanted
+    | Taken
+    | Beat
+    | NotYet
+    | JobOver
+)

@@ -70,6 +70,10 @@ class QueueState(msgspec.Struct, kw_only=True):
     kept: int = 0
     """How many of `held` are kept."""
     counts: dict[str, int] = {}
+    put_by: dict[str, float] = {}
+    """Who has put something, and when last: others wait for it, whether it lives or not."""
+    taken_by: dict[str, float] = {}
+    """Who has taken something, and when last."""
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,10 +96,16 @@ def step(state: QueueState, event: QueueEvent, now_s: float) -> Answer:
     """Change the state by one event. Never raises."""
     match event:
         case Put():
-            return _put(state, event)
+            answer = _put(state, event)
+            if answer.accepted and event.producer:
+                state.put_by[event.producer] = now_s
+            return answer
         case Took():
             expire(state, now_s)
-            return _take(state, event, now_s)
+            answer = _take(state, event, now_s)
+            if answer.items:
+                state.taken_by[event.consumer] = now_s
+            return answer
         case Done() | Keep() | GiveBack():
             return _settle(state, event)
         case Restore():

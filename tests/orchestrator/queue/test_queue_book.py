@@ -126,6 +126,18 @@ def test_an_orchestrator_that_is_started_again_has_all_items_and_new_numbers(tmp
     assert back.number == 0, "its consumer has not come back"
 
 
+def test_an_orchestrator_that_is_started_again_knows_who_fills_and_who_empties_a_queue(tmp_path: Path) -> None:
+    """Whoever waits there waits for them, though one of them may be stopped and never say a word again."""
+    queue = opened(tmp_path / "q")
+    queue.tell(Put(key="a", generation=0, payload=b"x", producer="rollout/0:0"), 1.0)
+    queue.tell(Put(key="b", generation=0, payload=b"x", producer="rollout/1:0"), 2.0)
+    queue.tell(Took(consumer="trainer/0:0", count=1), 3.0)
+    queue.close()
+    state = opened(tmp_path / "q", now_s=9.0).state
+    assert state.put_by == {"rollout/0:0": 1.0, "rollout/1:0": 2.0}
+    assert state.taken_by == {"trainer/0:0": 3.0}
+
+
 def test_a_damaged_end_is_put_aside_and_said(tmp_path: Path) -> None:
     path, said = tmp_path / "a.queue", list[str]()
     queue = opened(path)

@@ -1,0 +1,1 @@
+"""Workers that are stopped while others wait: `watch` finds out, `deciding` says whether it is certain, `asking` acts."""
