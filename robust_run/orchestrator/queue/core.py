@@ -96,16 +96,10 @@ def step(state: QueueState, event: QueueEvent, now_s: float) -> Answer:
     """Change the state by one event. Never raises."""
     match event:
         case Put():
-            answer = _put(state, event)
-            if answer.accepted and event.producer:
-                state.put_by[event.producer] = now_s
-            return answer
+            return _put(state, event, now_s)
         case Took():
             expire(state, now_s)
-            answer = _take(state, event, now_s)
-            if answer.items:
-                state.taken_by[event.consumer] = now_s
-            return answer
+            return _take(state, event, now_s)
         case Done() | Keep() | GiveBack():
             return _settle(state, event)
         case Restore():
@@ -164,7 +158,7 @@ def counts(state: QueueState) -> Counts:
     )
 
 
-def _put(state: QueueState, event: Put) -> Answer:
+def _put(state: QueueState, event: Put, now_s: float) -> Answer:
     size = len(event.payload)
     most = min(MOST_ITEM_BYTES, state.limits.bytes)
     if size > most:
@@ -181,6 +175,8 @@ def _put(state: QueueState, event: Put) -> Answer:
     state.bytes += size
     if event.key:
         state.keys[event.key] = number
+    if event.producer:
+        state.put_by[event.producer] = now_s
     _count(state, "put")
     return Answer()
 
@@ -217,6 +213,8 @@ def _take(state: QueueState, event: Took, now_s: float) -> Answer:
                 held.tries += 1
                 taken.append(msgspec.structs.replace(held.item, tries=held.tries))
         heapq.heappop(state.waiting)
+    if taken:
+        state.taken_by[event.consumer] = now_s
     return Answer(items=tuple(taken), stale=tuple(stale))
 
 
