@@ -13,7 +13,7 @@ PYTEST = $(BIN)/python -m pytest -q --dist worksteal --durations=30
 # Tests start thousands of processes: where Python may not keep what it compiled, each would compile anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: docs demo demo-rl demo-serving test test-first test-rest test-every test-all test-thrice soak soak-waits soak-chaos soak-memory compiled check format bench gpu packages clean
+.PHONY: docs demo demo-rl demo-serving test test-first test-rest test-every test-all test-thrice soak soak-waits soak-chaos soak-roles soak-memory compiled check format bench gpu packages clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -83,6 +83,11 @@ soak-waits: $(STAMP) packages compiled
 CHAOS ?= 100
 soak-chaos: $(STAMP) packages compiled
 	$(SOAK) --chaos $(CHAOS) --hours $(HOURS) --page docs/soak-chaos.md
+
+# Random faults in jobs of several roles, SCHEDULES of them, a minute or two each.
+SCHEDULES ?= 30
+soak-roles: $(STAMP) packages compiled
+	$(SOAK) --roles $(SCHEDULES) --hours $(HOURS) --page docs/soak-roles.md
 
 # Power cuts and deaths in a save under checkpoints in memory: CUTS of them, 20 s each.
 soak-memory: $(STAMP) packages compiled

@@ -5,6 +5,7 @@
     python bench/soak.py --waits 20,90 --load 0.5,20 --together 6 --page docs/soak-waits.md
     python bench/soak.py --mixed 2 --page docs/soak-waits.md
     python bench/soak.py --chaos 100 --page docs/soak-chaos.md
+    python bench/soak.py --roles 30 --page docs/soak-roles.md
     python bench/soak.py --memory 50 --page docs/soak-memory.md
 
 A trial is drawn from the seed and its number alone, so any of them can be made again. A fault of `tests/faults/matrix.py` must
@@ -15,8 +16,8 @@ never twice at a time. Power cuts and faults on several hosts need root and name
 With --waits every wait is tried at each length and each load (so many processes of ours that compute; 0.5: one, half of the
 time), with --mixed waits beside healthy jobs that work, drawn from the seed: nothing may be done about any of them. Each of both
 writes its own part of a page and leaves the rest of it as it is. With --chaos so many schedules of random faults over several
-hosts are carried out (`tests/faults/chaos.py`), with --memory so many power cuts under checkpoints in memory
-(`tests/faults/memory_cuts.py`); each writes a page of its own.
+hosts are carried out (`tests/faults/chaos.py`), with --roles in jobs of several roles (`tests/faults/roles_chaos.py`), with
+--memory so many power cuts under checkpoints in memory (`tests/faults/memory_cuts.py`); each writes a page of its own.
 """
 
 from __future__ import annotations

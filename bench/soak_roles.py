@@ -26,10 +26,10 @@ BEGINNING = """# Soak: roles
 
 A trainer, two rollouts and a reward, with the queues, versions and checkpoints of `examples/rl/dapo.py` and sums of integers in
 the place of the model, on one node or three simulated hosts. Workers, launchers, the process that leads and those that follow it
-are killed; workers are stopped or hang with what they have taken; hosts lose their power or their link. Each fault is seen to have
-struck. Wanted each time: the job goes on and ends well; all that was asked for is settled once, nothing twice, nothing lost; with
-`synchronous` the weights of an undisturbed run, bit for bit; a trainer that nothing was done to is one process from the first step
-to the last; nothing is left. Written by `make soak-roles`.
+are killed; workers are stopped or hang with what they have taken; hosts lose their power or their link. Each fault is seen to
+have struck. Wanted each time: the job goes on and ends well; all that was asked for is settled once, nothing twice, nothing lost;
+with `synchronous` the weights of an undisturbed run, bit for bit; a trainer that nothing was done to is one process from the
+first step to the last; nothing is left. Written by `make soak-roles`.
 """
 
 
@@ -70,8 +70,8 @@ def part(all_came: Sequence[Came], seed: int, where: str) -> list[str]:
         f"{where}: seed {seed}, {len(all_came)} schedules with {acts.total()} faults, {len(failed)} failed, "
         f"{sum(came.took_s for came in all_came) / 60:.0f} minutes, {TOGETHER} at a time.",
         "",
-        f"Synchronous {rounds}, asynchronous {len(all_came) - rounds}; on three hosts {on_hosts}; in {spared} nothing was done to "
-        "the trainer.",
+        f"Synchronous {rounds}, asynchronous {len(all_came) - rounds}; on three hosts {on_hosts}; in {spared} nothing was done "
+        "to the trainer.",
         "",
         "Faults: " + ", ".join(f"{act} ({times})" for act, times in sorted(acts.items())) + ".",
         "",

@@ -27,6 +27,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=trainer.Settings().steps, help="end after so many at most")
     parser.add_argument("--target", type=float, default=trainer.Settings().target, help="end at this mean reward")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--every", type=int, default=trainer.Settings().every, help="steps from checkpoint to checkpoint"
+    )
     args = parser.parse_args()
     torch.set_num_threads(1)
     role = roles.me().role

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from batch import Batch, tensors_of
 from objective import loss
+from places import KEEP, Places
 from rollout import PROBLEM_TOKENS, new_model
 from samples import ANY_VERSION, Prompt, group_of, packed
 from torch.nn import functional
@@ -39,6 +40,8 @@ class Settings(NamedTuple):
     minibatches: int = 2
     rate: float = 1e-3
     seed: int = 0
+    every: int = 50
+    """So many steps, storage gets a checkpoint; memory has each."""
 
 
 class Trainer:
@@ -60,6 +63,12 @@ class Trainer:
             "recent": 0.0,
             "queue": json.dumps(None),
         }
+        self.places = Places(self.scored, self.state, self.checkpoints, settings.every)
+
+    @property
+    def checkpoints(self) -> str:
+        """Where storage has them."""
+        return os.path.join(self.folder, "checkpoints")
 
     @property
     def weights(self) -> str:
@@ -68,7 +77,7 @@ class Trainer:
 
     def begin(self) -> int:
         """Go back to the newest checkpoint, and say so; return its step."""
-        step = checkpoint.load(self.state, folder=os.path.join(self.folder, "checkpoints")) or 0
+        step = checkpoint.load(self.state, folder=self.checkpoints) or 0
         self.scored.load_state_dict(json.loads(self.state["queue"]))
         publish(self.model, step, self.weights)
         roles.ready(self.weights)
@@ -80,8 +89,10 @@ class Trainer:
         self._learn(batch)
         self.state["recent"] = 0.9 * self.state["recent"] + 0.1 * batch.reward if step > 1 else batch.reward
         self.state["queue"] = json.dumps(self.scored.state_dict())
+        self.places.note(step)
         self._record(step, batch)
-        checkpoint.save(self.state, step=step, folder=os.path.join(self.folder, "checkpoints"), every=50)
+        checkpoint.save(self.state, step=step, folder=self.checkpoints, every=self.settings.every, keep=KEEP)
+        self.places.release(step)
         publish(self.model, step, self.weights)
         return batch
 
@@ -162,6 +173,7 @@ def main(settings: Settings, folder: str) -> None:
         "asked": trainer.state["asked"],
         "in_flight": settings.in_flight,
         "refused": trainer.scored.counts().stale,
+        "kept": trainer.scored.counts().kept,
     }
     with open(os.path.join(folder, "final.json"), "w", encoding="utf-8") as file:
         json.dump(final, file)

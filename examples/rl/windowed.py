@@ -15,12 +15,15 @@ import msgspec
 import strokes
 import torch
 from learner import SLOTS, WINDOW, Learner, new_model
+from places import KEEP, Places
 from weights import Follower, digest, publish, run_folder
 from windows import Slot, Spent, go_on
 
 from robust_run import checkpoint, report, roles
 
 SEED = 0
+EVERY = 50
+"""So many steps, storage gets a checkpoint; memory has each."""
 AT_ONCE = 16
 """Pieces that a rollout goes on with together."""
 SMOOTH = 0.01
@@ -101,10 +104,16 @@ class Trainer:
             "recent": 0.0,
             "queue": json.dumps(None),
         }
+        self.places = Places(self.scored, self.state, self.checkpoints, EVERY)
+
+    @property
+    def checkpoints(self) -> str:
+        """Where storage has them."""
+        return os.path.join(self.folder, "checkpoints")
 
     def begin(self) -> int:
         """Go back to the newest checkpoint; return its step."""
-        step = checkpoint.load(self.state, folder=os.path.join(self.folder, "checkpoints")) or 0
+        step = checkpoint.load(self.state, folder=self.checkpoints) or 0
         self.scored.load_state_dict(json.loads(self.state["queue"]))
         publish(self.learner.model, step, self.weights)
         roles.ready(self.weights)
@@ -132,8 +141,10 @@ class Trainer:
                 self._ask_new()
         self.learner.learn([piece.slot() for piece in pieces])
         self.state["queue"] = json.dumps(self.scored.state_dict())
+        self.places.note(step)
         self._record(step, pieces)
-        checkpoint.save(self.state, step=step, folder=os.path.join(self.folder, "checkpoints"), every=50)
+        checkpoint.save(self.state, step=step, folder=self.checkpoints, every=EVERY, keep=KEEP)
+        self.places.release(step)
         publish(self.learner.model, step, self.weights)
 
     def _ask_new(self) -> None:

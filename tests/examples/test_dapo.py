@@ -14,11 +14,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "rl"))
 
 import batch
 import objective
+import places
 import reward
 import rollout
 import task
 import weights
 from samples import Group, Prompt, Response, group_of, packed, prompt_of
+
+from robust_run.ckpt_io import dcp
 
 
 def group(number: int, *responses: str) -> Group:
@@ -137,3 +140,38 @@ def test_a_response_ends_with_its_first_end() -> None:
     end = task.END
     assert rollout.cut([3, end, end, end], [-1.0, -2.0, 0.0, 0.0]) == Response((3, end), (-1.0, -2.0))
     assert rollout.cut([3, 4], [-1.0, -2.0]) == Response((3, 4), (-1.0, -2.0))
+
+
+def test_a_trainer_may_go_back_to_the_checkpoint_before_the_newest_or_to_the_beginning() -> None:
+    """One that is damaged is passed over."""
+    assert places.oldest_needed([]) == places.oldest_needed([50]) == 0
+    assert places.oldest_needed([100, 50]) == 50
+    assert places.oldest_needed([50, 250, 300]) == 250, "one that stays for other reasons is never started from"
+
+
+class KeptQueue:
+    """Notes what it may forget."""
+
+    def __init__(self) -> None:
+        self.through = -1
+        self.released: list[int] = []
+
+    def state_dict(self) -> dict[str, object]:
+        return {"through": self.through}
+
+    def release(self, state: dict[str, object]) -> None:
+        self.released.append(int(str(state["through"])))
+
+
+def test_a_queue_forgets_what_was_trained_on_before_checkpoints_that_storage_has_whole(tmp_path: Path) -> None:
+    queue, state = KeptQueue(), {"weights": torch.ones(2)}
+    kept = places.Places(queue, state, str(tmp_path), every=2)  # type: ignore[arg-type]
+    for step in range(1, 9):
+        queue.through = 10 * step
+        kept.note(step)
+        if step % 2 == 0 and step != 6:
+            dcp.save(dict(state), f"{tmp_path}/step-{step}")
+        if step == 6:  # it was begun, and is not whole
+            (tmp_path / "step-6").mkdir()
+        kept.release(step)
+    assert queue.released == [20, 40]

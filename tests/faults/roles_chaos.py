@@ -102,7 +102,7 @@ def drawn(chance: random.Random, number: int) -> Schedule:
     hosts = HOSTS if act in ON_HOSTS else 0
     synchronous = bool((number // len(FIRST) + number) % 2)
     faults = [_fault(chance, act, role)]
-    faults += [_more(chance, faults) for _ in range(chance.randint(0, 2 if hosts else 3))]
+    faults += [_more(chance, role) for _ in range(chance.randint(0, 2 if hosts else 3))]
     faults.sort(key=lambda fault: fault.at_s)
     lease_s = SHORT_LEASE_S if act == "sleep" else chance.choice((SHORT_LEASE_S, LONG_LEASE_S))
     return Schedule(synchronous, hosts, lease_s, order_for(role), tuple(faults))
@@ -120,9 +120,8 @@ def _fault(chance: random.Random, act: str, role: str) -> Fault:
     return Fault(at_s, act, f"{role}-{chance.randrange(MEMBERS[role])}" if role else "", lasts_s)
 
 
-def _more(chance: random.Random, faults: list[Fault]) -> Fault:
-    """Draw one that does not undo another: what is done to one member is done once, and a leader dies twice at most."""
-    free = [role for role in ROLES if not any(fault.role == role for fault in faults)]
-    acts = [act for act in MORE if (free if act != "kill leader" else [f.act for f in faults].count(act) < 2)]
-    act = chance.choice(acts) if acts else "kill leader"
-    return _fault(chance, act, chance.choice(free) if act != "kill leader" else "")
+def _more(chance: random.Random, first: str) -> Fault:
+    """Draw one that is not done to the role that comes first: what is cut off or stopped is left to what must happen to it."""
+    act = chance.choice(MORE)
+    role = chance.choice([each for each in ROLES if each != first]) if act != "kill leader" else ""
+    return _fault(chance, act, role)
