@@ -12,8 +12,9 @@ A role whose members are all done is done; those that were given up do not count
 
 A launcher that fails has already started its workers again as often as it may, and names the reason; so a role of one world is
 not started anew, unless the launcher itself was killed. What healthy things look the same: a member that is idle, that waits for
-another role, or that takes long to be ready is left alone for ever; only an end is acted on. What comes back: a node may be
-offered again; what an earlier launcher of a member still says carries an old serial, and is void.
+another role, or that takes long to be ready is left alone for ever; an end is acted on, and a worker that is stopped while others
+wait for it (`stopped`). What comes back: a node may be offered again; what an earlier launcher of a member still says carries an
+old serial, and is void.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@
         <- rollout/3:0, which fills it, has worked on 2 items of prompts for 44 s
 
 A queue that is empty is no fault: nothing is done by these lines. They say where to look; why that worker does not come on, its
-own launcher says (`robust why` goes on there), which also ends waits that are proven to be hangs.
+own launcher says (`robust why` goes on there), which also ends waits that are proven to be hangs. One alone that is stopped is
+started again (`stopped`).
 """
 
 from __future__ import annotations
