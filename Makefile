@@ -84,10 +84,15 @@ CHAOS ?= 100
 soak-chaos: $(STAMP) packages compiled
 	$(SOAK) --chaos $(CHAOS) --hours $(HOURS) --page docs/soak-chaos.md
 
-# Random faults in jobs of several roles, SCHEDULES of them, a minute or two each.
+# Random faults in jobs of several roles, SCHEDULES of them, a minute or two each; and TRAININGS of DAPO that are struck, which take
+# some minutes each.
 SCHEDULES ?= 30
+TRAININGS ?= 6
 soak-roles: $(STAMP) packages compiled
-	$(SOAK) --roles $(SCHEDULES) --hours $(HOURS) --page docs/soak-roles.md
+	failed=0; \
+	$(SOAK) --roles $(SCHEDULES) --hours $(HOURS) --page docs/soak-roles.md || failed=1; \
+	$(SOAK) --dapo $(TRAININGS) --hours $(HOURS) --page docs/soak-roles.md || failed=1; \
+	exit $$failed
 
 # Power cuts and deaths in a save under checkpoints in memory: CUTS of them, 20 s each.
 soak-memory: $(STAMP) packages compiled

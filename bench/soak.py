@@ -6,6 +6,7 @@
     python bench/soak.py --mixed 2 --page docs/soak-waits.md
     python bench/soak.py --chaos 100 --page docs/soak-chaos.md
     python bench/soak.py --roles 30 --page docs/soak-roles.md
+    python bench/soak.py --dapo 6 --page docs/soak-roles.md
     python bench/soak.py --memory 50 --page docs/soak-memory.md
 
 A trial is drawn from the seed and its number alone, so any of them can be made again. A fault of `tests/faults/matrix.py` must
@@ -17,7 +18,8 @@ With --waits every wait is tried at each length and each load (so many processes
 time), with --mixed waits beside healthy jobs that work, drawn from the seed: nothing may be done about any of them. Each of both
 writes its own part of a page and leaves the rest of it as it is. With --chaos so many schedules of random faults over several
 hosts are carried out (`tests/faults/chaos.py`), with --roles in jobs of several roles (`tests/faults/roles_chaos.py`), with
---memory so many power cuts under checkpoints in memory (`tests/faults/memory_cuts.py`); each writes a page of its own.
+--dapo in trainings of `examples/rl/dapo.py` (`tests/faults/roles_dapo.py`: another part of the same page), with --memory so many
+power cuts under checkpoints in memory (`tests/faults/memory_cuts.py`); each writes a page of its own.
 """
 
 from __future__ import annotations
@@ -39,6 +41,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "faults")
 
 import power_cuts
 import soak_chaos
+import soak_dapo
 import soak_memory
 import soak_page
 import soak_roles
@@ -256,6 +259,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--roles", type=int, help="so many schedules of random faults in jobs of several roles, and nothing else"
     )
+    parser.add_argument(
+        "--dapo", type=int, help="so many trainings of examples/rl/dapo.py that are struck, and nothing else"
+    )
     parser.add_argument("--memory", type=int, help="so many power cuts under checkpoints in memory, and nothing else")
     parser.add_argument("--together", type=int, default=6, help="with --waits or --mixed: jobs at a time (default 6)")
     args = parser.parse_args()
@@ -272,7 +278,12 @@ def main() -> int:
     if args.waits or args.mixed is not None:
         others = f"load average {os.getloadavg()[0]:.1f} before"
         return int(not soak_waits.soak(args, f"{day}, commit {commit}, {machine}, {others}", say))
-    modes = ((args.chaos, soak_chaos.soak), (args.memory, soak_memory.soak), (args.roles, soak_roles.soak))
+    modes = (
+        (args.chaos, soak_chaos.soak),
+        (args.memory, soak_memory.soak),
+        (args.roles, soak_roles.soak),
+        (args.dapo, soak_dapo.soak),
+    )
     for wanted, soak_of in modes:
         if wanted is not None:
             return int(not soak_of(args, f"{day}, commit {commit}, {machine}", say))

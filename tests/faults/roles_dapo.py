@@ -16,6 +16,7 @@ import random
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -33,6 +34,8 @@ HEALED_S = 300.0
 MEMBERS = ("trainer-0", "rollout-0", "rollout-1", "reward-0")
 ACTS = ("kill worker", "kill worker", "kill launcher", "stop worker", "kill leader")
 STEPS_BETWEEN = (1, 6)
+LEADS_S = 90.0
+"""A leader that dies four times in a row, each within a minute, ends the job: each here has longer."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,8 @@ class Struck:
     reward: float = 0.0
     weights: str = ""
     problem: str = ""
+    led_since_s: float = float("-inf")
+    """When the process that leads was last killed."""
     stopped: int = 0
     """The worker that was stopped last."""
 
@@ -95,6 +100,10 @@ def _one_more(job: Job, folder: Path, chance: random.Random, struck: Struck) -> 
     wait_for(lambda: len(recorded(job.run_dir)) >= until or _is_over(job), f"line {until} of the record", HEALED_S)
     if _is_over(job):
         return
+    if act == "kill leader" and time.monotonic() - struck.led_since_s < LEADS_S:
+        act = "kill worker"
+    if act == "kill leader":
+        struck.led_since_s = time.monotonic()
     if act == "stop worker":
         if struck.stopped in {pid for each in MEMBERS for pid in pids(job.run_dir, each)[-1:]}:
             os.kill(struck.stopped, signal.SIGCONT)
