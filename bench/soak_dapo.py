@@ -1,4 +1,4 @@
-"""The soak's mode of `examples/rl/dapo.py` while all of its roles are struck: to its reward, and in rounds to the same weights."""
+"""The soak's mode of `examples/rl/dapo.py` while its roles are struck: to its reward, and in rounds to the same weights."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def part(all_came: Sequence[Came], where: str) -> list[str]:
     return [
         "## DAPO itself",
         "",
-        f"{where}: `examples/rl/dapo.py`, struck again and again by what its number draws. Rounds (`--synchronous`) must end with the "
-        "weights of the first, to which nothing is done; the others must reach a mean reward of 0.9.",
+        f"{where}: `examples/rl/dapo.py`, struck again and again by what its number draws. Rounds (`--synchronous`) must end with "
+        "the weights of the first, to which nothing is done; the others must reach a mean reward of 0.9.",
         "",
         *HEAD,
         *(_row(came) for came in all_came),
