@@ -45,8 +45,8 @@ def part(all_came: Sequence[Came], where: str) -> list[str]:
     return [
         "## DAPO itself",
         "",
-        f"{where}: `examples/rl/dapo.py`, struck again and again by what its number draws. Rounds (`--synchronous`) must end with "
-        "the weights of the first, to which nothing is done; the others must reach a mean reward of 0.9.",
+        f"{where}: `examples/rl/dapo.py`, struck again and again by what its number draws. Rounds (`--synchronous`) must end "
+        "with the weights of the first, to which nothing is done; the others must reach a mean reward of 0.9.",
         "",
         *HEAD,
         *(_row(came) for came in all_came),

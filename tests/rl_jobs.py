@@ -78,7 +78,9 @@ def train(folder: Path, name: str, *words: str, strikes: Sequence[tuple[int, str
     ):
         try:
             for step, member in strikes:
-                wait_for(lambda step=step: len(recorded(run)) >= step or job.poll() is not None, f"step {step}")  # type: ignore[misc]
+                wait_for(
+                    lambda step=step: len(recorded(run)) >= step or job.poll() is not None, f"step {step}", LIMIT_S
+                )  # type: ignore[misc]
                 strike(run, member)
             code = job.wait(LIMIT_S)
         finally:
