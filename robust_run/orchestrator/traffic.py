@@ -63,7 +63,7 @@ class TrafficBook:
             kept_bytes += len(held.item.payload) if held.standing == "kept" else 0
             if held.standing == "leased":
                 count, since_s = leases.get(held.consumer, (0, now_s))
-                leases[held.consumer] = (count + 1, min(since_s, held.until_s - state.limits.lease_s))
+                leases[held.consumer] = (count + 1, min(since_s, held.taken_s))
         return QueueNow(
             takers=_waiting(took, now_s),
             putters=_waiting(put, now_s),

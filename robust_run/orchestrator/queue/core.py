@@ -47,6 +47,8 @@ class Held(msgspec.Struct):
     consumer: str = ""
     until_s: float = 0.0
     """When its lease is over."""
+    taken_s: float = 0.0
+    """When it was leased, however often that was renewed since."""
     tries: int = 0
 
 
@@ -210,7 +212,7 @@ def _take(state: QueueState, event: Took, now_s: float) -> Answer:
                 if taken and size > MOST_TAKE_BYTES:
                     break
                 held.standing, held.consumer, held.until_s = "leased", event.consumer, now_s + state.limits.lease_s
-                held.tries += 1
+                held.tries, held.taken_s = held.tries + 1, now_s
                 taken.append(msgspec.structs.replace(held.item, tries=held.tries))
         heapq.heappop(state.waiting)
     if taken:

@@ -136,6 +136,7 @@ def test_an_orchestrator_that_is_started_again_knows_who_fills_and_who_empties_a
     state = opened(tmp_path / "q", now_s=9.0).state
     assert state.put_by == {"rollout/0:0": 1.0, "rollout/1:0": 2.0}
     assert state.taken_by == {"trainer/0:0": 3.0}
+    assert state.held[0].taken_s == 3.0, "it has worked since then, whenever the orchestrator was started"
 
 
 def test_a_damaged_end_is_put_aside_and_said(tmp_path: Path) -> None:
