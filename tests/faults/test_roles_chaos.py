@@ -7,7 +7,20 @@ import sys
 from pathlib import Path
 
 import pytest
-from roles_chaos import FIRST, HOSTS, LONG_LEASE_S, MORE, ON_HOSTS, ROLES, SHORT_LEASE_S, Fault, Schedule, drawn
+from hosts import need_hosts
+from roles_chaos import (
+    FIRST,
+    HOSTS,
+    LONG_LEASE_S,
+    MORE,
+    ON_HOSTS,
+    ROLES,
+    SHORT_LEASE_S,
+    Fault,
+    Schedule,
+    drawn,
+    order_for,
+)
 from roles_chaos_job import try_out
 from roles_program import weights_after
 
@@ -32,11 +45,14 @@ SOME = [drawn(random.Random(number), number) for number in range(300)]
                 Fault(1.0, "kill worker", "trainer-0"),
                 Fault(1.5, "kill launcher", "reward-0"),
             ),
-        )
+        ),
+        Schedule(True, HOSTS, LONG_LEASE_S, order_for("reward"), (Fault(0.5, "stop worker", "reward-0"),)),
     ],
     ids=lambda schedule: schedule.name,
 )
 def test_all_is_settled_once_and_weights_are_those_of_an_undisturbed_run(schedule: Schedule, tmp_path: Path) -> None:
+    if schedule.hosts:
+        need_hosts()
     assert try_out(schedule, tmp_path) == ""
 
 
