@@ -181,6 +181,8 @@ RUN_FILES: tuple[tuple[str, str, str], ...] = (
     ),
     ("roles.place", "where its workers reach its leader, and the job's secret, mode 0600 (`roles.NODE.place`)", ""),
     ("queues/NAME.queue", "items of a queue, binary", "version 1"),
+    ("voters/NODE.log", "journal and queues as a voter of several nodes keeps them, binary", "version 1"),
+    ("voters/NODE.json", "its term and its vote", ""),
     ("members/ROLE-N.START/...", "run directory of a member: all of this table", ""),
     ("members/ROLE-N.START.out", "what a member and its workers printed", ""),
     ("timeline.json", "of `robust timeline`: Chrome's trace format", "Chrome's"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -41,11 +41,13 @@ def parsed(name: str) -> tuple[MemberName, int]:
 
 
 def command_line(
-    role: RoleSpec, start: StartMember, log_dir: str, python: str, meets: Meets | None = None
+    role: RoleSpec, start: StartMember, log_dir: str, python: str, meets: Meets | None = None, trust: Sequence[str] = ()
 ) -> list[str]:
-    """Return what starts a member: `robust-run` with what the file says, in the interpreter that runs us."""
+    """Return what starts a member: `robust-run` with what the file says, in the interpreter that runs us. `trust`: with which
+    options the launchers of a member of several nodes know each other.
+    """
     restarts = role.max_restarts if role.restart != "job" else 0
-    several = [] if meets is None else meets.options(role.nodes, run_name(start))
+    several = [] if meets is None else [*meets.options(role.nodes, run_name(start)), *trust]
     return [
         python,
         "-m",

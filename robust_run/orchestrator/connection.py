@@ -3,28 +3,61 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Protocol
 
 from robust_run.launcher.control.errors import ProtocolError
 from robust_run.launcher.control.handshake import printable
 from robust_run.orchestrator.nodes.words import FromNode, ToNode
+from robust_run.orchestrator.succession.words import FromPeer
 from robust_run.roles.wire import Frames, OrchestratorHalf
-from robust_run.roles.words import FromWorker, Hello, Holds, Me, Proof, Refused, ToWorker
+from robust_run.roles.words import FromWorker, Hello, Holds, Me, Proof, Refused, Tls, ToWorker
 
 if TYPE_CHECKING:
-    from robust_run.orchestrator.server import RoleServer
+    import ssl
 
 MOST_BACKLOG_BYTES = 96 << 20
 """Who has read none of so much is given up."""
 
 
+def context_of(tls: Tls | None) -> ssl.SSLContext | None:
+    """Return what a port needs where connections are hidden. Raises UserError for files that cannot be used."""
+    if tls is None:
+        return None
+    from robust_run.tls import server_context
+
+    return server_context(tls.cert, tls.key, tls.ca)
+
+
+class Server(Protocol):
+    """Who takes in what a connection brings."""
+
+    secret: bytes
+
+    @property
+    def gate(self) -> Callable[[Callable[[], None]], None] | None:
+        """Does what others see once it may be seen; None: at once."""
+
+    def came(self, worker: Worker) -> None:
+        """Somebody has connected."""
+
+    def let_in(self, worker: Worker, me: Me, holds: Mapping[str, tuple[int, ...]]) -> None:
+        """It has proven that it knows the secret."""
+
+    def hear(self, worker: Worker, message: object) -> None:
+        """It says something."""
+
+    def went(self, worker: Worker) -> None:
+        """It is gone."""
+
+
 class Worker(asyncio.Protocol):
     """A connection of one worker."""
 
-    def __init__(self, server: RoleServer) -> None:
+    def __init__(self, server: Server) -> None:
         self._server = server
         self._half: OrchestratorHalf | None = OrchestratorHalf(server.secret)
-        self._frames = Frames(FromWorker | FromNode)
+        self._frames = Frames(FromWorker | FromNode | FromPeer)
         self._transport: asyncio.Transport | None = None
         self._proven: Me | None = None
         """Who it is, and has proven to be; nothing is known yet of what it holds."""
@@ -35,6 +68,9 @@ class Worker(asyncio.Protocol):
         """See `asyncio.Protocol`."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
+        tls = transport.get_extra_info("ssl_object")
+        channel = (tls.get_channel_binding("tls-unique") or b"") if tls is not None else b""
+        self._half = OrchestratorHalf(self._server.secret, channel=channel)
         self._server.came(self)
 
     def data_received(self, data: bytes) -> None:
@@ -51,20 +87,38 @@ class Worker(asyncio.Protocol):
         self._transport = None
         self._server.went(self)
 
-    def send(self, message: ToWorker | ToNode) -> None:
-        """Send a message; a worker that reads none is given up."""
+    def goes_to(self, server: Server) -> None:
+        """Another takes in what it brings from now on."""
+        self._server = server
+
+    def send(self, message: ToWorker | ToNode | FromPeer) -> None:
+        """Send a message, once it may be seen; a worker that reads none is given up."""
+        gate = self._server.gate
+        if gate is None or self._half is not None:
+            self._send(message)
+        else:
+            gate(lambda: self._send(message))
+
+    def _send(self, message: ToWorker | ToNode | FromPeer) -> None:
         if self._transport is None:
             return
         try:
             self._transport.write(self._frames.frame(message))
         except ProtocolError as error:
-            self.end(str(error))
+            self._end(str(error))
             return
         if self._transport.get_write_buffer_size() > MOST_BACKLOG_BYTES:
             self._transport.abort()
 
     def end(self, why: str = "") -> None:
-        """Hang up, with a word where it may be read."""
+        """Hang up, behind what was said, with a word where it may be read."""
+        gate = self._server.gate
+        if gate is None or self._half is not None:
+            self._end(why)
+        else:
+            gate(lambda: self._end(why))
+
+    def _end(self, why: str) -> None:
         if self._transport is not None:
             if why:
                 self._transport.write(self._frames.frame(Refused(why=printable(why))))

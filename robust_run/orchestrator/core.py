@@ -40,6 +40,7 @@ from robust_run.orchestrator.words import (
     Finish,
     JobStarted,
     NodeGone,
+    NodeLeads,
     NodeOffered,
     RankEnded,
     RankGone,
@@ -75,6 +76,9 @@ def step(spec: RolesSpec, state: JobState, event: Event, now_s: float) -> tuple[
         return ()
     if state.phase == "over":
         return ()
+    if isinstance(event, NodeLeads):
+        _shift(state, now_s - state.last_s)
+    state.last_s = now_s
     actions = [*_take(spec, state, event, now_s), *_settle(spec, state, now_s)]
     changed = dict.fromkeys(action for action in actions if isinstance(action, Changed))
     return (*(action for action in actions if not isinstance(action, Changed)), *changed)
@@ -111,8 +115,18 @@ def _take(spec: RolesSpec, state: JobState, event: Event, now_s: float) -> Itera
             member = state.members.get(event.member)
             if member is not None and member.serial == event.serial and member.standing in UP:
                 yield from _take_of_member(spec, state, member, event, now_s)
-        case Begun() | Tick() | RankStopped():
+        case Begun() | NodeLeads() | Tick() | RankStopped():
             pass
+
+
+def _shift(state: JobState, by_s: float) -> None:
+    """Another process leads, whose machine's clock may say something else: no time has passed since what happened last."""
+    for member in state.members.values():
+        member.until_s += by_s
+        if member.runs_since_s is not None:
+            member.runs_since_s += by_s
+        if member.short_since_s is not None:
+            member.short_since_s += by_s
 
 
 def _take_wish(spec: RolesSpec, state: JobState, event: Asked | Measured, now_s: float) -> Iterator[Action]:

@@ -37,7 +37,7 @@ class Fleet:
         state: JobState,
         here: str,
         address: str,
-        launchers: Launchers,
+        launchers: Launchers | None,
         tell: Callable[[Event], None],
     ) -> None:
         self._spec, self._state, self._here, self._address = spec, state, here, address
@@ -49,7 +49,7 @@ class Fleet:
         """Have a member started on each of its nodes."""
         for name in start.nodes:
             order = self.order(start, name)
-            if name == self._here:
+            if self._launchers is not None and name == self._here:
                 self._launchers.start(order.role, start, order.meets)
             elif self.others is not None:
                 self.others.start(name, order)
@@ -57,7 +57,7 @@ class Fleet:
     def stop(self, stop: StopMember) -> None:
         """Have a member told to end, on each of its nodes."""
         for name in self._state.members[stop.member].nodes:
-            if name == self._here:
+            if self._launchers is not None and name == self._here:
                 self._launchers.stop(stop)
             elif self.others is not None:
                 self.others.stop(name, stop)
@@ -65,7 +65,7 @@ class Fleet:
     def update(self, order: UpdateMember) -> None:
         """Have a member put a version of its role's code in place; its first node has its controller."""
         nodes = self._state.members[order.member].nodes
-        if nodes[:1] == (self._here,):
+        if self._launchers is not None and nodes[:1] == (self._here,):
             self._launchers.update(order)
         elif nodes and self.others is not None:
             self.others.update(nodes[0], order)
@@ -73,7 +73,7 @@ class Fleet:
     def restart(self, order: RestartMember) -> None:
         """Have a member's workers started again."""
         for name in self._state.members[order.member].nodes:
-            if name == self._here:
+            if self._launchers is not None and name == self._here:
                 self._launchers.restart(order)
             elif self.others is not None:
                 self.others.restart(name, order)
@@ -84,7 +84,8 @@ class Fleet:
         if len(start.nodes) < 2:
             return Order(role=role, start=start)
         first = start.nodes[0]
-        address = self._address if first == self._here or self.others is None else self.others.address(first)
+        is_here = self._launchers is not None and first == self._here
+        address = self._address if is_here or self.others is None else self.others.address(first)
         port = FIRST_PORT + zlib.crc32(run_name(start).encode()) % PORTS
         return Order(role=role, start=start, meets=Meets(address, port, start.nodes.index(name)))
 

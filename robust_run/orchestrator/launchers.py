@@ -60,6 +60,8 @@ class Launchers:
         """By the name of their run directory."""
         self._known: dict[str, Known] = {}
         self._signalled: Callable[[int, str], None] | None = None
+        self.trust: tuple[str, ...] = ()
+        """See `command_line`."""
         os.makedirs(self._folder, mode=0o700, exist_ok=True)
         self._stager = Stager(self._folder, env, tell)
 
@@ -97,7 +99,7 @@ class Launchers:
         self._send(
             Spawn(
                 name=run_name(start),
-                argv=tuple(command_line(role, start, self._folder, sys.executable, meets)),
+                argv=tuple(command_line(role, start, self._folder, sys.executable, meets, self.trust)),
                 env=environment(role, start, self._env, self._place),
                 output=console(os.path.join(self._folder, run_name(start))),
             )

@@ -33,8 +33,10 @@ from robust_run.orchestrator.queue.core import counts
 from robust_run.orchestrator.server import RoleServer
 from robust_run.orchestrator.state import UP
 from robust_run.orchestrator.stopped.deciding import StoppedBook
+from robust_run.orchestrator.succession.post import Post
 from robust_run.orchestrator.updates import rules as updates
 from robust_run.orchestrator.updates.desk import CodeDesk
+from robust_run.orchestrator.updates.shelf import Shelf
 from robust_run.orchestrator.updates.words import UpdateMember
 from robust_run.orchestrator.views import view_of
 from robust_run.orchestrator.waits import QueueNow, awaited, chains
@@ -49,6 +51,7 @@ from robust_run.orchestrator.words import (
     JobStarted,
     Line,
     NodeGone,
+    NodeLeads,
     NodeOffered,
     RankEnded,
     RankHeldUp,
@@ -89,32 +92,46 @@ class Leader:
         link: Link,
         several: Several | None = None,
         start: Start = ANEW,
+        post: Post | None = None,
     ) -> None:
-        """`several`: where nodes meet; None: this is the only one. `start`: of this job, and what this node has.
+        """`several`: where nodes meet; None: this is the only one. `start`: of this job, and what this node has. `post`: where
+        another node can lead on; None: none can.
 
         Raises PlatformError where what an earlier leader left is of another version, OSError.
         """
         self._spec, self._folder, self._env, self._clock = spec, folder, env, clock
-        self._journal = Journal(folder, spec, self.say)
+        self._post = post
+        self._journal = post.journal(spec) if post is not None else Journal(folder, spec, self.say)
         self.state = core.replay(spec, self._journal.past)
+        self.name = spec.name
         self._place = os.path.join(folder, PLACE)
         self._several, self._start = several, start
         self._here = several.name if several is not None else socket.gethostname()
         address = several.host if several is not None else LOOPBACK
-        slurm = start.slurm
-        members_env = env if slurm is None else slurm.members_env(env, folder)
-        self._launchers = Launchers(folder, self._place, members_env, link, self._happened, self.say)
+        self._launchers: Launchers | None = None
+        """None: launchers of this node hear what follows here, as those of any other."""
+        if post is None:
+            slurm = start.slurm
+            members_env = env if slurm is None else slurm.members_env(env, folder)
+            self._launchers = Launchers(folder, self._place, members_env, link, self._happened, self.say)
+            self._launchers.trust = several.members_options if several is not None else ()
+            self._pids = self._launchers.pids
+        else:
+            self._pids = post.pids
+        shelf = self._launchers.shelf if self._launchers is not None else Shelf(folder)
         self._fleet = Fleet(spec, self.state, self._here, address, self._launchers, self.tell)
         self._events: deque[Event] = deque()
         self._busy = False
         self._stopped = StoppedBook()
         self._done: asyncio.Future[Finish] | None = None
         limits = QueueLimits(items=spec.queue_items, bytes=spec.queue_bytes, lease_s=spec.lease_s)
-        self._queues = QueueBook(os.path.join(folder, "queues"), limits, self.say)
+        self._queues = (
+            post.queues(limits) if post is not None else QueueBook(os.path.join(folder, "queues"), limits, self.say)
+        )
         self._before = place_of(self._place)
         secret = self._before.secret if self._before is not None else os.urandom(32)
         secret = several.secret if several is not None else secret
-        desk = CodeDesk(spec, self.state, self._launchers.shelf.store, clock, self.tell)
+        desk = CodeDesk(spec, self.state, shelf.store, clock, self.tell)
         self._server = RoleServer(
             secret, self._queues, clock, self.tell, self._known, self._newest, self._look, desk.answer
         )
@@ -129,24 +146,26 @@ class Leader:
                 self.say,
                 self._fleet.order,
             )
-            book.shelf, book.most = self._launchers.shelf, several.nodes - 1
+            book.shelf, book.most = shelf, several.nodes - (post is None)
+            book.term = post.term if post is not None else 0
 
     async def run(self) -> Finish:
         """Lead the job to its end. Raises UserError where no node could ever run one of its roles, OSError."""
         loop = asyncio.get_running_loop()
         self._done = loop.create_future()
         try:
-            self._queues.reopen(self._clock.monotonic_s())
-            await open_place(self._server, self._place, self._spec.names, self._several, self._before)
+            await self._open()
             self._course.start()
             for number in SIGNALS:
-                loop.add_signal_handler(number, self._signalled, number)
-            self._launchers.listen(self._signalled)
-            if self._start.slurm is not None:
-                self._start.slurm.watch(self._folder, self.say, self._time_is_over)
-            if self.state.start != self._start.token:
+                loop.add_signal_handler(number, self.signalled, number)
+            if self._launchers is not None:
+                self._launchers.listen(self.signalled)
+                if self._start.slurm is not None:
+                    self._start.slurm.watch(self._folder, self.say, self._time_is_over)
+            founds = self._post is None or self._post.is_founding
+            if founds and self.state.start != self._start.token:
                 self.tell(JobStarted(start=self._start.token))
-            if self.state.phase == "new":
+            if founds and self.state.phase == "new":
                 await self._begin()
             else:
                 self._go_on()
@@ -155,8 +174,7 @@ class Leader:
                 finish = await self._done
             finally:
                 measuring.cancel()
-            if self._fleet.others is not None:
-                self._fleet.others.over(finish.code)
+            await self._over(finish)
             return finish
         except RobustRunError as error:
             if self._fleet.others is not None:
@@ -169,8 +187,9 @@ class Leader:
             self._journal.close()
 
     async def _begin(self) -> None:
-        has = self._start.has
-        self.tell(NodeOffered(node=self._here, slots=MANY, devices=has.devices, cpus=has.cpus, labels=has.labels))
+        if self._post is None:
+            has = self._start.has
+            self.tell(NodeOffered(node=self._here, slots=MANY, devices=has.devices, cpus=has.cpus, labels=has.labels))
         if self._several is not None:
             await self._all_nodes(self._several)
             if self._done is not None and self._done.done():
@@ -184,6 +203,8 @@ class Leader:
                 raise UserError(
                     f"[roles.{role.name}] needs {needs(role)}, and {why}: ask for less (nproc, devices, cpus, nodes, where)"
                 )
+        if self._post is not None and self._fleet.others is not None:
+            self._post.found(self._fleet.others)
         self.tell(Begun(patience_s=PATIENCE_S if self._start.slurm is not None else None))
 
     async def _all_nodes(self, several: Several) -> None:
@@ -206,13 +227,17 @@ class Leader:
 
     def _go_on(self) -> None:
         """Do what an earlier leader decided and may not have done."""
+        if self._post is not None:
+            self.tell(NodeLeads(node=self._here, term=self._post.term))
         if self.state.phase == "over":
             self._do(Finish(code=self.state.code, sentence=self.state.sentence))
             return
         if self._fleet.others is not None:
-            self._fleet.others.expect(name for name in self.state.nodes if name != self._here)
+            self._fleet.others.expect(
+                name for name in self.state.nodes if name != self._here or self._launchers is None
+            )
         for member in list(self.state.members.values()):
-            if member.standing in UP and self._here in member.nodes:
+            if self._launchers is not None and member.standing in UP and self._here in member.nodes:
                 start = StartMember(member=member.name, serial=member.serial, nodes=member.nodes)
                 meets = self._fleet.order(start, self._here).meets
                 self._launchers.adopt(self._spec.role(member.name.role), member, self.state, meets)
@@ -224,8 +249,29 @@ class Leader:
             role.wake_s = 0.0  # that timer is gone, and is set anew
         for order in updates.under_way(self.state):
             self._do(order)
-        self._launchers.end_unknown()
+        if self._launchers is not None:
+            self._launchers.end_unknown()
+        if self._post is not None and self._fleet.others is not None and self._several is not None:
+            self._post.found_later(self._fleet.others, self._several.fewest or self._several.nodes)
+            # Who founded the job may have been lost before it began.
+            self.tell(Begun(patience_s=PATIENCE_S if self._start.slurm is not None else None))
         self.tell(Tick())
+
+    async def _open(self) -> None:
+        """Have the queues, and be reached."""
+        if self._post is not None:
+            self._post.reopen(self._queues, self._clock.monotonic_s())
+            self._post.listen(self._server)
+        else:
+            self._queues.reopen(self._clock.monotonic_s())
+            await open_place(self._server, self._place, self._spec.names, self._several, self._before)
+
+    async def _over(self, finish: Finish) -> None:
+        """Tell the other nodes that the job is over."""
+        if self._fleet.others is not None and self._post is not None:
+            await self._post.over(self._fleet.others, finish.code)
+        elif self._fleet.others is not None:
+            self._fleet.others.over(finish.code)
 
     def tell(self, event: Event) -> None:
         """Take in what happened, and do what follows; events told meanwhile are taken in turn."""
@@ -308,11 +354,12 @@ class Leader:
             case Finish():
                 pass
 
-    def _signalled(self, number: int, by: str = "") -> None:
+    def signalled(self, number: int, by: str = "") -> None:
+        """The guard was told to end."""
         self.tell(Asked(what="stop", signal=number, by=by or signal.Signals(number).name))
 
     def _time_is_over(self) -> None:
-        self._signalled(signal.SIGTERM, "the time limit")
+        self.signalled(signal.SIGTERM, "the time limit")
 
     def _newest(self, name: str) -> tuple[int, int]:
         role, _, index = name.rpartition("/")
@@ -327,7 +374,7 @@ class Leader:
             self._spec,
             self.state,
             is_led=True,
-            pids=self._launchers.pids(),
+            pids=self._pids(),
             queues={name: counts(state) for name, state in states.items()},
             idle=self._server.idle.shares(now_s),
             chains=tuple(chains(self._traffic(now_s), now_s, standings)),

@@ -9,6 +9,7 @@ import msgspec
 
 from robust_run.atomic_file import write_file
 from robust_run.errors import PlatformError
+from robust_run.orchestrator.connection import context_of
 from robust_run.orchestrator.nodes.labels import of_component
 from robust_run.orchestrator.nodes.words import Several
 from robust_run.orchestrator.server import RoleServer
@@ -70,7 +71,7 @@ async def open_place(
     """
     if several is not None:
         try:
-            port = await server.listen(None, several.port)
+            port = await server.listen(None, several.port, context_of(several.tls))
         except OSError as error:
             raise PlatformError(
                 f"port {several.port} of this machine, where the nodes are to meet, cannot be listened on"
@@ -83,7 +84,13 @@ async def open_place(
             if before is None:
                 raise
             port = await server.listen(LOOPBACK)
-    place = Place(address=LOOPBACK, port=port, secret=server.secret, roles=roles)
+    place = Place(
+        address=LOOPBACK,
+        port=port,
+        secret=server.secret,
+        roles=roles,
+        tls=several.tls if several is not None else None,
+    )
     write_file(path, msgspec.json.encode(place), mode=0o600)
 
 

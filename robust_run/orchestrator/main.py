@@ -30,6 +30,7 @@ from robust_run.orchestrator.nodes.follower import SILENT, Follower
 from robust_run.orchestrator.nodes.under_slurm import ANEW, Start, UnderSlurm, hold_signals, run_of
 from robust_run.orchestrator.nodes.words import Several
 from robust_run.orchestrator.roles_file import load
+from robust_run.orchestrator.succession.words import FEWEST_NODES
 from robust_run.orchestrator.words import RolesSpec
 from robust_run.slurm.rules.role_needs import fragile
 from robust_run.slurm.rules.surroundings import read as step_of
@@ -54,7 +55,7 @@ def launch_roles(options: Options, world: World, env: Mapping[str, str]) -> int:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-def _launch(
+def _launch(  # noqa: C901, PLR0912
     options: Options,
     world: World,
     env: Mapping[str, str],
@@ -75,10 +76,17 @@ def _launch(
             _say(f"the run in {os.path.join(log_dir, run_id)} is done; another --run-id starts a new one")
             return 0
     start = Start(has=has, token=world.random_hex(16), slurm=slurm)
+    has_voters = where is not None and where.nodes >= FEWEST_NODES
     if where is not None and not where.is_leader:
         if log_dir is None:
             raise UserError("--roles over several nodes needs a --log-dir: what members print is kept there")
-        code = _guarded(lambda end: _ended(_follow(where, log_dir, start, env, Link(end, FromGuard)), end), slurm, mask)
+        if has_voters:
+            part = _house(where, start, log_dir, env)
+            code = _guarded(lambda end: _ended(part(Link(end, FromGuard)), end), slurm, mask)
+        else:
+            code = _guarded(
+                lambda end: _ended(_follow(where, log_dir, start, env, Link(end, FromGuard)), end), slurm, mask
+            )
         if slurm is not None and code == SILENT:
             slurm.follow_up_lost()
         return code
@@ -92,8 +100,14 @@ def _launch(
     if goes_on:
         _say(f"goes on with the run in {run_directory.path}")
     try:
-        code = _guarded(lambda end: lead(spec, run_directory, env, end, where, start), slurm, mask)
-        _follow_up(run_directory, slurm, code)
+        if has_voters and where is not None:
+            part = _house(where, start, log_dir, env, spec, run_directory.path)
+            clean = run_directory.remove_temporary
+            code = _guarded(lambda end: _ended(part(Link(end, FromGuard)), end, clean), slurm, mask)
+        else:
+            code = _guarded(lambda end: lead(spec, run_directory, env, end, where, start), slurm, mask)
+        if not (has_voters and code == SILENT):  # the others go on without this node
+            _follow_up(run_directory, slurm, code)
     finally:
         run_directory.remove_temporary()
     return code
@@ -129,6 +143,28 @@ def _draw(run: str) -> None:
     with suppress(OSError):
         if said:
             _say(said)
+
+
+def _house(
+    where: Several,
+    start: Start,
+    log_dir: str | None,
+    env: Mapping[str, str],
+    spec: RolesSpec | None = None,
+    folder: str = "",
+) -> Callable[[Link], Coroutine[None, None, int]]:
+    """Return what takes part in a job that another node leads on when its leader is lost. `spec`, `folder`: if founded here."""
+    from robust_run.orchestrator.succession.house import Here, House, listen
+    from robust_run.orchestrator.succession.log import begin_again
+
+    listener = listen(where)
+    if folder:
+        begin_again(os.path.join(folder, "voters"), where.name)
+
+    async def take_part(link: Link) -> int:
+        return await House(where, Here(env, start, log_dir, spec, folder), SystemClock(), link, listener).run()
+
+    return take_part
 
 
 def lead(

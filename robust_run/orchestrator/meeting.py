@@ -10,12 +10,15 @@ from collections.abc import Mapping
 import msgspec
 
 from robust_run.errors import UserError
+from robust_run.launcher.model.job import ManyNodes
 from robust_run.launcher.model.world import World
 from robust_run.launcher.records import token
 from robust_run.launcher.start.options.many_nodes import resolve_many
 from robust_run.launcher.start.options.options import Options
 from robust_run.orchestrator.nodes.words import Several
+from robust_run.roles.words import Tls
 from robust_run.slurm.rules.types import SlurmStep
+from robust_run.tls import client_context, server_context
 
 _LABEL = b"robust-run roles\0"
 
@@ -54,10 +57,10 @@ def several(options: Options, world: World, env: Mapping[str, str], step: SlurmS
     many, _ = resolve_many(options, world)
     if many is None:
         return None
-    if many.tls_cert or many.tls_ca:
-        raise UserError(
-            "--roles over several nodes does not speak TLS (what nodes say is sealed, not hidden); leave --tls-* out"
-        )
+    files = Tls(cert=many.tls_cert, key=many.tls_key, ca=many.tls_ca) if many.tls_cert or many.tls_ca else None
+    if files is not None:  # mistakes are said before anything is started; any of the nodes may have to lead
+        server_context(files.cert, files.key, files.ca)
+        client_context(files.cert, files.key, files.ca)
     said = token.job_token(token.job_secret(many, env), token.job_name(many))
     return Several(
         host=many.host,
@@ -68,8 +71,22 @@ def several(options: Options, world: World, env: Mapping[str, str], step: SlurmS
         name=options.node_name or name or socket.gethostname(),
         secret=hashlib.sha256(_LABEL + said.encode()).digest(),
         join_timeout_s=many.join_timeout_s,
+        tls=files,
+        members_options=_members_options(many),
         is_leader=many.is_host if many.is_host is not None else can_listen(many.host, many.port),
     )
+
+
+def _members_options(many: ManyNodes) -> tuple[str, ...]:
+    """Return what the launchers of a member of several nodes need to trust each other as the nodes of this job do."""
+    said = {
+        "--token-file": many.token_file,
+        "--tls-cert": many.tls_cert,
+        "--tls-key": many.tls_key,
+        "--tls-ca": many.tls_ca,
+    }
+    words = [word for option, value in said.items() if value for word in (option, value)]
+    return (*words, "--insecure") if many.insecure else tuple(words)
 
 
 def can_listen(host: str, port: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import socket
+from contextlib import closing
 from typing import TypeVar
 
 import msgspec
@@ -14,9 +14,9 @@ from robust_run.launcher.operator.reading.runs import runs_folder
 from robust_run.orchestrator import core
 from robust_run.orchestrator.course import files as course
 from robust_run.orchestrator.course.points import idle_of
-from robust_run.orchestrator.journal import NAME, is_roles_run, read, spec_of
+from robust_run.orchestrator.journal import NAME, read, spec_of
 from robust_run.orchestrator.views import view_of
-from robust_run.roles.client import Place
+from robust_run.roles.client import Connection, Place, channel_of, connected
 from robust_run.roles.wire import Frames, WorkerHalf
 from robust_run.roles.words import (
     OPERATOR,
@@ -51,18 +51,26 @@ def find_run(run: str, log_dir: str, env: dict[str, str]) -> str:
     folder = runs_folder(log_dir, env)
     if run:
         for path in (run, os.path.join(folder, run)):
-            if is_roles_run(path):
+            if sign_of(path):
                 return os.path.abspath(path)
         raise PlatformError(
             f"{run!r} is no run of several roles: there is no {NAME} in it; robust status shows other runs"
         )
     try:
-        found = [path for path in (os.path.join(folder, name) for name in os.listdir(folder)) if is_roles_run(path)]
+        found = [path for path in (os.path.join(folder, name) for name in os.listdir(folder)) if sign_of(path)]
     except OSError:
         found = []
     if not found:
         raise PlatformError(f"no run of several roles in {folder!r}; name a run directory or give --log-dir")
-    return max(found, key=lambda path: os.stat(os.path.join(path, NAME)).st_mtime)
+    return max(found, key=lambda path: os.stat(sign_of(path)).st_mtime)
+
+
+def sign_of(path: str) -> str:
+    """Return the file that says that this is the run directory of a job of several roles; empty: it is none. That is the journal,
+    or where the leader is: on a disk of a node's own, where it has not led.
+    """
+    files = (os.path.join(path, name) for name in (NAME, PLACE_NAME))
+    return next((each for each in files if os.path.isfile(each)), "")
 
 
 def look(run: str) -> RolesView:
@@ -78,6 +86,8 @@ def look(run: str) -> RolesView:
 
 def by_journal(run: str) -> RolesView:
     """Return how a job is by what it left. Raises PlatformError."""
+    if not os.path.exists(os.path.join(run, NAME)):
+        raise PlatformError(f"no leader answers, and its journal is not in {run}; ask on another node of the job")
     spec = spec_of(run)
     if spec is None:
         raise PlatformError(f"the first line of {run}/{NAME} is not written yet; ask again")
@@ -116,11 +126,9 @@ def _ask(run: str, call: LookCall | AskCall | CodeCall | UpdateCall | RollbackCa
             place = msgspec.json.decode(file.read(), type=Place)
     except msgspec.MsgspecError as error:
         raise ProtocolError(f"{run}/{PLACE_NAME}: {error}") from error
-    half, frames = (
-        WorkerHalf(place.secret, Me(role=OPERATOR, index=0, rank=0, serial=0, attempt=0), __version__),
-        Frames(ToWorker),
-    )
-    with socket.create_connection((place.address, place.port), ANSWER_S) as connection:
+    with closing(connected(place, ANSWER_S)) as connection:
+        me = Me(role=OPERATOR, index=0, rank=0, serial=0, attempt=0)
+        half, frames = WorkerHalf(place.secret, me, __version__, channel=channel_of(connection)), Frames(ToWorker)
         connection.sendall(frames.frame(half.hello))
         proof, key_in, key_out = half.answer(_next(connection, frames, Challenge))
         connection.sendall(frames.frame(proof))
@@ -131,7 +139,7 @@ def _ask(run: str, call: LookCall | AskCall | CodeCall | UpdateCall | RollbackCa
         return _next(connection, frames, Answer)
 
 
-def _next(connection: socket.socket, frames: Frames, kind: type[_Kind]) -> _Kind:
+def _next(connection: Connection, frames: Frames, kind: type[_Kind]) -> _Kind:
     """Return the next message of a kind. Raises ProtocolError for a refusal, OSError."""
     while True:
         message = frames.next()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -46,6 +47,8 @@ from robust_run.roles.words import (
 )
 
 CodeQuestion = CodeCall | UpdateCall | RollbackCall
+if TYPE_CHECKING:
+    import ssl
 
 #: Who has not proven itself after so long is sent away.
 PATIENCE_S = 5.0
@@ -78,6 +81,8 @@ class RoleServer:
         self._members = members
         self.nodes: NodeBook | None = None
         """Takes in what other nodes say; None: the job has this one."""
+        self.gate: Callable[[Callable[[], None]], None] | None = None
+        """Does what others see once it may be seen: once a successor would know of it. None: at once."""
         self._newest_start = newest
         self._look = look
         self._code = code
@@ -97,9 +102,9 @@ class RoleServer:
         self._timer: asyncio.TimerHandle | None = None
         self._server: asyncio.Server | None = None
 
-    async def listen(self, host: str | None, port: int = 0) -> int:
-        """Begin, at an address or at all (None); return the port. Raises OSError."""
-        self._server = await asyncio.get_running_loop().create_server(lambda: Worker(self), host, port)
+    async def listen(self, host: str | None, port: int = 0, context: ssl.SSLContext | None = None) -> int:
+        """Begin, at an address or at all (None), with TLS where there is a context; return the port. Raises OSError."""
+        self._server = await asyncio.get_running_loop().create_server(lambda: Worker(self), host, port, ssl=context)
         found: int = self._server.sockets[0].getsockname()[1]
         return found
 

@@ -113,6 +113,8 @@ class JobState(msgspec.Struct, kw_only=True):
     """See `Begun`."""
     is_short: bool = False
     """It ends because no node is left for a role."""
+    last_s: float = 0.0
+    """When something happened last, by the clock of who leads."""
 
     def of(self, role: str) -> list[Member]:
         """Return the members of a role, in order."""

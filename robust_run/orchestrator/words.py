@@ -133,6 +133,13 @@ class NodeGone(msgspec.Struct, frozen=True, kw_only=True, tag="node_gone"):
     why: str = ""
 
 
+class NodeLeads(msgspec.Struct, frozen=True, kw_only=True, tag="node_leads"):
+    """A process leads the job on, where another may have done so on another node. Times before this are of that one's clock."""
+
+    node: str
+    term: int = 0
+
+
 class WorldRuns(msgspec.Struct, frozen=True, kw_only=True, tag="world_runs"):
     """All workers of a member run. `attempt` counts within one launcher; `serial` is that of `StartMember`."""
 
@@ -234,6 +241,7 @@ Event = (
     | JobStarted
     | NodeOffered
     | NodeGone
+    | NodeLeads
     | WorldRuns
     | WorldFailed
     | WorldEnded

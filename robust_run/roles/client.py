@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import itertools
 import os
+import select
 import socket
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
@@ -30,11 +32,15 @@ from robust_run.roles.words import (
     QueueCall,
     ReadyCall,
     Refused,
+    Tls,
     Told,
     ToWorker,
     Welcome,
 )
 from robust_run.version import __version__
+
+if TYPE_CHECKING:
+    from robust_run.roles.hidden import HiddenSocket
 
 #: How long an orchestrator that is gone is looked for.
 GIVE_UP_S = 600.0
@@ -42,7 +48,11 @@ GIVE_UP_S = 600.0
 STRANGER_S = 10.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 2.0
 CONNECT_S = 10.0
+#: Where another node may lead the job later, it is looked so often who does: a link that is cut says nothing.
+MOVED_S = 1.0
+MOVED_CONNECT_S = 4.0
 
+Connection: TypeAlias = "socket.socket | HiddenSocket"
 Request = ReadyCall | QueueCall | PositionCall
 
 
@@ -53,6 +63,10 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     secret: bytes
     roles: tuple[str, ...]
+    moves: bool = False
+    """Another node may lead the job later; this file says then which."""
+    tls: Tls | None = None
+    """None: connections are sealed, not hidden."""
 
 
 class _Asked:
@@ -74,8 +88,10 @@ class Client:
         self._members: dict[str, Member] = {}
         self._asked: dict[int, _Asked] = {}
         self._numbers = itertools.count(1)
-        self._socket: socket.socket | None = None
+        self._socket: Connection | None = None
         self._frames: Frames | None = None
+        self._place: Place | None = None
+        """Where the one is that it is connected to, if another may take its place."""
         self._ready: ReadyCall | None = None
         self._is_in = False
         self._over = ""
@@ -175,6 +191,8 @@ class Client:
             except RobustRunError as error:  # what is heard is none of the job's, or damaged
                 if gone_at_s and time.monotonic() - gone_at_s > STRANGER_S:
                     self._end(f"the orchestrator of this job: {error}")
+            except _Moved:
+                pass
             except OSError as error:
                 reason = error.strerror or str(error)
                 if gone_at_s and time.monotonic() - gone_at_s > GIVE_UP_S:
@@ -187,9 +205,9 @@ class Client:
 
     def _connect(self) -> None:
         place = self._where()
-        connection = socket.create_connection((place.address, place.port), CONNECT_S)
+        connection: Connection = connected(place, MOVED_CONNECT_S if place.moves else CONNECT_S)
+        self._place = place if place.moves else None
         try:
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             frames, welcome = self._shake_hands(connection, place.secret)
         except BaseException:
             connection.close()
@@ -206,8 +224,8 @@ class Client:
                     self._send(asked.request)
             self._changed.notify_all()
 
-    def _shake_hands(self, connection: socket.socket, secret: bytes) -> tuple[Frames, Welcome]:
-        half, frames = WorkerHalf(secret, self.me, __version__), Frames(ToWorker)
+    def _shake_hands(self, connection: Connection, secret: bytes) -> tuple[Frames, Welcome]:
+        half, frames = WorkerHalf(secret, self.me, __version__, channel=channel_of(connection)), Frames(ToWorker)
         connection.sendall(frames.frame(half.hello))
         challenge = _next(connection, frames)
         if not isinstance(challenge, Challenge):
@@ -229,7 +247,7 @@ class Client:
         assert self._socket is not None
         assert self._frames is not None
         while True:
-            message = _next(self._socket, self._frames)
+            message = _next(self._socket, self._frames, self._look)
             with self._changed:
                 if isinstance(message, Told):
                     self._members[message.member.name] = message.member
@@ -242,6 +260,18 @@ class Client:
                 elif isinstance(message, Refused):
                     raise Refused_(message.why)
                 self._changed.notify_all()
+
+    def _look(self, connection: Connection) -> None:
+        """Wait until there is something to read, where another node may lead later. Raises _Moved: it does."""
+        if self._place is None:
+            return
+        poll = select.poll()
+        poll.register(connection.fileno(), select.POLLIN)
+        while not poll.poll(1000 * MOVED_S):
+            with suppress(OSError, RobustRunError):
+                if self._where() != self._place:
+                    connection.shutdown(socket.SHUT_RDWR)  # who is about to send something waits no longer
+                    raise _Moved
 
     def _take_note(self, request: Request, answer: Answer) -> None:
         """What this worker holds changes with the answer, before anybody reads it: the connection may be lost at any moment."""
@@ -267,12 +297,37 @@ class Client:
             self._changed.notify_all()
 
 
+class _Moved(Exception):  # noqa: N818 (an outcome)
+    """Another node leads the job."""
+
+
 class Refused_(Exception):  # noqa: N801, N818 (an outcome; `Refused` is the word for it on the wire)
     """The orchestrator does not let this worker in."""
 
 
-def _next(connection: socket.socket, frames: Frames) -> object:
+def connected(place: Place, timeout_s: float) -> Connection:
+    """Return a connection to where the orchestrator is. Raises OSError, UserError for files that cannot be used."""
+    plain = socket.create_connection((place.address, place.port), timeout_s)
+    try:
+        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if place.tls is None:
+            return plain
+        from robust_run.roles.hidden import hidden
+
+        return hidden(plain, place.tls.cert, place.tls.key, place.tls.ca)
+    except BaseException:
+        plain.close()
+        raise
+
+
+def channel_of(connection: Connection) -> bytes:
+    """Return what tells a TLS connection from any other; empty: it is none."""
+    return b"" if isinstance(connection, socket.socket) else connection.channel
+
+
+def _next(connection: Connection, frames: Frames, wait: Callable[[Connection], None] = lambda _: None) -> object:
     while (message := frames.next()) is None:
+        wait(connection)
         data = connection.recv(1 << 18)
         if not data:
             raise ConnectionResetError("the orchestrator hung up")

@@ -2,7 +2,8 @@
 
     worker         Hello(nonce)
     orchestrator   Challenge(nonce, proof)     HMAC-SHA256 over "orchestrator", both nonces
-    worker         Proof(proof, who it is)     HMAC-SHA256 over "worker", both nonces, who it is
+    worker         Proof(proof, who it is)     HMAC-SHA256 over "worker", both nonces, who it is; all proofs over the TLS channel
+                                               where there is one, so that nobody can stand in between
                    Holds(items it works on)    sealed, as all that follows
     orchestrator   Welcome, or Refused
 
@@ -12,6 +13,7 @@ direction with a key of its own. Bytes are not hidden.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import os
 from typing import TypeVar
@@ -95,14 +97,16 @@ class Frames:
 class WorkerHalf:
     """The worker's side of the handshake."""
 
-    def __init__(self, secret: bytes, me: Me, version: str, nonce: bytes | None = None) -> None:
+    def __init__(self, secret: bytes, me: Me, version: str, nonce: bytes | None = None, channel: bytes = b"") -> None:
+        """`channel`: what tells this TLS connection from any other; empty where there is none."""
         self.hello = Hello(version=version, nonce=nonce if nonce is not None else os.urandom(NONCE_BYTES))
         self._secret = secret
         self._me = me
+        self._channel = hashlib.sha256(channel).digest() if channel else b""
 
     def answer(self, challenge: Challenge) -> tuple[Proof, bytes, bytes]:
         """Return the proof, and the keys of what comes in and goes out. Raises ProtocolError where the other knows no secret."""
-        nonces = self.hello.nonce + challenge.nonce
+        nonces = self.hello.nonce + challenge.nonce + self._channel
         if len(challenge.nonce) != NONCE_BYTES or not hmac.compare_digest(
             challenge.proof, _proof(self._secret, b"orchestrator", nonces)
         ):
@@ -114,7 +118,9 @@ class WorkerHalf:
 class OrchestratorHalf:
     """The orchestrator's side of it."""
 
-    def __init__(self, secret: bytes, nonce: bytes | None = None) -> None:
+    def __init__(self, secret: bytes, nonce: bytes | None = None, channel: bytes = b"") -> None:
+        """`channel`: as that of the other half, unless somebody stands in between."""
+        self._channel = hashlib.sha256(channel).digest() if channel else b""
         self._secret = secret
         self._nonce = nonce if nonce is not None else os.urandom(NONCE_BYTES)
         self._nonces = b""
@@ -128,7 +134,7 @@ class OrchestratorHalf:
             )
         if len(hello.nonce) != NONCE_BYTES:
             raise ProtocolError(f"a nonce of {len(hello.nonce)} bytes instead of {NONCE_BYTES}")
-        self._nonces = hello.nonce + self._nonce
+        self._nonces = hello.nonce + self._nonce + self._channel
         return Challenge(nonce=self._nonce, proof=_proof(self._secret, b"orchestrator", self._nonces))
 
     def check(self, proof: Proof) -> tuple[bytes, bytes]:

@@ -17,6 +17,14 @@ UNPROVEN_FRAME_BYTES = 16 << 10
 """Largest frame of a peer that has not proven that it knows the job's secret."""
 
 
+class Tls(msgspec.Struct, frozen=True, kw_only=True):
+    """Files that connections are hidden with; see `robust_run.tls`."""
+
+    cert: str = ""
+    key: str = ""
+    ca: str = ""
+
+
 class Me(msgspec.Struct, frozen=True, kw_only=True):
     """Who a worker is, as its environment says."""
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from authorities import node_options
 from jobs import kill, running, script, unused_port, wait_for
 from role_jobs import FILE, ROLLOUT, TRAINER, RoleJob, nodes_of
 
@@ -21,7 +22,9 @@ LONG_S = 120
 
 
 @contextmanager
-def two_nodes(folder: Path, count: int = 60, text: str = "") -> Iterator[tuple[RoleJob, RoleJob]]:
+def two_nodes(
+    folder: Path, count: int = 60, text: str = "", options: tuple[str, ...] = (), env: dict[str, str] | None = None
+) -> Iterator[tuple[RoleJob, RoleJob]]:
     """Start a job on nodes a and b; a leads."""
     script(folder, TRAINER.replace("COUNT", str(count)), "trainer.py")
     script(folder, ROLLOUT, "rollout.py")
@@ -36,10 +39,11 @@ def two_nodes(folder: Path, count: int = 60, text: str = "") -> Iterator[tuple[R
         f"127.0.0.1:{unused_port()}",
         "--rdzv-id",
         "r",
+        *options,
     )
-    with running(folder, "--roles", "roles.toml", *meets, "--node-name", "a") as first:
+    with running(folder, "--roles", "roles.toml", *meets, "--node-name", "a", env=env) as first:
         wait_for(lambda: list(folder.glob("runs/*/roles.place")), "a to lead")
-        with running(folder, "--roles", "roles.toml", *meets, "--node-name", "b") as second:
+        with running(folder, "--roles", "roles.toml", *meets, "--node-name", "b", env=env) as second:
             yield RoleJob(first, folder), RoleJob(second, folder)
 
 
@@ -219,6 +223,47 @@ def test_a_member_of_two_nodes_is_one_world(tmp_path: Path) -> None:
         assert a.job.finish() == 0, a.job.err
         assert b.job.finish() == 0, b.job.err
         assert sorted(each.name for each in tmp_path.glob("world-*")) == ["world-2-0-0", "world-2-1-1"]
+
+
+def test_a_member_of_two_nodes_trusts_what_the_job_s_nodes_trust(tmp_path: Path) -> None:
+    """Its launchers have the same secret and the same certificates; there is no other secret on these machines."""
+    token = tmp_path / "token"
+    token.write_text("a secret of this job and of no other\n")
+    token.chmod(0o600)
+    home = tmp_path / "home"
+    script(
+        tmp_path,
+        """
+        from pathlib import Path
+        from robust_run import roles
+        me = roles.me()
+        queue = roles.queue("q")
+        queue.put(b"from %d" % me.rank, key=str(me.rank))
+        Path(f"done-{me.rank}").touch()
+        """,
+        "world.py",
+    )
+    text = '[roles.world]\ncommand = "world.py"\nnodes = 2\nends = "job"\n'
+    trust = ("--token-file", str(token), *node_options(tmp_path))
+    env = {"HOME": str(home), "XDG_CONFIG_HOME": str(home), "ROBUST_TOKEN": ""}
+    with two_nodes(tmp_path, text=text, options=trust, env=env) as (a, b):
+        assert a.job.finish() == 0, a.job.err
+        assert b.job.finish() == 0, b.job.err
+        assert sorted(each.name for each in tmp_path.glob("done-*")) == ["done-0", "done-1"]
+        assert not list(home.rglob("token")), "no other secret was made"
+
+
+def test_who_speaks_no_tls_is_not_let_in(tmp_path: Path) -> None:
+    (tmp_path / "roles.toml").write_text('[roles.a]\ncommand = "a.py"\n')
+    script(tmp_path, "import time\ntime.sleep(60)", "a.py")
+    where = ("--rdzv-endpoint", f"127.0.0.1:{unused_port()}", "--rdzv-id", "r", "--rdzv-conf", "join_timeout=5")
+    meets = ("--roles", "roles.toml", "--nnodes", "2", "--rdzv-backend", "c10d", *where)
+    with running(tmp_path, *meets, "--node-name", "a", *node_options(tmp_path)) as first:
+        wait_for(lambda: list(tmp_path.glob("runs/*/roles.place")), "a to lead")
+        with running(tmp_path, *meets, "--node-name", "b") as second:
+            assert second.finish() == 69
+        assert first.finish() == 1
+        assert "1 of 2 nodes came" in first.err
 
 
 def test_a_node_with_another_secret_is_not_let_in(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ from robust_run.orchestrator.guarding.words import (
     Known,
     Lease,
     Link,
+    Note,
     Over,
     Send,
     Shown,
@@ -55,6 +56,8 @@ from robust_run.signals import signal_name
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 FAULT = 70
+TURNED = 75
+"""Exit code of a process that led the job and leads no more, or that has to begin anew (EX_TEMPFAIL): that is no failure."""
 #: Launchers that are told to end because no leader can be kept have so long.
 LAST_WORDS_S = 60.0
 
@@ -71,6 +74,7 @@ class Guard:
         self._over: int | None = None
         self._lease_over_s: float | None = None
         """When launchers may not run any more, unless a lease comes; None: there is no such time."""
+        self._note = b""
         self._undelivered: list[int] = []
         self._requests = Requests()
         self._restarts = Restarts()
@@ -110,7 +114,7 @@ class Guard:
         theirs.close()
         self._leader, self._link = pid, Link(ours, FromLeader)
         self._restarts.started(time.monotonic())
-        self._tell(AllKnown(launchers=tuple(self._known.values())))
+        self._tell(AllKnown(launchers=tuple(self._known.values()), note=self._note))
         waiting, self._undelivered = self._undelivered, []
         for number in waiting:
             self._tell_signal(number)
@@ -180,6 +184,8 @@ class Guard:
             self._known[message.name] = msgspec.structs.replace(known, shown=message.offset)
         elif isinstance(message, Lease):
             self._lease_over_s = message.until_s
+        elif isinstance(message, Note):
+            self._note = message.data
         elif isinstance(message, Over):
             self._over = message.code
 
@@ -240,6 +246,9 @@ class Guard:
             self._link = None
         if self._over is not None:
             return self._over
+        if code == TURNED:
+            self._start_leader()
+            return None
         died = f"was killed by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
         if self._restarts.may_start(time.monotonic()):
             print(

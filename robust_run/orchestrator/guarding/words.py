@@ -42,13 +42,19 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True, tag="lease"):
     """Of the machine's monotonic clock, which all its processes share: one that is read late is not longer for it."""
 
 
+class Note(msgspec.Struct, frozen=True, kw_only=True, tag="note"):
+    """The guard is to hand this to the process that it starts in the leader's place."""
+
+    data: bytes
+
+
 class Over(msgspec.Struct, frozen=True, kw_only=True, tag="over"):
     """The job is over; the leader is about to end."""
 
     code: int
 
 
-FromLeader = Spawn | Send | Shown | Lease | Over
+FromLeader = Spawn | Send | Shown | Lease | Note | Over
 
 
 class Known(msgspec.Struct, frozen=True, kw_only=True, tag="known"):
@@ -69,6 +75,8 @@ class AllKnown(msgspec.Struct, frozen=True, kw_only=True, tag="all_known"):
     """First word to each leader: all launchers there ever were."""
 
     launchers: tuple[Known, ...]
+    note: bytes = b""
+    """What an earlier leader left; see `Note`."""
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True, tag="asked"):

@@ -16,6 +16,7 @@ from robust_run.orchestrator.nodes.words import (
     Beat,
     CodeParts,
     CodeWanted,
+    Founded,
     Happened,
     JobOver,
     Leaving,
@@ -54,6 +55,7 @@ class _Node:
     def __init__(self) -> None:
         self.worker: Worker | None = None
         self.address = ""
+        self.port = 0
         self.boot = ""
         self.taken = 0
         """What happened there is on record up to this number."""
@@ -89,6 +91,10 @@ class NodeBook:
         """The code of all roles."""
         self.most = MOST_NODES
         """Nodes that are let in at the same time, but the one that leads."""
+        self.term = 0
+        """Of the leader, where another node can lead on."""
+        self._founded: Founded | None = None
+        self._over: JobOver | None = None
         self._nodes: dict[str, _Node] = {}
         self._of: dict[Worker, str] = {}
         self._seen: dict[str, list[tuple[str, CodeSeen]]] = {}
@@ -108,7 +114,7 @@ class NodeBook:
 
     def came(self, worker: Worker) -> None:
         """A node is here; it is not known yet which."""
-        worker.send(NodeWelcome(run_id=self._run_id, job=self._job))
+        worker.send(NodeWelcome(run_id=self._run_id, job=self._job, term=self.term))
 
     def hear(self, worker: Worker, message: object) -> None:
         """Take in what a node says that has proven to know the secret."""
@@ -169,12 +175,27 @@ class NodeBook:
         """Have a member's launcher asked to start its workers again."""
         self._send(name, RestartOrder(restart=order))
 
+    def listening(self) -> dict[str, tuple[str, int]]:
+        """Return where nodes listen, in the order in which they came; without those that do not."""
+        return {name: (node.address, node.port) for name, node in self._nodes.items() if node.port}
+
+    def founded(self, founded: Founded) -> None:
+        """Tell all who the voters are, and who comes later."""
+        self._founded = founded
+        for name in self._nodes:
+            self._send(name, founded)
+
+    def all_left(self) -> bool:
+        """Whether no node is connected."""
+        return all(node.worker is None for node in self._nodes.values())
+
     def over(self, code: int) -> None:
-        """Tell all that the job is over."""
+        """Tell all that the job is over, and who comes later."""
+        self._over = JobOver(code=code)
         for name, node in self._nodes.items():
             if node.timer is not None:
                 node.timer.cancel()
-            self._send(name, JobOver(code=code))
+            self._send(name, self._over)
 
     def _send(self, name: str, message: ToNode) -> None:
         node = self._nodes.get(name)
@@ -193,11 +214,16 @@ class NodeBook:
         if node.worker is not None and node.worker is not worker:
             self._of.pop(node.worker, None)  # its end of the old connection is gone, which this end has not noticed
             node.worker.end()
-        node.worker, node.address = worker, printable(offer.address)[:255]
+        node.worker, node.address, node.port = worker, printable(offer.address)[:255], offer.port
         if offer.boot != node.boot:
             node.boot, node.taken, node.has = offer.boot, 0, set()
         self._of[worker] = name
+        if self._over is not None:
+            worker.send(self._over)
+            return
         self._watch(name, node)
+        if self._founded is not None:
+            worker.send(self._founded)
         self._tell(
             NodeOffered(
                 node=name,

@@ -20,12 +20,13 @@ from robust_run.atomic_file import write_file
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError, RobustRunError
 from robust_run.launcher.control.code_transfer import parts_of
-from robust_run.launcher.control.errors import ProtocolError
 from robust_run.launcher.records.memory_folders import remove_tree
 from robust_run.launcher.records.run_directory import RunDirectory
 from robust_run.orchestrator.guarding.words import Asked, Link, started_at
 from robust_run.orchestrator.launchers import Launchers
 from robust_run.orchestrator.names import MemberName
+from robust_run.orchestrator.nodes.dialing import Call, Line, dial
+from robust_run.orchestrator.nodes.finding import Finding
 from robust_run.orchestrator.nodes.lease import NodeLease
 from robust_run.orchestrator.nodes.under_slurm import ASK_S, LOST_S, Start
 from robust_run.orchestrator.nodes.words import (
@@ -36,6 +37,7 @@ from robust_run.orchestrator.nodes.words import (
     Beat,
     CodeParts,
     CodeWanted,
+    Founded,
     FromNode,
     Happened,
     JobOver,
@@ -53,12 +55,9 @@ from robust_run.orchestrator.nodes.words import (
 )
 from robust_run.orchestrator.words import MANY, Event, StopMember, WorldEnded
 from robust_run.roles.client import Place
-from robust_run.roles.wire import Frames, WorkerHalf
-from robust_run.roles.words import Challenge, Holds, Me, Refused, ToWorker, Welcome
+from robust_run.roles.words import Me, Refused, ToWorker
 from robust_run.terminal import plain
-from robust_run.version import __version__
 
-CONNECT_S = 10.0
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 SILENT = 69
 """Exit code of a node that has found no leader for too long (EX_UNAVAILABLE)."""
@@ -68,18 +67,28 @@ class Follower:
     """One node. `log_dir`: parent of run directories here; `link`: to its guard."""
 
     def __init__(
-        self, meeting: Several, log_dir: str, start: Start, env: Mapping[str, str], clock: Clock, link: Link
+        self,
+        meeting: Several,
+        log_dir: str | None,
+        start: Start,
+        env: Mapping[str, str],
+        clock: Clock,
+        link: Link,
+        finding: Finding | None = None,
     ) -> None:
         self._log_dir, self._has, self._slurm = log_dir, start.has, start.slurm
+        self._finding = finding or Finding(meeting)
+        self._folder = self._finding.folder
+        self._call = Call(meeting.secret, meeting.tls)
         self._meeting, self._env, self._clock, self._link = meeting, env, clock, link
         self._launchers: Launchers | None = None
-        self._frames: Frames | None = None
-        self._writer: asyncio.StreamWriter | None = None
+        self._line: Line | None = None
+        self._place: Place | None = None
         self._unsaid: deque[Happened] = deque()
         self._number = 0
         self._boot = os.urandom(8).hex()
         self._guard = f"{os.getppid()}.{started_at(os.getppid())}"
-        self._guard_said: list[object] = []
+        self._guard_said: list[object] = self._finding.guard_said
         self._heard_s = clock.monotonic_s()
         self._lease = NodeLease(self._heard_s)
         self._offered_s = self._heard_s
@@ -154,57 +163,45 @@ class Follower:
 
     async def _follow(self) -> None:
         """Be connected once, until the connection ends."""
-        meeting = self._meeting
-        reader, writer = await asyncio.wait_for(asyncio.open_connection(meeting.host, meeting.port), CONNECT_S)
-        self._writer = writer
-        here = writer.get_extra_info("sockname")[0]
-        leader = writer.get_extra_info("peername")[0]
-        await asyncio.wait_for(self._shake_hands(reader, writer), CONNECT_S)
-        self._heard_s = self._clock.monotonic_s()
-        while self._code is None:
-            message = await self._next(reader)
-            self._heard_s = self._clock.monotonic_s()
-            self._take(message, here, leader)
-
-    async def _shake_hands(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        where = self._finding.next()
+        if where is None:
+            return
         me = Me(role=NODE, index=0, rank=0, serial=os.getpid(), attempt=0)
-        half = WorkerHalf(self._meeting.secret, me, __version__)
-        self._frames = frames = Frames(ToWorker | ToNode)
-        writer.write(frames.frame(half.hello))
-        challenge = await self._next(reader)
-        if not isinstance(challenge, Challenge):
-            raise _unexpected(challenge)
-        proof, key_in, key_out = half.answer(challenge)
-        writer.write(frames.frame(proof))
-        frames.trust(key_in, key_out)
-        writer.write(frames.frame(Holds()))
-        welcome = await self._next(reader)
-        if not isinstance(welcome, Welcome):
-            raise _unexpected(welcome)
+        self._line = line = await dial(where, self._call, me, ToWorker | ToNode, self._finding.connect_s)
+        self._heard_s = self._clock.monotonic_s()
+        while self._code is None and self._line is line:
+            message = await line.next()
+            self._heard_s = self._clock.monotonic_s()
+            self._take(message, line, where[1])
 
-    async def _next(self, reader: asyncio.StreamReader) -> object:
-        frames = self._frames
-        while frames is not None and (message := frames.next()) is None:
-            data = await reader.read(1 << 18)
-            if not data:
-                break
-            frames.feed(data)
-        else:
-            if frames is not None:
-                return message
-        raise ConnectionResetError("the leader hung up")
+    def pids(self) -> dict[str, int]:
+        """Return the launchers that run here, by the name of their run directory."""
+        return self._launchers.pids() if self._launchers is not None else {}
 
-    def _take(self, message: object, here: str, leader: str) -> None:
+    def end(self) -> None:
+        """Follow nobody any more."""
+        self._code = 0 if self._code is None else self._code
+        self._hang_up()
+
+    def look_anew(self) -> None:
+        """Another node leads."""
+        if self._line is not None:
+            self._line.abort()
+
+    def _take(self, message: object, line: Line, port: int) -> None:
         launchers = self._launchers
         match message:
             case NodeWelcome():
-                self._welcomed(message, here, leader)
+                self._finding.check(message, line.there)
+                self._welcomed(message, line, port)
+            case Founded():
+                self._finding.founded(message)
             case JobOver():
                 self._code = message.code
             case NotYet():
                 self._say_once(f"this node waits: {message.why}")
             case Refused():
-                raise PlatformError(f"the leader at {self._meeting.host}:{self._meeting.port} refuses: {message.why}")
+                raise PlatformError(f"the leader at {line.there}:{port} refuses: {message.why}")
             case _ if launchers is not None:
                 self._take_order(launchers, message)
             case _:
@@ -254,9 +251,10 @@ class Follower:
         else:
             launchers.start(order.role, order.start, order.meets)
 
-    def _welcomed(self, welcome: NodeWelcome, here: str, leader: str) -> None:
+    def _welcomed(self, welcome: NodeWelcome, line: Line, port: int) -> None:
         is_new = self._launchers is None
-        launchers = self._launchers or self._open(welcome, leader)
+        launchers = self._launchers or self._open(welcome)
+        self._write_place(line.there, port, moves=welcome.term > 0)
         self._offered_s = self._clock.monotonic_s()
         self._send(
             Offer(
@@ -267,7 +265,8 @@ class Follower:
                 devices=self._has.devices,
                 cpus=self._has.cpus,
                 labels=self._has.labels,
-                address=here,
+                address=self._finding.address or line.here,
+                port=self._finding.port,
                 launchers=launchers.now(),
             )
         )
@@ -278,20 +277,20 @@ class Follower:
         for happened in self._unsaid:
             self._send(happened)
 
-    def _open(self, welcome: NodeWelcome, leader: str) -> Launchers:
+    def _open(self, welcome: NodeWelcome) -> Launchers:
         """Make what starts launchers here. Raises UserError where there can be no run directory, PlatformError, OSError."""
-        run_directory = RunDirectory.join(self._log_dir, welcome.run_id, os.getppid())
-        folder = run_directory.path
-        if run_directory.memory != folder:
-            remove_tree(run_directory.memory)  # of members alone: each has its own
-        path = os.path.join(folder, f"roles.{self._meeting.name}.place")
-        place = Place(address=leader, port=self._meeting.port, secret=self._meeting.secret, roles=())
-        write_file(path, msgspec.json.encode(place), mode=0o600)
+        if not self._folder:
+            run_directory = RunDirectory.join(self._log_dir, welcome.run_id, os.getppid())
+            self._folder = run_directory.path
+            if run_directory.memory != run_directory.path:
+                remove_tree(run_directory.memory)  # of members alone: each has its own
+        path = os.path.join(self._folder, f"roles.{self._meeting.name}.place")
         env = self._env
         if self._slurm is not None:
-            env = self._slurm.members_env(env, folder)
-            self._slurm.watch(folder, self.say, None)
-        launchers = Launchers(folder, path, env, self._link, self._happened, self.say)
+            env = self._slurm.members_env(env, self._folder)
+            self._slurm.watch(self._folder, self.say, self._finding.time_is_over)
+        launchers = Launchers(self._folder, path, env, self._link, self._happened, self.say)
+        launchers.trust = self._meeting.members_options
         asyncio.get_running_loop().remove_reader(self._link.socket.fileno())
         launchers.listen(self._signalled, self._guard_said)
         if not launchers.pids():
@@ -300,8 +299,22 @@ class Follower:
             self._lease = NodeLease(self._clock.monotonic_s())
             launchers.lease(self._lease.until_s)
         self._launchers = launchers
-        self.say(f"{self._meeting.name} is part of {welcome.job}, logs in {folder}")
+        self._finding.opened(self._folder)
+        self.say(f"{self._meeting.name} is part of {welcome.job}, logs in {self._folder}")
         return launchers
+
+    def _write_place(self, address: str, port: int, *, moves: bool) -> None:
+        """Say where the leader is, to workers of this node; where it may move, to people who look here, too."""
+        place = Place(
+            address=address, port=port, secret=self._meeting.secret, roles=(), moves=moves, tls=self._meeting.tls
+        )
+        if place == self._place:
+            return
+        data = msgspec.json.encode(place)
+        write_file(os.path.join(self._folder, f"roles.{self._meeting.name}.place"), data, mode=0o600)
+        if moves:
+            write_file(os.path.join(self._folder, "roles.place"), data, mode=0o600)
+        self._place = place
 
     def _happened(self, event: Event) -> None:
         if isinstance(event, WorldEnded) and event.code and (event.member, event.serial) in self._fenced:
@@ -316,7 +329,9 @@ class Follower:
             self._hang_up()
 
     def _signalled(self, number: int, by: str = "") -> None:
-        """The guard was told to end: so is all that runs here."""
+        """The guard was told to end: so is all that runs here, or the job where this node leads it."""
+        if self._finding.signalled(number, by):
+            return
         self._leaves = by or f"it was sent {signal.Signals(number).name}"
         self._send(Leaving(why=self._leaves))
         if self._launchers is None or not self._launchers.running():
@@ -339,8 +354,8 @@ class Follower:
             await asyncio.sleep(BEAT_S)
             now_s = self._clock.monotonic_s()
             self._send(Beat(sent_s=now_s))
-            if self._writer is not None and now_s - self._heard_s >= SILENT_S:
-                self._writer.transport.abort()
+            if self._line is not None and now_s - self._heard_s >= SILENT_S:
+                self._line.abort()
             if self._launchers is not None and self._launchers.running():
                 self._end_what_may_not_run(self._launchers, now_s)
 
@@ -357,8 +372,9 @@ class Follower:
 
     def _give_up_if_late(self) -> None:
         if self._clock.monotonic_s() - self._heard_s > self._meeting.join_timeout_s:
-            where = f"{self._meeting.host}:{self._meeting.port}"
-            self.say(f"no leader was found at {where} for {self._meeting.join_timeout_s:.0f} s; is it started?")
+            self.say(
+                f"no leader was found at {self._finding.places()} for {self._meeting.join_timeout_s:.0f} s; is it started?"
+            )
             self._code = SILENT
 
     async def _ask_slurm(self) -> None:
@@ -372,16 +388,10 @@ class Follower:
             self._code = SILENT
 
     def _send(self, message: FromNode) -> None:
-        if self._writer is not None and self._frames is not None and self._frames.is_trusted:
-            self._writer.write(self._frames.frame(message))
+        if self._line is not None:
+            self._line.send(message)
 
     def _hang_up(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-        self._writer = self._frames = None
-
-
-def _unexpected(message: object) -> Exception:
-    if isinstance(message, Refused):
-        return PlatformError(f"the leader refuses this node: {message.why}")
-    return ProtocolError(f"a {type(message).__name__} in the middle of the handshake")
+        if self._line is not None:
+            self._line.hang_up()
+        self._line = None

@@ -13,8 +13,10 @@ import msgspec
 from robust_run.launcher.records.code.types import TreeParts
 from robust_run.orchestrator.command import Meets
 from robust_run.orchestrator.names import MemberName
+from robust_run.orchestrator.succession.words import Voter
 from robust_run.orchestrator.updates.words import UpdateMember
 from robust_run.orchestrator.words import MANY, Event, RestartMember, RoleSpec, StartMember, StopMember
+from robust_run.roles.words import Tls
 
 NODE = "@node"
 """In the place of a role, where a node says who it is."""
@@ -41,6 +43,10 @@ class Several(msgspec.Struct, frozen=True, kw_only=True):
     secret: bytes
     join_timeout_s: float = 600.0
     is_leader: bool = True
+    tls: Tls | None = None
+    """Files of this node; None: connections are sealed, not hidden."""
+    members_options: tuple[str, ...] = ()
+    """With which launchers of members of several nodes trust each other: files of this node."""
 
 
 class LauncherNow(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,6 +71,8 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True, tag="offer"):
     address: str
     cpus: int = MANY
     labels: tuple[str, ...] = ()
+    port: int = 0
+    """Where it listens; 0: it does not."""
     launchers: tuple[LauncherNow, ...] = ()
 
 
@@ -93,6 +101,14 @@ class NodeWelcome(msgspec.Struct, frozen=True, kw_only=True, tag="node_welcome")
     run_id: str
     job: str
     """Name of the job."""
+    term: int = 0
+    """Of the leader; 0: nobody else can lead this job."""
+
+
+class Founded(msgspec.Struct, frozen=True, kw_only=True, tag="founded"):
+    """All nodes are here: these keep what is decided, and one of them leads on when the leader is lost."""
+
+    voters: tuple[Voter, ...]
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True, tag="order"):
@@ -155,6 +171,7 @@ class JobOver(msgspec.Struct, frozen=True, kw_only=True, tag="job_over"):
 FromNode = Offer | Happened | Beat | Leaving | CodeParts
 ToNode = (
     NodeWelcome
+    | Founded
     | Order
     | StopOrder
     | RestartOrder

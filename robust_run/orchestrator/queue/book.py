@@ -14,6 +14,7 @@ import re
 import zlib
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Protocol
 
 import msgspec
 
@@ -159,16 +160,36 @@ class Queue:
             )
 
 
+class Kept(Protocol):
+    """A queue, wherever it is kept."""
+
+    state: QueueState
+
+    def tell(self, event: QueueEvent, now_s: float) -> Answer:
+        """Take in an event; it is on record before it is answered."""
+
+    def close(self) -> None:
+        """Let go of it."""
+
+
 class QueueBook:
     """The queues of a job: each is made when it is first named."""
 
-    def __init__(self, folder: str, limits: QueueLimits, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        folder: str,
+        limits: QueueLimits,
+        say: Callable[[str], None],
+        make: Callable[[str, float], Kept] | None = None,
+    ) -> None:
+        """`make`: what makes a queue that is kept elsewhere than in `folder`."""
         self._folder = folder
         self._limits = limits
         self._say = say
-        self.queues: dict[str, Queue] = {}
+        self._make = make or self._in_file
+        self.queues: dict[str, Kept] = {}
 
-    def open(self, name: str, now_s: float) -> Queue:
+    def open(self, name: str, now_s: float) -> Kept:
         """Return a queue. Raises UserError for a name that cannot be, PlatformError for a file of another version."""
         found = self.queues.get(name)
         if found is not None:
@@ -179,12 +200,14 @@ class QueueBook:
             )
         if len(self.queues) >= MOST_NAMES:
             raise UserError(f"there are {MOST_NAMES} queues already; {name} is one too many")
+        self.queues[name] = queue = self._make(name, now_s)
+        return queue
+
+    def _in_file(self, name: str, now_s: float) -> Queue:
         with suppress(OSError):  # it is in memory then, and that is said
             os.makedirs(self._folder, mode=0o700, exist_ok=True)
         path = os.path.join(self._folder, f"{name}.queue")
-        queue = Queue(path, self._limits, now_s, self._say, os.urandom(8).hex())
-        self.queues[name] = queue
-        return queue
+        return Queue(path, self._limits, now_s, self._say, os.urandom(8).hex())
 
     def reopen(self, now_s: float) -> None:
         """Open those that have a file: an orchestrator that is started again goes on with them. Raises as `open`."""

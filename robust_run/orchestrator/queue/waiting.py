@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from robust_run.orchestrator.queue.book import Queue
+from robust_run.orchestrator.queue.book import Kept
 from robust_run.orchestrator.queue.core import Answer
 from robust_run.roles.queue_words import Put, QueueEvent, Took
 
@@ -22,7 +22,7 @@ class _Waiting:
 class Waiting:
     """Those who wait at one queue."""
 
-    def __init__(self, queue: Queue) -> None:
+    def __init__(self, queue: Kept) -> None:
         self.queue = queue
         self._takers: list[_Waiting] = []
         self._putters: list[_Waiting] = []

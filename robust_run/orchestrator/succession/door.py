@@ -1,0 +1,79 @@
+"""Where a node of a job listens, whether it leads or not: other voters are heard always, nodes and workers by who leads."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from robust_run.orchestrator.connection import Worker
+from robust_run.orchestrator.server import MOST_UNPROVEN, PATIENCE_S, RoleServer
+from robust_run.orchestrator.succession.replica import Replica
+from robust_run.orchestrator.succession.words import PEER
+from robust_run.roles.words import Me, Welcome
+
+if TYPE_CHECKING:
+    import ssl
+
+
+class Door:
+    """`listener`: what the guard holds, so that it is there whichever process is."""
+
+    gate = None
+
+    def __init__(self, secret: bytes, listener: socket.socket, context: ssl.SSLContext | None = None) -> None:
+        self.secret = secret
+        self.port: int = listener.getsockname()[1]
+        self.replica: Replica | None = None
+        """None: this node has no vote."""
+        self.leading: RoleServer | None = None
+        self._listener, self._context = listener, context
+        self._unproven: set[Worker] = set()
+        self._server: asyncio.Server | None = None
+
+    async def open(self) -> None:
+        """Begin. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: Worker(self), sock=self._listener.dup(), ssl=self._context)
+
+    def close(self) -> None:
+        """Take nobody in any more."""
+        if self._server is not None:
+            self._server.close()
+
+    def came(self, worker: Worker) -> None:
+        """Somebody has connected."""
+        if len(self._unproven) >= MOST_UNPROVEN:
+            next(iter(self._unproven)).end()
+        self._unproven.add(worker)
+        asyncio.get_running_loop().call_later(PATIENCE_S, self._too_late, worker)
+
+    def _too_late(self, worker: Worker) -> None:
+        if worker in self._unproven:
+            worker.end()
+
+    def let_in(self, worker: Worker, me: Me, holds: Mapping[str, tuple[int, ...]]) -> None:
+        """Somebody has proven that it knows the secret."""
+        self._unproven.discard(worker)
+        if me.role == PEER:
+            worker.me = me
+            worker.send(Welcome(members=()))
+        elif self.leading is not None:
+            worker.goes_to(self.leading)
+            self.leading.let_in(worker, me, holds)
+        else:
+            worker.end()  # no word: it is to look again
+
+    def hear(self, worker: Worker, message: object) -> None:
+        """Another voter says something."""
+        if self.replica is not None:
+            self.replica.hear(worker, message)
+        else:
+            worker.end("this node has no vote")
+
+    def went(self, worker: Worker) -> None:
+        """A connection has ended."""
+        self._unproven.discard(worker)
+        if self.replica is not None:
+            self.replica.went(worker)

@@ -1,0 +1,155 @@
+"""Journal and queues in the log of the voters: a successor has all that was decided, whoever wrote it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from robust_run.orchestrator import core
+from robust_run.orchestrator.queue.book import RECONNECT_S
+from robust_run.orchestrator.queue.core import QueueState, counts
+from robust_run.orchestrator.succession.stores import LoggedJournal, LoggedQueue, Past, void
+from robust_run.orchestrator.succession.words import Entry, What
+from robust_run.orchestrator.words import (
+    Begun,
+    Line,
+    NodeLeads,
+    NodeOffered,
+    RoleSpec,
+    RolesSpec,
+    WorldEnded,
+    WorldRuns,
+)
+from robust_run.orchestrator.words import MemberName as Name
+from robust_run.roles.queue_words import ConsumerGone, Done, GiveBack, Keep, Put, QueueEvent, Took
+
+SPEC = RolesSpec(name="job", roles=(RoleSpec(name="a", command=("a.py",), restart="alone"),))
+
+
+class Written:
+    """A log in memory."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+
+    def append(self, what: What, name: str, data: bytes) -> None:
+        self.entries.append(Entry(len(self.entries) + 1, 1, what, name, data))
+
+    def without_void(self, committed: int) -> list[Entry]:
+        is_void = void(self.entries, committed)
+        return [each for each in self.entries if each.index > committed or not is_void(each)]
+
+
+events = st.one_of(
+    st.builds(
+        Put,
+        key=st.sampled_from(["", "a", "b", "c"]),
+        generation=st.integers(0, 3),
+        payload=st.binary(max_size=4),
+    ),
+    st.builds(Took, consumer=st.sampled_from(["r/0:0", "r/1:0"]), count=st.integers(1, 3), least=st.integers(0, 3)),
+    st.builds(Done, consumer=st.sampled_from(["r/0:0", "r/1:0"]), numbers=st.tuples(st.integers(0, 6))),
+    st.builds(Keep, consumer=st.sampled_from(["r/0:0", "r/1:0"]), numbers=st.tuples(st.integers(0, 6))),
+    st.builds(GiveBack, consumer=st.sampled_from(["r/0:0", "r/1:0"]), numbers=st.tuples(st.integers(0, 6))),
+    st.builds(ConsumerGone, consumer=st.sampled_from(["r/0:0", "r/1:0"])),
+)
+
+
+def seen(state: QueueState) -> object:
+    held = {n: (h.item, h.standing, h.consumer, h.until_s, h.tries) for n, h in state.held.items()}
+    return (
+        held,
+        sorted(n for n in set(state.waiting) if n in held),
+        state.next_number,
+        state.identity,
+        msgspec.structs.replace(counts(state), again=0),
+    )  # how often somebody asked in vain is not on record
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    leaders=st.lists(
+        st.tuples(st.floats(0, 1e6), st.lists(st.tuples(st.floats(0, 900), events, st.booleans()), max_size=12)),
+        min_size=1,
+        max_size=4,
+    ),
+    upto=st.integers(0, 200),
+)
+def test_each_leader_s_queue_is_that_of_the_one_before_whatever_its_clock_says(
+    leaders: list[tuple[float, list[tuple[float, QueueEvent, bool]]]], upto: int
+) -> None:
+    log = Written()
+    for began_s, happened in leaders:
+        now_s = began_s
+        for committed in (0, upto):
+            past = Past(log.without_void(min(committed, len(log.entries))))
+            found = past.queues.get("q", QueueState())
+        queue = LoggedQueue("q", found, log, now_s)
+        for later_s, event, is_whole in happened:
+            now_s += later_s
+            queue.tell(event, now_s)
+            if is_whole:
+                queue.write_whole()
+        assert seen(Past(log.entries).queues["q"]) == seen(queue.state)
+        assert seen(Past(log.without_void(min(upto, len(log.entries)))).queues["q"]) == seen(queue.state)
+
+
+def test_who_works_on_items_has_time_to_come_to_the_new_leader() -> None:
+    log = Written()
+    first = LoggedQueue("q", QueueState(), log, 1000.0)
+    first.tell(Put(key="a", generation=0, payload=b"x"), 1000.0)
+    first.tell(Took(consumer="r/0:0", count=1), 1001.0)
+    second = LoggedQueue("q", Past(log.entries).queues["q"], log, 5.0)
+    assert not second.tell(Took(consumer="r/1:0", count=1), 5.0 + RECONNECT_S - 1).items
+    assert second.tell(Took(consumer="r/1:0", count=1), 5.0 + RECONNECT_S).items
+
+
+def test_a_queue_that_was_not_written_whole_is_as_it_was_before() -> None:
+    """The leader was lost in the midst of it, and the one that follows goes on."""
+    log = Written()
+    queue = LoggedQueue("q", QueueState(), log, 0.0)
+    for number in range(3):
+        queue.tell(Put(key=str(number), generation=0, payload=b"x"), 0.0)
+    before = len(log.entries)
+    queue.write_whole()
+    log.entries = log.entries[: before + 2]
+    again = LoggedQueue("q", Past(log.entries).queues["q"], log, 0.0)
+    assert counts(again.state).waiting == 3
+    again.write_whole()
+    assert counts(Past(log.without_void(len(log.entries))).queues["q"]).waiting == 3
+
+
+def test_the_journal_is_that_of_all_leaders_and_in_a_file_for_people(tmp_path: Path) -> None:
+    log, said = Written(), list[str]()
+    first = LoggedJournal(str(tmp_path), SPEC, Past([]), log, said.append)
+    first.add(Line(at=1.0, mono=500.0, event=NodeOffered(node="a", slots=4)))
+    first.add(Line(at=2.0, mono=501.0, event=Begun()))
+    second = LoggedJournal(str(tmp_path), SPEC, Past(log.entries), log, said.append)
+    assert [event for event, _ in second.past] == [NodeOffered(node="a", slots=4), Begun()]
+    first.add(Line(at=9.0, mono=999.0, event=Begun()))  # one that was deposed, and stood still in the midst of a line
+    second.add(Line(at=3.0, mono=7.0, event=NodeLeads(node="b", term=2)))
+    lines = [json.loads(line) for line in (tmp_path / "roles.jsonl").read_bytes().splitlines()]
+    assert [line.get("event", {}).get("type") for line in lines] == [None, "node_offered", "begun", "node_leads"]
+    assert (Past(log.entries).spec, said) == (SPEC, [])
+    first.close()
+    second.close()
+
+
+def test_times_of_the_machine_that_led_mean_nothing_to_the_next() -> None:
+    """A member that was to wait for a second does not wait for days because another machine's clock says less."""
+    past = [
+        (NodeOffered(node="a", slots=4), 1e6),
+        (Begun(), 1e6),
+        (WorldRuns(member=Name("a", 0), serial=1), 1e6),
+        (WorldEnded(member=Name("a", 0), serial=1, code=1), 1e6 + 5),
+    ]
+    state = core.replay(SPEC, past)
+    member = state.members[Name("a", 0)]
+    assert member.standing == "pausing"
+    wait_s = member.until_s - (1e6 + 5)
+    core.step(SPEC, state, NodeLeads(node="b", term=2), 3.0)
+    assert member.until_s == 3.0 + wait_s
