@@ -13,6 +13,7 @@ from typing import Any
 from robust_run.clock import SystemClock
 from robust_run.orchestrator.names import MemberName
 from robust_run.orchestrator.queue.book import QueueBook
+from robust_run.orchestrator.queue.serving import QueueService
 from robust_run.orchestrator.server import RoleServer
 from robust_run.orchestrator.words import Event
 from robust_run.roles.client import Client, Place
@@ -53,8 +54,7 @@ class Orchestrator:
         self.book.reopen(clock.monotonic_s())
         self.server = RoleServer(
             SECRET,
-            self.book,
-            clock,
+            QueueService(self.book, clock),
             self.events.append,
             lambda: self.members,
             lambda name: self.newest.get(name, (0, 0)),

@@ -22,7 +22,6 @@ from robust_run.orchestrator.guarding.words import Link
 from robust_run.orchestrator.journal import Journal
 from robust_run.orchestrator.launchers import Launchers
 from robust_run.orchestrator.machine import LOOPBACK, is_starved, open_place, place_of
-from robust_run.orchestrator.names import MemberName
 from robust_run.orchestrator.nodes.book import NodeBook
 from robust_run.orchestrator.nodes.shortage import until_s
 from robust_run.orchestrator.nodes.under_slurm import ANEW, PATIENCE_S, Start
@@ -30,7 +29,9 @@ from robust_run.orchestrator.nodes.words import Several
 from robust_run.orchestrator.placement import needs, why_never
 from robust_run.orchestrator.queue.book import QueueBook
 from robust_run.orchestrator.queue.core import counts
+from robust_run.orchestrator.queue.serving import QueueService
 from robust_run.orchestrator.server import RoleServer
+from robust_run.orchestrator.showing import Showing
 from robust_run.orchestrator.state import UP
 from robust_run.orchestrator.stopped.deciding import StoppedBook
 from robust_run.orchestrator.succession.post import Post
@@ -38,8 +39,7 @@ from robust_run.orchestrator.updates import rules as updates
 from robust_run.orchestrator.updates.desk import CodeDesk
 from robust_run.orchestrator.updates.shelf import Shelf
 from robust_run.orchestrator.updates.words import UpdateMember
-from robust_run.orchestrator.views import view_of
-from robust_run.orchestrator.waits import QueueNow, awaited, chains
+from robust_run.orchestrator.waits import awaited
 from robust_run.orchestrator.words import (
     MANY,
     Action,
@@ -66,7 +66,6 @@ from robust_run.orchestrator.words import (
     WorldEnded,
 )
 from robust_run.roles.queue_words import QueueLimits
-from robust_run.roles.words import Member, RolesView
 from robust_run.terminal import plain
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -115,9 +114,9 @@ class Leader:
             members_env = env if slurm is None else slurm.members_env(env, folder)
             self._launchers = Launchers(folder, self._place, members_env, link, self._happened, self.say)
             self._launchers.trust = several.members_options if several is not None else ()
-            self._pids = self._launchers.pids
+            pids = self._launchers.pids
         else:
-            self._pids = post.pids
+            pids = post.pids
         shelf = self._launchers.shelf if self._launchers is not None else Shelf(folder)
         self._fleet = Fleet(spec, self.state, self._here, address, self._launchers, self.tell)
         self._events: deque[Event] = deque()
@@ -131,11 +130,19 @@ class Leader:
         self._before = place_of(self._place)
         secret = self._before.secret if self._before is not None else os.urandom(32)
         secret = several.secret if several is not None else secret
+        service = QueueService(self._queues, clock)
+        self._showing = Showing(spec, self.state, self._here, pids, service, clock)
         desk = CodeDesk(spec, self.state, shelf.store, clock, self.tell)
         self._server = RoleServer(
-            secret, self._queues, clock, self.tell, self._known, self._newest, self._look, desk.answer
+            secret,
+            service,
+            self.tell,
+            self._showing.known,
+            self._showing.newest,
+            self._showing.look,
+            desk.answer,
         )
-        self._course = CourseRecorder(folder, clock, self._queues, self._server.idle, self.say)
+        self._course = CourseRecorder(folder, clock, self._queues, service.idle, self.say)
         if several is not None:
             self._fleet.others = self._server.nodes = book = NodeBook(
                 os.path.basename(folder),
@@ -222,7 +229,7 @@ class Leader:
         while True:
             await asyncio.sleep(demand.window_s(self._spec))
             waiting = {name: counts(queue.state).waiting for name, queue in self._queues.queues.items()}
-            window = self._server.demand.window(waiting, self._clock.monotonic_s(), is_starved=is_starved())
+            window = self._server.queues.demand.window(waiting, self._clock.monotonic_s(), is_starved=is_starved())
             self.tell(window)
 
     def _go_on(self) -> None:
@@ -292,20 +299,13 @@ class Leader:
     def _end_standstill(self) -> None:
         """A worker is stopped: where it is certain that it holds up others, it is started again."""
         now_s = self._clock.monotonic_s()
-        found = self._stopped.held_up(awaited(self._traffic(now_s), now_s, self._standings()), now_s)
+        found = self._stopped.held_up(awaited(self._showing.traffic(now_s), now_s, self._showing.standings()), now_s)
         if found is not None:
             self.tell(
                 RankHeldUp(
                     member=found.member, serial=found.serial, rank=found.rank, attempt=found.attempt, for_s=found.for_s
                 )
             )
-
-    def _traffic(self, now_s: float) -> dict[str, QueueNow]:
-        states = {name: queue.state for name, queue in self._queues.queues.items()}
-        return self._server.traffic.now(states, now_s)
-
-    def _standings(self) -> dict[str, str]:
-        return {str(name): member.standing for name, member in self.state.members.items()}
 
     def _happened(self, event: Event) -> None:
         self._fleet.happened(self._here, event)
@@ -343,7 +343,7 @@ class Leader:
             case RestartMember():
                 self._fleet.restart(action)
             case Changed():
-                self._server.changed(self._shown(action.member))
+                self._server.changed(self._showing.member(action.member))
             case SayLine():
                 self.say(action.text)
             case WakeAt():
@@ -360,39 +360,3 @@ class Leader:
 
     def _time_is_over(self) -> None:
         self.signalled(signal.SIGTERM, "the time limit")
-
-    def _newest(self, name: str) -> tuple[int, int]:
-        role, _, index = name.rpartition("/")
-        member = self.state.members[MemberName(role, int(index))]
-        return member.serial, member.attempt
-
-    def _look(self) -> RolesView:
-        now_s = self._clock.monotonic_s()
-        states = {name: queue.state for name, queue in self._queues.queues.items()}
-        standings = self._standings()
-        return view_of(
-            self._spec,
-            self.state,
-            is_led=True,
-            pids=self._pids(),
-            queues={name: counts(state) for name, state in states.items()},
-            idle=self._server.idle.shares(now_s),
-            chains=tuple(chains(self._traffic(now_s), now_s, standings)),
-            node=self._here,
-        )
-
-    def _known(self) -> dict[str, Member]:
-        return {str(name): self._shown(name) for name in self.state.members}
-
-    def _shown(self, name: MemberName) -> Member:
-        member = self.state.members[name]
-        most = max(member.ready, default=-1) + 1
-        return Member(
-            role=name.role,
-            index=name.index,
-            generation=member.generation,
-            state=member.standing,
-            ready=member.is_ready,
-            addresses=tuple(member.ready.get(rank, "") for rank in range(most)),
-            nodes=member.nodes,
-        )

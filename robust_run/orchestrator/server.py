@@ -10,24 +10,14 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from robust_run.clock import Clock
 from robust_run.errors import RobustRunError
 from robust_run.launcher.control.handshake import printable
 from robust_run.orchestrator.connection import Worker
-from robust_run.orchestrator.elastic.window import DemandBook
-from robust_run.orchestrator.idle import IdleBook
 from robust_run.orchestrator.names import MemberName
 from robust_run.orchestrator.nodes.book import NodeBook
 from robust_run.orchestrator.nodes.words import NODE
-from robust_run.orchestrator.queue.book import QueueBook
-from robust_run.orchestrator.queue.core import Answer as QueueAnswer
-from robust_run.orchestrator.queue.core import counts, leased_to, next_expiry_s, position
-from robust_run.orchestrator.queue.waiting import Waiting
-from robust_run.orchestrator.traffic import TrafficBook
+from robust_run.orchestrator.queue.serving import QueueService
 from robust_run.orchestrator.words import Asked, Event, RankGone, RankReady
-from robust_run.roles.queue_words import GiveBack, Put, QueueEvent, Release, Renew, Took
 from robust_run.roles.words import (
     OPERATOR,
     Answer,
@@ -53,8 +43,6 @@ if TYPE_CHECKING:
 #: Who has not proven itself after so long is sent away.
 PATIENCE_S = 5.0
 MOST_UNPROVEN = 256
-MOST_WAIT_S = 60.0
-"""An answer waits no longer; who wants to wait longer asks again."""
 #: Who has lost its connection keeps what it works on for so long, unless its launcher says that its process has ended.
 COMES_BACK_S = 10.0
 
@@ -65,8 +53,7 @@ class RoleServer:
     def __init__(
         self,
         secret: bytes,
-        queues: QueueBook,
-        clock: Clock,
+        queues: QueueService,
         tell: Callable[[Event], None],
         members: Callable[[], Mapping[str, Member]],
         newest: Callable[[str], tuple[int, int]] = lambda _: (0, 0),
@@ -76,7 +63,6 @@ class RoleServer:
         """`newest`: which start of a member is known to be the latest, by its launcher and attempt. `look`: how the job is."""
         self.secret = secret
         self.queues = queues
-        self._clock = clock
         self._tell = tell
         self._members = members
         self.nodes: NodeBook | None = None
@@ -94,12 +80,7 @@ class RoleServer:
         """The newest of each whose process has ended, says its launcher."""
         self._away: dict[str, asyncio.TimerHandle] = {}
         """Those that have lost their connection, and may come back."""
-        self.idle = IdleBook()
-        self.traffic = TrafficBook()
-        self.demand = DemandBook()
         self._unproven: set[Worker] = set()
-        self._waiting: dict[str, Waiting] = {}
-        self._timer: asyncio.TimerHandle | None = None
         self._server: asyncio.Server | None = None
 
     async def listen(self, host: str | None, port: int = 0, context: ssl.SSLContext | None = None) -> int:
@@ -112,8 +93,7 @@ class RoleServer:
         """Hang up on all."""
         if self._server is not None:
             self._server.close()
-        if self._timer is not None:
-            self._timer.cancel()
+        self.queues.close()
         for timer in self._away.values():
             timer.cancel()
         for worker in [*self._workers.values(), *self._unproven]:
@@ -151,8 +131,7 @@ class RoleServer:
             return
         before = self._workers.get(me.consumer)
         if me.incarnation != self._newest.get(me.consumer):
-            self.idle.came(me.consumer, self._clock.monotonic_s())
-            self.demand.came(me.consumer, self._clock.monotonic_s())
+            self.queues.came(me.consumer)
         self._newest[me.consumer] = me.incarnation
         self._workers[me.consumer] = worker
         worker.me = me
@@ -161,7 +140,7 @@ class RoleServer:
                 before, "a later start of the same rank, or a later connection, is here: this one was given up"
             )
         self._is_not_away(me.consumer)
-        self._reconcile(me, holds)
+        self.queues.reconcile(me, holds)
         worker.send(Welcome(members=tuple(self._members().values())))
 
     def went(self, worker: Worker) -> None:
@@ -201,8 +180,7 @@ class RoleServer:
     def _send_away(self, worker: Worker, why: str = "") -> None:
         """Nothing that it asked for is given to it any more."""
         worker.me = None
-        for waiting in self._waiting.values():
-            waiting.forget(worker)
+        self.queues.forget(worker)
         if why:
             worker.end(why)
 
@@ -213,11 +191,7 @@ class RoleServer:
 
     def _give_up(self, consumer: str) -> None:
         self._away.pop(consumer, None)
-        self.idle.went(consumer, self._clock.monotonic_s())
-        self.traffic.went(consumer)
-        self.demand.went(consumer)
-        self.queues.consumer_gone(consumer, self._clock.monotonic_s())
-        self._go_on()
+        self.queues.give_up(consumer)
 
     def changed(self, member: Member) -> None:
         """Tell everybody of a member."""
@@ -247,11 +221,9 @@ class RoleServer:
                 )
                 worker.send(Answer(number=message.number))
             elif isinstance(message, QueueCall):
-                self._hear_queue(worker, me, message)
+                self.queues.hear(worker, me, message)
             elif isinstance(message, PositionCall):
-                state = self.queues.open(message.queue, self._clock.monotonic_s()).state
-                found = position(state, me.consumer)
-                worker.send(Answer(number=message.number, position=found, counts=counts(state)))
+                self.queues.position(worker, me, message)
         except RobustRunError as error:
             number = getattr(message, "number", 0)
             worker.send(Answer(number=number, accepted=False, error=str(error)))
@@ -267,83 +239,6 @@ class RoleServer:
         elif isinstance(message, (CodeCall, UpdateCall, RollbackCall)) and self._code is not None:
             worker.send(self._code(message))
 
-    def _hear_queue(self, worker: Worker, me: Me, call: QueueCall) -> None:
-        now_s = self._clock.monotonic_s()
-
-        waits = call.event if isinstance(call.event, (Took, Put)) else None
-        if waits is not None:
-            self.idle.asks(me.consumer, now_s)
-            self.traffic.asks(call.queue, me.consumer, waits, now_s)
-
-        self.demand.asks(call.queue, me.consumer, call.event, now_s)
-
-        def answer(found: QueueAnswer) -> None:
-            if waits is not None:
-                then_s = self._clock.monotonic_s()
-                self.idle.answered(me.consumer, then_s)
-                got = bool(found.items) if isinstance(waits, Took) else found.accepted
-                self.traffic.answered(call.queue, me.consumer, waits, then_s, got=got)
-                numbers = [item.number for item in found.items]
-                self.demand.answered(call.queue, me.consumer, waits, then_s, got=got, numbers=numbers)
-            worker.send(
-                Answer(
-                    number=call.number,
-                    items=found.items,
-                    accepted=found.accepted,
-                    lost=found.lost,
-                    error=found.flaw,
-                )
-            )
-
-        event = _of(call.event, me.consumer)
-        wait_s = min(call.wait_s, MOST_WAIT_S) if call.wait_s > 0 else 0.0
-        self._at(call.queue, now_s).tell(event, now_s, wait_s, worker, answer)
-        self._wake_later()
-
-    def _reconcile(self, me: Me, holds: Mapping[str, tuple[int, ...]]) -> None:
-        """A worker is back, or new in its place: what is leased to it, and it does not hold, waits again."""
-        now_s = self._clock.monotonic_s()
-        for name, queue in self.queues.queues.items():
-            held = frozenset(holds.get(name, ()))
-            leased = leased_to(queue.state, me.consumer)
-            lacks = tuple(n for n in leased if n not in held)
-            if lacks:
-                queue.tell(GiveBack(consumer=me.consumer, numbers=lacks), now_s)
-            if len(lacks) < len(leased):
-                queue.tell(Renew(consumer=me.consumer), now_s)
-        self._go_on()
-
-    def _at(self, name: str, now_s: float) -> Waiting:
-        if name not in self._waiting:
-            self._waiting[name] = Waiting(self.queues.open(name, now_s))
-        return self._waiting[name]
-
-    def _go_on(self) -> None:
-        now_s = self._clock.monotonic_s()
-        for waiting in self._waiting.values():
-            waiting.go_on(now_s)
-        self._wake_later()
-
-    def _wake_later(self) -> None:
-        """See to it that who has waited long enough is answered, and that leases that are over are given to others."""
-        if self._timer is not None:
-            self._timer.cancel()
-        moments = [each.next_s() for each in self._waiting.values()]
-        moments += [next_expiry_s(each.queue.state) for each in self._waiting.values() if each.has_takers]
-        at_s = min((each for each in moments if each is not None), default=None)
-        if at_s is None:
-            self._timer = None
-            return
-        delay_s = max(at_s - self._clock.monotonic_s(), 0.0)
-        self._timer = asyncio.get_running_loop().call_later(delay_s + 0.001, self._go_on)
-
 
 def _name(me: Me) -> MemberName:
     return MemberName(me.role, me.index)
-
-
-def _of(event: QueueEvent, consumer: str) -> QueueEvent:
-    """Return an event as what the worker that sent it does: nobody acts for another."""
-    if isinstance(event, Put):
-        return msgspec.structs.replace(event, producer=consumer)
-    return event if isinstance(event, Release) else msgspec.structs.replace(event, consumer=consumer)

@@ -84,9 +84,7 @@ def test_requests_that_wait_while_the_connection_drops_are_answered(tmp_path: Pa
         found: list[int] = []
         thread = threading.Thread(target=lambda: found.extend(item.number for item in taker.take()))
         thread.start()
-        wait_for(
-            lambda: made.do(lambda: "q" in made.server._waiting and made.server._waiting["q"].has_takers), "a taker"
-        )
+        wait_for(lambda: made.do(lambda: made.server.queues.has_takers("q")), "a taker")
         made.hang_up("rollout/0:0")
         putter.put(b"x")
         thread.join()
@@ -156,9 +154,7 @@ def test_nothing_is_given_to_a_connection_whose_place_was_taken(tmp_path: Path) 
 
         thread = threading.Thread(target=take)
         thread.start()
-        wait_for(
-            lambda: made.do(lambda: "q" in made.server._waiting and made.server._waiting["q"].has_takers), "a taker"
-        )
+        wait_for(lambda: made.do(lambda: made.server.queues.has_takers("q")), "a taker")
         new = Queue(connect(0, attempt=1), "q")
         new.put(b"x")
         assert [item.number for item in new.take(timeout_s=0)] == [0]

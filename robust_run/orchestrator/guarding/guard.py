@@ -19,7 +19,6 @@ import os
 import select
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -29,15 +28,14 @@ import msgspec
 
 from robust_run.errors import PlatformError
 from robust_run.launcher.agent.workers.process_tree import (
-    PR_SET_PDEATHSIG,
     Killing,
     Sweep,
     become_subreaper,
-    prctl,
     send,
 )
 from robust_run.launcher.start.guard import ENDING, Requests
 from robust_run.orchestrator.guarding.restarts import Restarts
+from robust_run.orchestrator.guarding.spawning import spawn
 from robust_run.orchestrator.guarding.words import (
     AllKnown,
     Asked,
@@ -50,7 +48,6 @@ from robust_run.orchestrator.guarding.words import (
     Send,
     Shown,
     Spawn,
-    started_at,
 )
 from robust_run.signals import signal_name
 
@@ -173,7 +170,9 @@ class Guard:
     def _take(self, message: object) -> None:
         if isinstance(message, Spawn):
             if message.name not in self._known:
-                self._known[message.name] = self._spawn(message)
+                started = self._known[message.name] = spawn(message)
+                if started.code is None:
+                    self._by_pid[started.pid] = message.name
             self._tell(self._known[message.name])
         elif isinstance(message, Send):
             known = self._known.get(message.name)
@@ -201,28 +200,6 @@ class Guard:
                 "robust-run: nothing was heard of the leader, nor of what follows it here: members are killed",
                 file=sys.stderr,
             )
-
-    def _spawn(self, order: Spawn) -> Known:
-        guard = os.getpid()
-        try:
-            output = os.open(order.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-            try:
-                process = subprocess.Popen(
-                    order.argv,
-                    env=order.env,
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    start_new_session=True,
-                    preexec_fn=lambda: _end_with(guard),  # noqa: PLW1509 - one thread
-                )
-            finally:
-                os.close(output)
-        except (OSError, ValueError, subprocess.SubprocessError) as error:
-            return Known(name=order.name, code=1, why=getattr(error, "strerror", None) or str(error))
-        process.returncode = 0  # its end is collected here, with all others
-        self._by_pid[process.pid] = order.name
-        return Known(name=order.name, pid=process.pid, started_at=started_at(process.pid))
 
     def _collect(self) -> int | None:
         """Collect what has ended; return the leader's status once it is among it."""
@@ -298,13 +275,6 @@ class Guard:
 
 def _nothing(number: int, frame: object) -> None:
     """The wake-up descriptor tells of it."""
-
-
-def _end_with(guard: int) -> None:
-    """In a launcher, before it is one: it ends in good order when the guard is gone."""
-    prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != guard:
-        os._exit(FAULT)  # it is gone already
 
 
 def _sweep() -> list[str]:
