@@ -147,7 +147,15 @@ class MemberLauncher:
             verdict = line.action.get("verdict")
             sentence = verdict.get("sentence") if isinstance(verdict, dict) else ""
             self._sentence = str(sentence or "")
-            self._tell(WorldFailed(member=self.name, serial=self.serial, attempt=attempt, sentence=self._sentence))
+            self._tell(
+                WorldFailed(
+                    member=self.name,
+                    serial=self.serial,
+                    attempt=attempt,
+                    sentence=self._sentence,
+                    was_asked=line.action.get("symptom") == "operator",
+                )
+            )
 
     def _rank_ended(self, rank: object, attempt: int) -> None:
         if isinstance(rank, int):

@@ -156,6 +156,8 @@ class WorldFailed(msgspec.Struct, frozen=True, kw_only=True, tag="world_failed")
     attempt: int = 0
     """Which one failed: the next may run already when this is told."""
     sentence: str = ""
+    was_asked: bool = False
+    """Nothing was at fault: people asked for another start, or for other code."""
 
 
 class WorldEnded(msgspec.Struct, frozen=True, kw_only=True, tag="world_ended"):

@@ -153,3 +153,34 @@ def test_a_late_word_of_an_earlier_start_changes_nothing() -> None:
 
 def test_nothing_is_known_of_a_job_that_has_not_begun() -> None:
     assert history_of(SPEC, []) == History()
+
+
+def test_a_start_that_somebody_asked_for_is_no_loss_and_no_failure() -> None:
+    history = told(
+        runs(2.0, ROLLOUT),
+        ready(3.0),
+        (10.0, RankEnded(member=ROLLOUT, serial=1, rank=0, attempt=0)),
+        (10.5, WorldFailed(member=ROLLOUT, serial=1, attempt=0, sentence="version 2 is put in place", was_asked=True)),
+        runs(11.0, ROLLOUT, attempt=1),
+        ready(12.0, attempt=1),
+        (15.0, WorldFailed(member=ROLLOUT, serial=1, attempt=1, sentence="rank 0 exited with code 1")),
+        now_s=20.0,
+    )
+    assert stretches(history, ROLLOUT)[1:] == [
+        ("runs", 2.0, 10.0),
+        ("ends", 10.0, 11.0),
+        ("runs", 11.0, 15.0),
+        ("down", 15.0, 20.0),
+    ]
+    assert [loss.at_s for loss in history.losses] == [15.0], "what the new code does is"
+    assert "rollout/1 begins again: version 2 is put in place" in [moment.text for moment in history.moments]
+
+
+def test_what_a_leader_reads_once_more_after_its_own_death_did_not_happen_again() -> None:
+    failed = WorldFailed(member=ROLLOUT, serial=1, attempt=0, sentence="rank 0 was killed by SIGKILL")
+    story = (runs(2.0, ROLLOUT), (10.0, failed), runs(11.0, ROLLOUT, attempt=1))
+    once_more = tuple((30.0, event) for _, event in story)
+    after_it = told(*story, *once_more, now_s=40.0)
+    before = told(*story, now_s=40.0)
+    assert (after_it.moments, after_it.losses) == (before.moments, before.losses)
+    assert stretches(after_it, ROLLOUT) == stretches(before, ROLLOUT)

@@ -38,7 +38,10 @@ from robust_run.orchestrator.words import (
 from robust_run.roles.words import RolesView
 
 StretchKind = Literal["starts", "runs", "down", "ends"]
-"""starts: a launcher begins. runs: all its workers do. down: they failed, and it has not come back. ends: it was told to."""
+"""starts: a launcher begins. runs: all its workers do. down: they failed, and it has not come back. ends: it was told to.
+
+Workers that end because somebody asked for another start, or for other code, were told to.
+"""
 
 #: The end of a rank that is followed by the word that its world failed within so long is the beginning of that failure.
 ONSET_S = 30.0
@@ -105,6 +108,16 @@ class RolesNow(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds since the epoch."""
 
 
+class _Failure(msgspec.Struct, frozen=True, kw_only=True):
+    """Workers of a member end, and others are to come."""
+
+    name: MemberName
+    serial: int
+    sentence: str
+    was_asked: bool = False
+    """No failure, and no loss: somebody wanted it."""
+
+
 class _Open(msgspec.Struct, kw_only=True):
     """What is known of a member so far."""
 
@@ -116,6 +129,12 @@ class _Open(msgspec.Struct, kw_only=True):
     generation: int = 0
     fails: bool = False
     """Its workers have failed, and the next do not run yet."""
+    was_asked: bool = False
+    """They were told to end for others, which do not run yet."""
+    told_generation: int = 0
+    """A leader that is started again reads of what is old once more: it is told once."""
+    told_failure: tuple[int, int] = (0, -1)
+    """Serial and attempt of the newest failure that was told."""
     ended_s: float | None = None
     """When a rank of this generation ended first, within `ONSET_S`."""
     loss: int | None = None
@@ -164,8 +183,8 @@ class Historian:
         self.begun_s = at_s if self.begun_s is None else self.begun_s
         failed, phase = list(self._failed_by(event, at_s)), self.state.phase
         actions = core.step(self.spec, self.state, event, line.mono)
-        for name, serial, sentence in failed:
-            self._lost(name, serial, sentence, at_s)
+        for failure in failed:
+            self._lost(failure, at_s)
         for action in actions:
             if isinstance(action, StartMember):
                 known = self._of(self.state.members[action.member])
@@ -192,14 +211,16 @@ class Historian:
     def _of(self, member: Member) -> _Open:
         return self.members.setdefault(member.name, _Open(role=member.name.role, stretches=[], runs=[]))
 
-    def _failed_by(self, event: Event, at_s: float) -> Iterator[tuple[MemberName, int, str]]:
-        """Yield whose workers fail by an event that is about to be taken in, of which launcher, and why."""
+    def _failed_by(self, event: Event, at_s: float) -> Iterator[_Failure]:
+        """Yield whose workers end by an event that is about to be taken in."""
         if self.state.phase != "going":
             return
         if isinstance(event, NodeGone):
             for member in self.state.members.values():
                 if member.standing in ("starting", "running") and event.node in member.nodes:
-                    yield member.name, member.serial, f"its node {event.node} is gone"
+                    yield _Failure(
+                        name=member.name, serial=member.serial, sentence=f"its node {event.node} is gone"
+                    )
             return
         if not isinstance(event, RankEnded | WorldFailed | WorldEnded):
             return
@@ -210,32 +231,37 @@ class Historian:
             return
         if isinstance(event, WorldEnded) and event.code:
             why = event.sentence or f"its launcher ended with {code_text(event.code)}"
-            yield event.member, event.serial, why
+            yield _Failure(name=event.member, serial=event.serial, sentence=why)
         elif isinstance(event, WorldFailed) and event.attempt >= known_member.attempt:
-            yield event.member, event.serial, event.sentence
+            yield _Failure(
+                name=event.member, serial=event.serial, sentence=event.sentence, was_asked=event.was_asked
+            )
         elif isinstance(event, RankEnded) and event.attempt == known_member.attempt:
             known = self._of(known_member)
             if known.ended_s is None or at_s - known.ended_s > ONSET_S:
                 known.ended_s = at_s
 
-    def _lost(self, name: MemberName, serial: int, sentence: str, at_s: float) -> None:
-        known = self.members[name]
-        known.fails = True
+    def _lost(self, failure: _Failure, at_s: float) -> None:
+        name, known = failure.name, self.members[failure.name]
+        known.was_asked, known.fails = failure.was_asked, not failure.was_asked
         if known.loss is not None:
             return  # its launcher has given up what its workers began
         onset_s = known.ended_s if known.ended_s is not None and at_s - known.ended_s <= ONSET_S else at_s
+        if failure.was_asked:
+            _cut(known, "ends", onset_s)
+            return
         known.loss = len(self.losses)
-        run = run_name(StartMember(member=name, serial=serial, nodes=()))
-        self.losses.append(Loss(at_s=onset_s, member=str(name), run=run, sentence=sentence))
+        run = run_name(StartMember(member=name, serial=failure.serial, nodes=()))
+        self.losses.append(Loss(at_s=onset_s, member=str(name), run=run, sentence=failure.sentence))
         _cut(known, "down", onset_s)
 
     def _follow(self, member: Member, at_s: float) -> None:
         known = self._of(member)
         if member.generation != known.generation:
-            known.generation, known.fails, known.ended_s = member.generation, False, None
+            known.generation, known.fails, known.was_asked, known.ended_s = member.generation, False, False, None
             _cut(known, None, at_s)
         kind: StretchKind | None = None
-        if member.standing == "stopping":
+        if member.standing == "stopping" or (member.standing in UP and known.was_asked):
             kind = "ends"
         elif member.standing == "pausing" or (member.standing in UP and known.fails):
             kind = "down"
@@ -258,10 +284,16 @@ class Historian:
                 yield f"{event.node} is gone" + (f": {event.why}" if event.why else "")
             case WorldRuns() if event.member in self.state.members:
                 member = self.state.members[event.member]
-                if (member.serial, member.attempt) == (event.serial, event.attempt):
+                known, is_now = self._of(member), (member.serial, member.attempt) == (event.serial, event.attempt)
+                if is_now and known.told_generation != member.generation:
+                    known.told_generation = member.generation
                     yield f"{event.member} runs (generation {member.generation})"
-            case WorldFailed():
-                yield f"{event.member} failed: {event.sentence or 'its launcher does not say why'}"
+            case WorldFailed() if event.member in self.state.members:
+                known = self._of(self.state.members[event.member])
+                if known.told_failure < (event.serial, event.attempt):
+                    known.told_failure = (event.serial, event.attempt)
+                    how = "begins again" if event.was_asked else "failed"
+                    yield f"{event.member} {how}: {event.sentence or 'its launcher does not say why'}"
             case WorldEnded() if not said:
                 yield (
                     f"{event.member} is done"
