@@ -130,13 +130,13 @@ def _of_roles(robust: click.Group, context: click.Context, words: list[str]) -> 
         return words
     if run := meant.named(words[1:], os.environ):
         return ["roles", *meant.instead(command, words[1:], run)]
-    if command in meant.WITHOUT_A_NAME and meant.newest(words[1:], os.environ):
+    if meant.newest(words[1:], os.environ):
         found = robust.get_command(context, command)
         assert found is not None, "it is one of ours"
         params = found.make_context(command, words[1:], resilient_parsing=True).params
         names_a_run = not str(params.get("number") or "1").isdecimal()  # robust incident RUN
         if not names_a_run and not any(params.get(name) for name in _OF_ANOTHER):
-            return ["roles", *meant.instead(command, words[1:], "")]
+            return meant.unnamed(command, words, os.environ)
     return words
 
 

@@ -184,3 +184,14 @@ def test_what_a_leader_reads_once_more_after_its_own_death_did_not_happen_again(
     before = told(*story, now_s=40.0)
     assert (after_it.moments, after_it.losses) == (before.moments, before.losses)
     assert stretches(after_it, ROLLOUT) == stretches(before, ROLLOUT)
+
+
+def test_the_end_of_a_launcher_that_is_told_late_is_not_told_beside_the_end_of_its_node() -> None:
+    history = told(
+        runs(2.0, ROLLOUT),
+        (9.0, NodeGone(node="here", why="silent")),
+        (50.0, NodeOffered(node="here", slots=9)),
+        (51.0, WorldEnded(member=ROLLOUT, serial=1, code=-9)),
+    )
+    (ended,) = (moment for moment in history.moments if moment.text.startswith("rollout/1 ended"))
+    assert ended.at_s == 9.0

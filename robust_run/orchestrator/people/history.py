@@ -13,17 +13,15 @@ import msgspec
 from robust_run.orchestrator import core
 from robust_run.orchestrator.command import run_name
 from robust_run.orchestrator.names import MemberName
+from robust_run.orchestrator.people.telling import Teller
 from robust_run.orchestrator.state import UP, JobState, Member
 from robust_run.orchestrator.words import (
     Action,
-    Asked,
-    Begun,
     Changed,
     Event,
     Finish,
     Line,
     NodeGone,
-    NodeOffered,
     RankEnded,
     RankGone,
     RankReady,
@@ -131,10 +129,6 @@ class _Open(msgspec.Struct, kw_only=True):
     """Its workers have failed, and the next do not run yet."""
     was_asked: bool = False
     """They were told to end for others, which do not run yet."""
-    told_generation: int = 0
-    """A leader that is started again reads of what is old once more: it is told once."""
-    told_failure: tuple[int, int] = (0, -1)
-    """Serial and attempt of the newest failure that was told."""
     ended_s: float | None = None
     """When a rank of this generation ended first, within `ONSET_S`."""
     loss: int | None = None
@@ -152,6 +146,7 @@ class Historian:
         self.begun_s: float | None = None
         self.ended_s: float | None = None
         self._last_s = 0.0
+        self._teller = Teller()
 
     def history(self, now_s: float | None = None) -> History:
         """Return what is known so far. `now_s`: of a job that is led; None: what goes on is known until the last line."""
@@ -182,6 +177,7 @@ class Historian:
             return
         self.begun_s = at_s if self.begun_s is None else self.begun_s
         failed, phase = list(self._failed_by(event, at_s)), self.state.phase
+        is_old = self._teller.is_old(self.state, event)
         actions = core.step(self.spec, self.state, event, line.mono)
         for failure in failed:
             self._lost(failure, at_s)
@@ -195,7 +191,8 @@ class Historian:
             elif isinstance(action, Finish):
                 self.ended_s = at_s
         said = any(isinstance(action, SayLine) for action in actions)
-        self.moments += [Moment(at_s=at_s, text=text) for text in self._words(event, phase, said=said)]
+        told = self._teller.words(self.state, event, phase, is_said=said or is_old)
+        self.moments += [Moment(at_s=at_s, text=text) for text in told]
         for member in self._changed(event, actions, phase):
             self._follow(member, at_s)
 
@@ -218,9 +215,7 @@ class Historian:
         if isinstance(event, NodeGone):
             for member in self.state.members.values():
                 if member.standing in ("starting", "running") and event.node in member.nodes:
-                    yield _Failure(
-                        name=member.name, serial=member.serial, sentence=f"its node {event.node} is gone"
-                    )
+                    yield _Failure(name=member.name, serial=member.serial, sentence=f"its node {event.node} is gone")
             return
         if not isinstance(event, RankEnded | WorldFailed | WorldEnded):
             return
@@ -233,9 +228,7 @@ class Historian:
             why = event.sentence or f"its launcher ended with {code_text(event.code)}"
             yield _Failure(name=event.member, serial=event.serial, sentence=why)
         elif isinstance(event, WorldFailed) and event.attempt >= known_member.attempt:
-            yield _Failure(
-                name=event.member, serial=event.serial, sentence=event.sentence, was_asked=event.was_asked
-            )
+            yield _Failure(name=event.member, serial=event.serial, sentence=event.sentence, was_asked=event.was_asked)
         elif isinstance(event, RankEnded) and event.attempt == known_member.attempt:
             known = self._of(known_member)
             if known.ended_s is None or at_s - known.ended_s > ONSET_S:
@@ -273,40 +266,6 @@ class Historian:
             known.loss = None
         elif known.loss is not None and member.standing in ("done", "given_up", "held"):
             known.loss = None
-
-    def _words(self, event: Event, phase: str, *, said: bool) -> Iterator[str]:
-        match event:
-            case Begun():
-                yield "the job begins"
-            case NodeOffered():
-                yield f"{event.node} is there"
-            case NodeGone():
-                yield f"{event.node} is gone" + (f": {event.why}" if event.why else "")
-            case WorldRuns() if event.member in self.state.members:
-                member = self.state.members[event.member]
-                known, is_now = self._of(member), (member.serial, member.attempt) == (event.serial, event.attempt)
-                if is_now and known.told_generation != member.generation:
-                    known.told_generation = member.generation
-                    yield f"{event.member} runs (generation {member.generation})"
-            case WorldFailed() if event.member in self.state.members:
-                known = self._of(self.state.members[event.member])
-                if known.told_failure < (event.serial, event.attempt):
-                    known.told_failure = (event.serial, event.attempt)
-                    how = "begins again" if event.was_asked else "failed"
-                    yield f"{event.member} {how}: {event.sentence or 'its launcher does not say why'}"
-            case WorldEnded() if not said:
-                yield (
-                    f"{event.member} is done"
-                    if event.code == 0
-                    else f"{event.member} ended with {code_text(event.code)}"
-                )
-            case Asked(what="stop"):
-                yield f"{event.by or 'somebody'} asks for the end of the job"
-            case _:
-                pass
-        if self.state.phase != phase and self.state.phase in ("ending", "over"):
-            how = f": {self.state.sentence}" if self.state.sentence else ""
-            yield f"the job {'ends' if self.state.phase == 'ending' else 'is over'}{how}"
 
 
 def _cut(known: _Open, kind: StretchKind | None, at_s: float) -> None:

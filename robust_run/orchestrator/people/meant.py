@@ -35,6 +35,8 @@ OF_MEMBERS = (
     "readmit",
     "check",
 )
+#: Those of them that have no other meaning where no run is named.
+OF_RUNS = frozenset(OF_MEMBERS) - {"check"}
 _MEMBER = re.compile(r".+-[0-9]+\.[0-9]+")
 #: Of `robust report`: what is of one member.
 _OF_ONE = ("--startup", "--what-if", "--attempt")
@@ -53,27 +55,43 @@ def named(words: Sequence[str], env: Mapping[str, str]) -> str:
     return ""
 
 
-def newest(words: Sequence[str], env: Mapping[str, str]) -> bool:
-    """Whether the newest run of the folder is a job of several roles."""
+def newest(words: Sequence[str], env: Mapping[str, str]) -> str:
+    """Return the newest run of the folder if it is a job of several roles; empty: it is not."""
     if is_run(env.get("ROBUST_RUN_DIR", "")) and not _log_dir(words):
-        return False  # inside a job, which is meant
+        return ""  # inside a job, which is meant
     folder = runs_folder(_log_dir(words), env)
     try:
         names = os.listdir(folder)
     except OSError:
-        return False
-    of_roles = _latest(os.path.join(folder, name, NAME) for name in names)
-    return of_roles > 0.0 and of_roles > _latest(os.path.join(folder, name, JOURNAL_NAME) for name in names)
+        return ""
+    at_s, path = _latest(os.path.join(folder, name, NAME) for name in names)
+    is_newest = at_s > _latest(os.path.join(folder, name, JOURNAL_NAME) for name in names)[0]
+    return os.path.relpath(os.path.dirname(path)) if is_newest else ""
 
 
-def _latest(paths: Iterable[str]) -> float:
-    found = 0.0
+def _latest(paths: Iterable[str]) -> tuple[float, str]:
+    found = (0.0, "")
     for path in paths:
         try:
-            found = max(found, os.stat(path).st_mtime)
+            found = max(found, (os.stat(path).st_mtime, path))
         except OSError:
             continue
     return found
+
+
+def unnamed(command: str, words: Sequence[str], env: Mapping[str, str]) -> list[str]:
+    """Return what is meant by a command that names no run where the newest one is such a job. Raises UserError."""
+    run = newest(words[1:], env)
+    if command in WITHOUT_A_NAME:
+        return ["roles", *instead(command, words[1:], "")]
+    if command == "stop":
+        raise UserError(
+            f"the newest run is a job of several roles, and to end one it is named: robust stop {shlex.quote(run)}"
+        )
+    folder = runs_folder(_log_dir(words[1:]), env)
+    if command in OF_RUNS and not any(is_run(os.path.join(folder, name)) for name in os.listdir(folder)):
+        return instead(command, words[1:], run)
+    return [*words]
 
 
 def _log_dir(words: Sequence[str]) -> str:

@@ -11,13 +11,15 @@ from robust_run.launcher.agent.code_versions.place import FOLDER
 from robust_run.launcher.model.code_events import Ledger
 from robust_run.launcher.operator.code.remote import MovedError, Versions
 from robust_run.launcher.operator.reading.dead import read_dead
+from robust_run.launcher.operator.reading.place import PLACE_NAME as JOB_PLACE
 from robust_run.launcher.operator.views.code_words import CodeView, RefusedWish, RollbackWish, UpdateWish
 from robust_run.launcher.operator.views.status_types import ActionView
 from robust_run.launcher.records.code.tree_store import TreeStore
 from robust_run.launcher.records.code.types import CodeTree
 from robust_run.orchestrator import core
 from robust_run.orchestrator.journal import NAME, is_roles_run, read, spec_of
-from robust_run.orchestrator.operator import answer_to, look
+from robust_run.orchestrator.operator import answer_to, find_run, look
+from robust_run.orchestrator.people.meant import newest
 from robust_run.orchestrator.updates.words import RoleCode
 from robust_run.roles.words import CodeCall, RollbackCall, UpdateCall
 
@@ -102,21 +104,43 @@ class RoleVersions(Versions):
 
 
 def versions_of_roles(run: str, log_dir: str, role: str) -> dict[str, Versions]:
-    """Return the versions of each role that is meant; empty where RUN is no job of several roles. Raises UserError."""
+    """Return the versions of each role that is meant; empty where RUN is no job of several roles. Raises UserError.
+
+    Without RUN the newest run is meant, if no other is led at the same time.
+    """
     from robust_run.launcher.operator.reading.runs import is_run, runs_folder
 
     places = (run, os.path.join(runs_folder(log_dir, os.environ), run))
     path = next((each for each in places if run and is_roles_run(each) and not is_run(each)), "")
+    if not run and newest(["--log-dir", log_dir] if log_dir else [], os.environ):
+        path = _sole(find_run("", log_dir, dict(os.environ)))
     if not path:
         if role:
-            raise UserError(
-                f"--role {role}: {run or 'the newest run'!r} is no job of several roles; name its run directory"
-            )
+            which = repr(run) if run else "the newest run"
+            raise UserError(f"--role {role}: {which} is no job of several roles; name its run directory")
         return {}
     names = [each.name for each in look(path).roles]
     if role and role not in names:
         raise UserError(f"--role {role}: there is no such role; the job has {', '.join(names)}")
     return {name: RoleVersions(os.path.abspath(path), name) for name in ([role] if role else names)}
+
+
+def _sole(newest_run: str) -> str:
+    """Return this run, if no other beside it may be meant. Raises UserError."""
+    folder, name = os.path.split(newest_run)
+    others = [each for each in sorted(os.listdir(folder)) if each != name and _is_live(os.path.join(folder, each))]
+    if others:
+        raise UserError(f"several runs may be meant: {', '.join((name, *others[:7]))}; name one of them")
+    return newest_run
+
+
+def _is_live(path: str) -> bool:
+    if is_roles_run(path):
+        try:
+            return look(path).is_led
+        except RobustRunError:
+            return False
+    return os.path.exists(os.path.join(path, JOB_PLACE))
 
 
 def _copy(tree_id: str, source: TreeStore, target: TreeStore) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
 from robust_run.errors import PlatformError, UserError
 from robust_run.orchestrator.people.meant import OF_MEMBERS, SAME, instead, named, newest
+from robust_run.orchestrator.roles_file import parse
+from robust_run.orchestrator.updates.asking import versions_of_roles
 from robust_run.robust_cli import LATE_GROUPS, robust
 
 
@@ -87,3 +90,29 @@ def test_a_job_that_has_written_nothing_yet_is_said(runs: Path, command: str) ->
 def test_help_is_that_of_the_command_itself(runs: Path) -> None:
     said = CliRunner().invoke(robust, ["top", "--help", "dapo"]).output
     assert "Watch a job on the terminal: keys are shown below" in said
+
+
+def test_to_end_one_it_is_named_though_it_is_the_newest(runs: Path) -> None:
+    """`robust stop` would end the ordinary run, which is not the one that was looked at last."""
+    with pytest.raises(UserError, match=r"to end one it is named: robust stop robust-runs/dapo"):
+        CliRunner().invoke(robust, ["stop"], catch_exceptions=False, standalone_mode=False)
+
+
+@pytest.mark.parametrize("command", [["stacks"], ["restart"], ["timeline"], ["evict", "node-3"]])
+def test_where_no_other_run_is_a_command_that_is_of_one_member_names_one(runs: Path, command: list[str]) -> None:
+    (runs / "plain" / "journal.jsonl").unlink()
+    with pytest.raises(UserError, match=rf"robust {command[0]} robust-runs/dapo/members/trainer-0\.1"):
+        CliRunner().invoke(robust, command, catch_exceptions=False, standalone_mode=False)
+
+
+def test_code_of_a_role_is_that_of_the_newest_run_unless_another_may_be_meant(runs: Path) -> None:
+    head = msgspec.json.encode({"schema": 1, "roles": parse('[roles.trainer]\ncommand = "a.py"\n')})
+    (runs / "dapo" / "roles.jsonl").write_bytes(head + b"\n")
+    assert list(versions_of_roles("", "", "trainer")) == ["trainer"]
+    assert list(versions_of_roles("", str(runs), "trainer")) == ["trainer"]
+    (runs / "plain" / "api.json").touch()
+    with pytest.raises(UserError, match="several runs may be meant: dapo, plain; name one of them"):
+        versions_of_roles("", "", "trainer")
+    os.utime(runs / "dapo" / "roles.jsonl", (500, 500))
+    with pytest.raises(UserError, match="--role trainer: the newest run is no job of several roles"):
+        versions_of_roles("", "", "trainer")
