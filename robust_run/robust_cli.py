@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -64,6 +66,10 @@ EXAMPLES = (
 )
 
 
+#: A write to what is printed into fails with these. One to a file of ours names the file.
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+
+
 def main() -> None:
     """Entry point of the `robust` command: 0 done, 1 what was looked for is not there, 2 a wrong command line."""
     try:
@@ -73,6 +79,12 @@ def main() -> None:
         exit_code = error.exit_code
     except click.exceptions.Abort:
         exit_code = 130
+    except OSError as error:
+        if error.errno not in _NO_ROOM or error.filename is not None:
+            raise
+        exit_code = 1
+        with suppress(OSError):  # the terminal may be the same file
+            click.echo(f"robust: what is to be shown cannot be written: {error.strerror}", err=True)
     except click.ClickException as error:
         error.show()
         exit_code = error.exit_code

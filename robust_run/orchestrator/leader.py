@@ -217,6 +217,8 @@ class Leader:
     async def _all_nodes(self, several: Several) -> None:
         """Wait until all nodes have come; or, once the fewest have, for the last call. Raises PlatformError."""
         begin = Beginning(several, self._clock.monotonic_s())
+        if words := begin.words(list(self.state.nodes)):
+            self.say(words)
         while self.state.phase == "new" and not begin.is_over(len(self.state.nodes), self._clock.monotonic_s()):
             if begin.is_late(len(self.state.nodes), self._clock.monotonic_s()):
                 raise PlatformError(begin.why(list(self.state.nodes)))

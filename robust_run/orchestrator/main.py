@@ -64,7 +64,7 @@ def _launch(  # noqa: C901, PLR0912
     mask: Iterable[int] = (),
 ) -> int:
     step = slurm.step if slurm is not None else None
-    where = several(options, world, env, step)
+    where = several(options, world, env, step, say=_say)
     has = node_has(env, labels.parse(options.node_label or ""), step)
     log_dir, notes = resolve_log_dir(options, world)
     for note in notes:

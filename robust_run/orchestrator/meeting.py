@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
@@ -51,10 +51,19 @@ def with_slurm(options: Options, step: SlurmStep | None, env: Mapping[str, str])
     return changed, step.node_name
 
 
-def several(options: Options, world: World, env: Mapping[str, str], step: SlurmStep | None = None) -> Several | None:
-    """Return where nodes meet; None: the job has one. Raises UserError."""
+def several(
+    options: Options,
+    world: World,
+    env: Mapping[str, str],
+    step: SlurmStep | None = None,
+    *,
+    say: Callable[[str], None],
+) -> Several | None:
+    """Return where nodes meet; None: the job has one. `say`: is given notes for the user. Raises UserError."""
     options, name = with_slurm(options, step, env)
-    many, _ = resolve_many(options, world)
+    many, notes = resolve_many(options, world)
+    for note in notes:
+        say(note)
     if many is None:
         return None
     files = Tls(cert=many.tls_cert, key=many.tls_key, ca=many.tls_ca) if many.tls_cert or many.tls_ca else None

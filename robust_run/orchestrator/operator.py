@@ -10,7 +10,7 @@ import msgspec
 
 from robust_run.errors import PlatformError, UserError
 from robust_run.launcher.control.errors import ProtocolError
-from robust_run.launcher.operator.reading.runs import runs_folder
+from robust_run.launcher.operator.reading.runs import not_here, runs_folder
 from robust_run.orchestrator import core
 from robust_run.orchestrator.course import files as course
 from robust_run.orchestrator.course.points import idle_of
@@ -54,7 +54,8 @@ def find_run(run: str, log_dir: str, env: dict[str, str]) -> str:
             if sign_of(path):
                 return os.path.abspath(path)
         raise PlatformError(
-            f"{run!r} is no run of several roles: there is no {NAME} in it; robust status shows other runs"
+            next(filter(None, map(not_here, (run, os.path.join(folder, run)))), "")
+            or f"{run!r} is no run of several roles: there is no {NAME} in it; robust status shows other runs"
         )
     try:
         found = [path for path in (os.path.join(folder, name) for name in os.listdir(folder)) if sign_of(path)]

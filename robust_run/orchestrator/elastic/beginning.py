@@ -30,6 +30,16 @@ class Beginning:
         """Whether the fewest have not come in time."""
         return nodes < self._fewest and now_s >= self._late_s
 
+    def words(self, here: list[str]) -> str:
+        """Return what is waited for; empty: enough nodes are there."""
+        several = self._several
+        if len(here) >= self._fewest:
+            return ""
+        return (
+            f"{several.name} leads the job at {several.host}:{several.port}; {len(here)} of {self._fewest} nodes are here,"
+            f" waiting up to {several.join_timeout_s:.0f} s for more"
+        )
+
     def why(self, here: list[str]) -> str:
         """Return why the job does not begin."""
         several = self._several

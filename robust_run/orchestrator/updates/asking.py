@@ -108,7 +108,7 @@ def versions_of_roles(run: str, log_dir: str, role: str) -> dict[str, Versions]:
 
     Without RUN the newest run is meant, if no other is led at the same time.
     """
-    from robust_run.launcher.operator.reading.runs import is_run, runs_folder
+    from robust_run.launcher.operator.reading.runs import is_run, not_here, runs_folder
 
     places = (run, os.path.join(runs_folder(log_dir, os.environ), run))
     path = next((each for each in places if run and is_roles_run(each) and not is_run(each)), "")
@@ -116,6 +116,8 @@ def versions_of_roles(run: str, log_dir: str, role: str) -> dict[str, Versions]:
         path = _sole(find_run("", log_dir, dict(os.environ)))
     if not path:
         if role:
+            if elsewhere := next(filter(None, map(not_here, places)), "") if run else "":
+                raise UserError(elsewhere)
             which = repr(run) if run else "the newest run"
             raise UserError(f"--role {role}: {which} is no job of several roles; name its run directory")
         return {}
@@ -140,7 +142,12 @@ def _is_live(path: str) -> bool:
             return look(path).is_led
         except RobustRunError:
             return False
-    return os.path.exists(os.path.join(path, JOB_PLACE))
+    if not os.path.exists(os.path.join(path, JOB_PLACE)):
+        return False
+    try:
+        return read_dead(path).state.finish is None
+    except RobustRunError:
+        return True  # nothing says that it is over
 
 
 def _copy(tree_id: str, source: TreeStore, target: TreeStore) -> None:

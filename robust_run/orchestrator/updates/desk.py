@@ -15,6 +15,7 @@ from robust_run.launcher.operator.views.code_words import MOVED, RollbackWish, U
 from robust_run.launcher.operator.views.operations import OperationRefusedError, one_line
 from robust_run.launcher.records.code.tree_store import TreeStore
 from robust_run.orchestrator.state import JobState
+from robust_run.orchestrator.updates import rules
 from robust_run.orchestrator.updates.words import RoleCode, TakeBackAsked, UpdateAsked
 from robust_run.orchestrator.words import RolesSpec
 from robust_run.roles.words import Answer, CodeCall, RollbackCall, UpdateCall
@@ -57,8 +58,11 @@ class CodeDesk:
             raise UserError(f"the code of {call.role} has not been captured yet; try again in a moment")
         version = checked(ledger, wish, self._clock.unix_s(), has_code=not tree or self._store.has(tree))
         due_s = self._clock.monotonic_s() + wish.due_after_s if wish.due_after_s and not wish.now else 0.0
+        goes_along = not wish.now and rules.is_spreading(self._state, call.role)
         self._tell(UpdateAsked(role=call.role, version=version, now=wish.now, due_s=due_s))
         name = f"{call.role}: {queries.words(version)}"
+        if goes_along:
+            return f"{name} goes with the version before it, which is put in place now, one member after the other"
         if not wish.now:
             return f"{name} is staged: each member takes it up at its next failure" + (
                 f", all of them in {wish.due_after_s / 3600:.3g} h at the latest" if wish.due_after_s else ""

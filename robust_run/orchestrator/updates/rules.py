@@ -77,12 +77,21 @@ def _asked(state: JobState, event: UpdateAsked) -> Iterator[Action]:
     is_old = code is not None and queries.is_pending(code.ledger, event.version)
     if code is None or (not is_old and queries.why_not(code.ledger, event.version)):
         return
+    code.is_rolling = event.now or is_spreading(state, event.role)
     code.ledger = code_ledger.staged(code.ledger, event.version, 0.0)
-    code.is_rolling = code.is_rolling or event.now
     dues = [each for each in (code.due_s, event.due_s) if each] if not is_old else [event.due_s]
     code.due_s = min(dues, default=0.0)
-    how = "is put in place, one member after the other" if event.now else "is put in place where a member fails"
+    how = "is put in place, one member after the other" if code.is_rolling else "is put in place where a member fails"
     yield SayLine(text=f"{event.role}: {queries.all_words(code.ledger, event.version)} {how}")
+
+
+def is_spreading(state: JobState, role: str) -> bool:
+    """Whether members are still to be put on the version that runs: an update that comes meanwhile goes with it, at once."""
+    code = state.codes.get(role)
+    if code is None or not code.is_rolling:
+        return False
+    aim = code.ledger.pending or code.ledger.running
+    return any(member.version != aim for member in _alive(state.of(role)))
 
 
 def _taken_back(state: JobState, event: TakeBackAsked) -> Iterator[Action]:

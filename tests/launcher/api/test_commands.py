@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -413,6 +414,20 @@ def test_a_reader_that_stops_early_is_no_error(
     result = subprocess.run(program, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert result.stdout.startswith("---")
     assert "Traceback" not in result.stderr
+
+
+def test_a_full_disk_below_what_is_printed_is_said_in_a_line(
+    make_controller: Callable[..., Any], tmp_path: Path
+) -> None:
+    controller = make_controller().start()
+    controller.tell(NodeEvicted(name="gpu-1", reason="x", by="ann"))
+    argv = [sys.executable, "-c", "from robust_run.robust_cli import main; main()", "events"]
+    with open("/dev/full", "w") as full:
+        result = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, cwd=tmp_path, text=True, timeout=60)
+    assert (result.returncode, result.stderr) == (
+        1,
+        "robust: what is to be shown cannot be written: No space left on device\n",
+    )
 
 
 def test_a_suspended_controller_is_not_called_dead(

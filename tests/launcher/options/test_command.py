@@ -104,6 +104,11 @@ def test_an_empty_variable_counts_as_not_set() -> None:
         (["s.py"], {"PET_STANDALONE": "yes"}, "PET_STANDALONE must be 1 or 0, not 'yes': it stands for --standalone"),
         ([], {}, "no script given: robust-run [options] SCRIPT [options of SCRIPT]"),
         (
+            ["--roles", "r.toml", "s.py", "--lr", "1"],
+            {},
+            "--roles FILE says what is run; leave 's.py' and what follows it out, or put it into a role's command",
+        ),
+        (
             ["--resume", "x", "s.py", "--lr", "1"],
             {},
             "--resume takes the job from its journal; leave 's.py' and what follows it out",

@@ -42,3 +42,9 @@ def test_it_is_late_when_the_fewest_have_not_come_in_time_and_not_before() -> No
     assert begin.why(["a"]) == (
         "1 of 2 nodes came within 600 s (a); start robust-run on the others with --rdzv-endpoint h:1"
     )
+
+
+def test_what_is_waited_for_is_said_until_enough_are_here() -> None:
+    begin = beginning(2, 4)
+    assert begin.words(["a"]) == "a leads the job at h:1; 1 of 2 nodes are here, waiting up to 600 s for more"
+    assert begin.words(["a", "b"]) == ""

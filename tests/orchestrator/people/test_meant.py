@@ -116,3 +116,14 @@ def test_code_of_a_role_is_that_of_the_newest_run_unless_another_may_be_meant(ru
     os.utime(runs / "dapo" / "roles.jsonl", (500, 500))
     with pytest.raises(UserError, match="--role trainer: the newest run is no job of several roles"):
         versions_of_roles("", "", "trainer")
+
+
+@pytest.mark.parametrize("command", ["top", "why", "status", "events", "roles", "stop"])
+def test_what_a_node_has_that_follows_the_leader_is_said(tmp_path: Path, command: str) -> None:
+    folder = tmp_path / "robust-runs" / "dapo"
+    (folder / "members").mkdir(parents=True)
+    (folder / "roles.node-2.place").touch()
+    with pytest.raises(PlatformError, match="what one node has of a job of several roles that another node leads"):
+        CliRunner().invoke(robust, [command, str(folder)], catch_exceptions=False, standalone_mode=False)
+    with pytest.raises(UserError, match="what one node has"):
+        versions_of_roles(str(folder), "", "rollout")

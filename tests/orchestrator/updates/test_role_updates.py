@@ -179,6 +179,27 @@ def test_without_now_each_takes_it_up_at_its_own_failure() -> None:
     assert code_words(story.state, "rollout") == "version 2 on probation, 1 of 3 members run it"
 
 
+def test_it_waits_for_failures_though_the_one_before_was_put_in_place_now_and_has_not_proven_itself() -> None:
+    story = running(members=2)
+    ask(story)
+    rolls(story, 2, "probation")
+    did = ask(story, second(3, 2), now=False)
+    assert ordered(did) == [("rollout/0", 3, False), ("rollout/1", 3, False)], "nobody is ended for it"
+    assert [a.text for a in did if isinstance(a, SayLine)] == [
+        "rollout: version 3 (x.py +1) is put in place where a member fails"
+    ]
+    assert ordered(story.tell(Tick(), after_s=100)) == []
+
+
+def test_it_goes_with_the_one_before_while_that_is_being_put_in_place() -> None:
+    story = running(members=2)
+    ask(story)
+    fate(story, 0, "probation")
+    did = ask(story, second(3, 2), now=False)
+    assert "one member after the other" in next(a.text for a in did if isinstance(a, SayLine))
+    assert ordered(did) == [("rollout/0", 3, True)]
+
+
 def test_when_its_time_has_come_those_that_have_not_failed_follow_one_by_one() -> None:
     story = running()
     ask(story, now=False, due_s=100.0)

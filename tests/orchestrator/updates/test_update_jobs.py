@@ -99,6 +99,12 @@ def test_a_version_reaches_one_role_one_by_one_also_past_a_leader_that_is_killed
         (tmp_path / "over").touch()
         assert roles.job.finish() == 0, roles.job.err
         roles.job.assert_nothing_left()
+        events = robust("events", run)
+        for name in ("rollout/0", "rollout/1"):
+            assert events.count(f"{name} begins again: version 2 ") == 1, events
+            assert events.count(f"{name} runs (generation 2)") == 1, "also past the leader that was killed"
+        assert " failed: " not in events
+        assert "0 losses" in robust("top", run)
 
 
 def test_a_bad_one_stops_at_the_first_and_who_is_added_later_has_what_the_role_runs(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 
 from robust_run.errors import PlatformError, UserError
@@ -12,13 +13,15 @@ JOURNAL_NAME = "journal.jsonl"
 DEFAULT_FOLDER = "robust-runs"
 #: One of them is in each run directory: a job's journal, and that of a job of several roles.
 _JOURNALS = (JOURNAL_NAME, "roles.jsonl")
+#: What a node has that follows the leader of a job of several roles: where that is.
+_PLACE_OF_NODE = re.compile(r"roles\..+\.place")
 
 
 def find_run(run: str, log_dir: str, env: Mapping[str, str]) -> str:
     """Return the run directory. Raises PlatformError if there is none, UserError for a name that is none."""
     if run and (os.sep in run or run in (".", "..") or is_run(run)):
         if not is_run(run):
-            raise PlatformError(_not_here(run) or f"{run!r} is no run directory: there is no {JOURNAL_NAME} in it")
+            raise PlatformError(not_here(run) or f"{run!r} is no run directory: there is no {JOURNAL_NAME} in it")
         return os.path.abspath(run)
     if not run and not log_dir and is_run(env.get("ROBUST_RUN_DIR", "")):
         return env["ROBUST_RUN_DIR"]  # inside a job
@@ -29,12 +32,12 @@ def find_run(run: str, log_dir: str, env: Mapping[str, str]) -> str:
         path = os.path.join(folder, run)
         if not is_run(path):
             raise PlatformError(
-                _not_here(path) or f"no run {run!r} in {folder!r}; name its run directory or give --log-dir"
+                not_here(path) or f"no run {run!r} in {folder!r}; name its run directory or give --log-dir"
             )
         return os.path.abspath(path)
     found = runs_in(folder)
     if not found:
-        elsewhere = next(filter(None, map(_not_here, _folders_in(folder))), "")
+        elsewhere = next(filter(None, map(not_here, _folders_in(folder))), "")
         raise PlatformError(elsewhere or f"no run in {folder!r}; name a run directory or give --log-dir")
     return found[0]
 
@@ -75,12 +78,14 @@ def runs_in(folder: str) -> list[str]:
     return [path for _, path in sorted(found, reverse=True)]
 
 
-def _not_here(path: str) -> str:
+def not_here(path: str) -> str:
     """Return what to say of a folder that a node of a run left whose controller is on another machine; else nothing."""
     try:
         names = os.listdir(path) if "\0" not in path else []
     except OSError:
         return ""
+    if any(_PLACE_OF_NODE.fullmatch(name) for name in names):
+        return f"{path!r} is what one node has of a job of several roles that another node leads: ask there"
     if not any(name.startswith("attempt_") or name == "store.log" for name in names):
         return ""
     return (

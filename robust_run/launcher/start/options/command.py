@@ -56,7 +56,11 @@ def parse(argv: Sequence[str], env: Mapping[str, str]) -> Options:
     if values["resume"] is not None:
         typed = frozenset(name for name in given if _source(context, _BY_NAME[name]) is _Source.COMMANDLINE)
         return _resuming(values, given, typed, script)
-    if script is None and values["roles"] is not None:
+    if values["roles"] is not None:
+        if script is not None:
+            raise UserError(
+                f"--roles FILE says what is run; leave {script!r} and what follows it out, or put it into a role's command"
+            )
         script = ""
     if values["node_label"] is not None and values["roles"] is None:
         raise UserError("--node-label says which roles run on this node: it needs --roles FILE")
