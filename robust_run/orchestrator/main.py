@@ -116,7 +116,7 @@ def _launch(  # noqa: C901, PLR0912
 def _follow_up(run_directory: RunDirectory, slurm: UnderSlurm | None, code: int) -> None:
     """The job is over: leave its page, and say to Slurm what is to become of it."""
     if not run_directory.temporary:
-        _draw(run_directory.path)
+        draw_page(run_directory.path)
     if slurm is not None:
         slurm.follow_up(run_directory.path, code)
 
@@ -130,12 +130,12 @@ def _guarded(work: Callable[[socket.socket], int], slurm: UnderSlurm | None, mas
     return Guard(work).run()
 
 
-def _draw(run: str) -> None:
+def draw_page(run: str) -> None:
     """Leave the page of a job that is over; where that fails, the job has ended as it has."""
-    from robust_run.orchestrator.people.pages import write_ended
-
     said = ""
     try:
+        from robust_run.orchestrator.people.pages import write_ended  # it may be of another version by now, or be gone
+
         page = write_ended(run)
         said = f"page: {os.path.relpath(page)}" if page else ""
     except Exception as error:
