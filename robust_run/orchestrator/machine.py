@@ -91,6 +91,8 @@ async def open_place(
         roles=roles,
         tls=several.tls if several is not None else None,
     )
+    if place == before:
+        return  # it is written already, and a disk that is full by now keeps nobody from leading
     write_file(path, msgspec.json.encode(place), mode=0o600)
 
 
