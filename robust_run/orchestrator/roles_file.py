@@ -25,7 +25,7 @@ import difflib
 import re
 import shlex
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, get_args
 
 import msgspec
 from msgspec import Meta
@@ -82,10 +82,14 @@ class _Role(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     scale: Scale = "asked"
 
 
+_WORDS = {"restart": get_args(Restart), "ready": get_args(Ready), "ends": get_args(Ends), "scale": get_args(Scale)}
+"""Keys that have one of a few words."""
+
+
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All of it."""
 
-    roles: dict[str, _Role]
+    roles: dict[str, dict[str, object]]
     name: str = ""
     queue_items: Annotated[int, Meta(ge=1, le=MOST_ITEMS)] = 1024
     queue_bytes: Annotated[int, Meta(ge=1, le=MOST_BYTES)] = 256 << 20
@@ -108,7 +112,8 @@ def parse(text: str, path: str = "roles.toml") -> RolesSpec:
         raise UserError(f"--roles {path}: {error}") from error
     if not 1 <= len(found.roles) <= MOST_ROLES:
         raise UserError(f"--roles {path} has {len(found.roles)} roles; 1 to {MOST_ROLES} are possible: [roles.NAME]")
-    roles = tuple(_role(name, table, found.roles, path) for name, table in found.roles.items())
+    tables = {name: _table(name, table, path) for name, table in found.roles.items()}
+    roles = tuple(_role(name, table, tables, path) for name, table in tables.items())
     _check_order(roles, path)
     name = found.name or path.rsplit("/", 1)[-1].removesuffix(".toml")
     name = "roles" if name.isdecimal() else name  # of a descriptor
@@ -120,6 +125,29 @@ def parse(text: str, path: str = "roles.toml") -> RolesSpec:
         lease_s=found.lease_s,
         scale_after_s=found.scale_after_s,
     )
+
+
+def _table(name: str, found: dict[str, object], path: str) -> _Role:
+    """Return a table of the file. Raises UserError, which names the key, its value and what is possible."""
+    where = f"--roles {path}: [roles.{name}]"
+    for key in found:
+        if key not in _Role.__struct_fields__:
+            near = difflib.get_close_matches(key, _Role.__struct_fields__, 1)
+            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(_Role.__struct_fields__)}"
+            raise UserError(f"{where} has no key {key}; {hint}")
+    try:
+        return msgspec.convert(found, _Role)
+    except msgspec.ValidationError as error:
+        why, _, at = str(error).partition(" - at `$")
+        key = at.strip("`.").partition("[")[0]
+        words = _WORDS.get(key)
+        if words is not None and isinstance(found.get(key), str):
+            raise UserError(f"{where} {key} = {found[key]!r}: it is one of {', '.join(words)}") from error
+        value = found.get(key)
+        given = (
+            "" if value is None else f" {key}:" if isinstance(value, dict) else f" {key} = {value!r}:"
+        )  # env may be secret
+        raise UserError(f"{where}{given} {why[:1].lower()}{why[1:]}") from error
 
 
 def _role(name: str, table: _Role, roles: Mapping[str, _Role], path: str) -> RoleSpec:
