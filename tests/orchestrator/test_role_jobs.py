@@ -14,7 +14,7 @@ from role_jobs import role_job
 
 from robust_run.launcher.operator.reading.fleet import FleetReader
 from robust_run.launcher.operator.reading.run_facts import lives_here
-from robust_run.orchestrator.operator import look
+from robust_run.orchestrator.people.operator import look
 
 
 def test_a_job_runs_to_its_end_and_leaves_nothing(tmp_path: Path) -> None:

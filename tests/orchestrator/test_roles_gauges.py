@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from robust_run.orchestrator.gauges import families
+from robust_run.orchestrator.people.gauges import families
 from robust_run.report.metrics import exposition
 from robust_run.roles.queue_words import Counts
 from robust_run.roles.words import MemberView, RolesView, RoleView

@@ -14,7 +14,6 @@ from robust_run.launcher.operator.reading.incident_reading import read_incidents
 from robust_run.launcher.operator.reading.runs import is_run
 from robust_run.orchestrator.journal import NAME, spec_of
 from robust_run.orchestrator.members import Tail
-from robust_run.orchestrator.operator import look
 from robust_run.orchestrator.people.chain_words import (
     Inside,
     WholeChain,
@@ -25,6 +24,7 @@ from robust_run.orchestrator.people.chain_words import (
     whole,
 )
 from robust_run.orchestrator.people.history import Historian, History, RolesNow
+from robust_run.orchestrator.people.operator import look
 from robust_run.orchestrator.words import Line
 from robust_run.report.types import Incident
 from robust_run.roles.words import MemberView, RolesView

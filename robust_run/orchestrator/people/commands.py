@@ -23,7 +23,7 @@ NOTICED_S = 60.0
 
 
 def _run(run: str, log_dir: str) -> str:
-    from robust_run.orchestrator.operator import find_run
+    from robust_run.orchestrator.people.operator import find_run
 
     return find_run(run, log_dir, dict(os.environ))
 
@@ -56,9 +56,9 @@ def top(run: str, *, log_dir: str, as_json: bool) -> None:
 
 def why(run: str, *, log_dir: str, as_json: bool) -> None:
     """Say who waits for whom across roles, to the line of code. Raises UserError, PlatformError."""
-    from robust_run.orchestrator.operator import look
     from robust_run.orchestrator.people import asking, chain_words
-    from robust_run.orchestrator.views import headline
+    from robust_run.orchestrator.people.operator import look
+    from robust_run.orchestrator.people.views import headline
 
     path = _run(run, log_dir)
     view = look(path)
@@ -97,8 +97,8 @@ def _why_it_is_so(path: str, said: str, *, is_over: bool, as_json: bool) -> None
 
 def incident(number: str, run: str, *, log_dir: str, as_json: bool) -> int:
     """List the incidents of all members by time, or show one. Raises UserError, PlatformError."""
-    from robust_run.orchestrator.operator import look
     from robust_run.orchestrator.people import asking
+    from robust_run.orchestrator.people.operator import look
 
     if number and not number.isdecimal() and not run:
         number, run = "", number  # only a run was named

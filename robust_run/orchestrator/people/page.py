@@ -10,7 +10,7 @@ import msgspec
 from robust_run.orchestrator.course.points import CoursePoint, idle_of
 from robust_run.orchestrator.people import page_charts as charts
 from robust_run.orchestrator.people.history import History, Loss, MemberCourse
-from robust_run.orchestrator.views import headline
+from robust_run.orchestrator.people.views import headline
 from robust_run.report.pages.frame import document
 from robust_run.report.pages.markup import breakable, command, join, section, table, text
 from robust_run.report.pages.words import clock_time, count, date_time, lasted, number, percent

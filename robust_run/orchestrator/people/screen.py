@@ -15,7 +15,7 @@ from robust_run.launcher.operator.top.keys import Looking
 from robust_run.launcher.operator.top.lines import blank, cell, in_lines, one_line, table_of
 from robust_run.launcher.operator.views.show import age, length, plural
 from robust_run.orchestrator.people.history import History, Loss, Moment, RolesNow
-from robust_run.orchestrator.views import headline
+from robust_run.orchestrator.people.views import headline
 from robust_run.roles.queue_words import Counts
 from robust_run.roles.words import MemberView, RolesView, RoleView
 from robust_run.terminal import plain as clean

@@ -9,7 +9,7 @@ from jobs import running, script, unused_port, wait_for
 from role_jobs import RoleJob, nodes_of
 
 from robust_run.errors import PlatformError
-from robust_run.orchestrator.operator import look
+from robust_run.orchestrator.people.operator import look
 
 WORKER = """
 import os, time

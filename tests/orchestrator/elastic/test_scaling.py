@@ -6,7 +6,7 @@ from typing import Any
 
 from role_story import Story, acts, role, rollout, started, stopped
 
-from robust_run.orchestrator.views import lacks_room, view_of
+from robust_run.orchestrator.people.views import lacks_room, view_of
 from robust_run.orchestrator.words import Action, Asked, NodeGone, NodeOffered, SayLine, Tick
 
 

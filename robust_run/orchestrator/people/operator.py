@@ -15,7 +15,7 @@ from robust_run.orchestrator import core
 from robust_run.orchestrator.course import files as course
 from robust_run.orchestrator.course.points import idle_of
 from robust_run.orchestrator.journal import NAME, read, spec_of
-from robust_run.orchestrator.views import view_of
+from robust_run.orchestrator.people.views import view_of
 from robust_run.roles.client import Connection, Place, channel_of, connected
 from robust_run.roles.wire import Frames, WorkerHalf
 from robust_run.roles.words import (
