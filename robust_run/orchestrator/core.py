@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from robust_run.orchestrator.again import begin_again
+from robust_run.orchestrator.again import another_clock, begin_again
 from robust_run.orchestrator.elastic import demand, scaling
 from robust_run.orchestrator.elastic.endings import SIGTERM, end_job, stop_all, stop_member
 from robust_run.orchestrator.elastic.words import Measured
@@ -72,12 +72,14 @@ SIGKILL = 9
 def step(spec: RolesSpec, state: JobState, event: Event, now_s: float) -> tuple[Action, ...]:
     """Change the state by one event; return what is to be done now. Late or repeated events change nothing."""
     if isinstance(event, JobStarted):
+        another_clock(state, now_s)
         begin_again(state, event.start)
+        state.last_s = now_s
         return ()
     if state.phase == "over":
         return ()
     if isinstance(event, NodeLeads):
-        _shift(state, now_s - state.last_s)
+        another_clock(state, now_s)
     state.last_s = now_s
     actions = [*_take(spec, state, event, now_s), *_settle(spec, state, now_s)]
     changed = dict.fromkeys(action for action in actions if isinstance(action, Changed))
@@ -117,16 +119,6 @@ def _take(spec: RolesSpec, state: JobState, event: Event, now_s: float) -> Itera
                 yield from _take_of_member(spec, state, member, event, now_s)
         case Begun() | NodeLeads() | Tick() | RankStopped():
             pass
-
-
-def _shift(state: JobState, by_s: float) -> None:
-    """Another process leads, whose machine's clock may say something else: no time has passed since what happened last."""
-    for member in state.members.values():
-        member.until_s += by_s
-        if member.runs_since_s is not None:
-            member.runs_since_s += by_s
-        if member.short_since_s is not None:
-            member.short_since_s += by_s
 
 
 def _take_wish(spec: RolesSpec, state: JobState, event: Asked | Measured, now_s: float) -> Iterator[Action]:

@@ -20,7 +20,7 @@ import msgspec
 
 from robust_run.atomic_file import write_file
 from robust_run.errors import PlatformError, UserError
-from robust_run.orchestrator.queue.core import Answer, QueueState, leased_to, step
+from robust_run.orchestrator.queue.core import Answer, QueueState, leased_to, resume, step
 from robust_run.roles.queue_words import MOST_NAMES, ConsumerGone, Put, QueueEvent, QueueLimits, Took
 
 NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]{0,63}")
@@ -74,8 +74,7 @@ class Queue:
         self.state.identity = self.state.identity or identity
         if data:
             self.state.next_number += NUMBERS_LEFT_OUT
-        for held in self.state.held.values():
-            held.until_s = now_s + RECONNECT_S
+        resume(self.state, now_s, RECONNECT_S, another_clock=False)
         self._write_anew(now_s)
 
     def tell(self, event: QueueEvent, now_s: float) -> Answer:

@@ -160,6 +160,19 @@ def counts(state: QueueState) -> Counts:
     )
 
 
+def resume(state: QueueState, now_s: float, wait_s: float, *, another_clock: bool) -> None:
+    """Another process goes on with a queue: who works on items has `wait_s` to come back. `another_clock`: times are of another
+    machine, or may be; no time has passed since the newest of them.
+    """
+    taken = [held.taken_s for held in state.held.values() if held.standing != "waiting"]
+    newest_s = max((*taken, *state.put_by.values(), *state.taken_by.values()), default=now_s)
+    by_s = now_s - newest_s if another_clock or newest_s > now_s else 0.0
+    for held in state.held.values():
+        held.taken_s, held.until_s = held.taken_s + by_s, now_s + wait_s
+    for moments in (state.put_by, state.taken_by):
+        moments.update({name: at_s + by_s for name, at_s in moments.items()})
+
+
 def _put(state: QueueState, event: Put, now_s: float) -> Answer:
     size = len(event.payload)
     most = min(MOST_ITEM_BYTES, state.limits.bytes)

@@ -17,7 +17,7 @@ import msgspec
 from robust_run.atomic_file import write_file
 from robust_run.orchestrator.journal import NAME, Head
 from robust_run.orchestrator.queue.book import RECONNECT_S, matters
-from robust_run.orchestrator.queue.core import Answer, Held, QueueState, step
+from robust_run.orchestrator.queue.core import Answer, Held, QueueState, resume, step
 from robust_run.orchestrator.succession.words import Entry, What
 from robust_run.orchestrator.words import Event, Line, RolesSpec
 from robust_run.roles.queue_words import QueueEvent
@@ -100,15 +100,9 @@ class Past:
             return
         happened = _happened.decode(entry.data)
         if isinstance(happened, Resumed):
-            resume(state, happened.at_s)
+            resume(state, happened.at_s, RECONNECT_S, another_clock=True)
         else:
             step(state, happened.event, happened.at_s)
-
-
-def resume(state: QueueState, now_s: float) -> None:
-    """Give those who work on items time to come back."""
-    for held in state.held.values():
-        held.until_s = now_s + RECONNECT_S
 
 
 class LoggedQueue:
@@ -118,7 +112,7 @@ class LoggedQueue:
         self.state = state
         self._name, self._log = name, log
         if state.identity:
-            resume(state, now_s)
+            resume(state, now_s, RECONNECT_S, another_clock=True)
             log.append("queue", name, _encoder.encode(Resumed(now_s)))
         else:
             state.identity = os.urandom(8).hex()

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from robust_run.launcher.model.code_events import Ledger
 from robust_run.orchestrator import core
+from robust_run.orchestrator.again import MOMENTS, another_clock
+from robust_run.orchestrator.elastic.state import Needs
 from robust_run.orchestrator.queue.book import RECONNECT_S
 from robust_run.orchestrator.queue.core import QueueState, counts
+from robust_run.orchestrator.state import JobState, Member
 from robust_run.orchestrator.succession.stores import LoggedJournal, LoggedQueue, Past, void
 from robust_run.orchestrator.succession.words import Entry, What
+from robust_run.orchestrator.updates.words import RoleCode
 from robust_run.orchestrator.words import (
     Begun,
+    JobStarted,
     Line,
     NodeLeads,
     NodeOffered,
@@ -60,9 +68,11 @@ events = st.one_of(
 
 
 def seen(state: QueueState) -> object:
-    held = {n: (h.item, h.standing, h.consumer, h.until_s, h.tries) for n, h in state.held.items()}
+    held = {n: (h.item, h.standing, h.consumer, h.until_s, h.taken_s, h.tries) for n, h in state.held.items()}
     return (
         held,
+        state.put_by,
+        state.taken_by,
         sorted(n for n in set(state.waiting) if n in held),
         state.next_number,
         state.identity,
@@ -106,6 +116,20 @@ def test_who_works_on_items_has_time_to_come_to_the_new_leader() -> None:
     second = LoggedQueue("q", Past(log.entries).queues["q"], log, 5.0)
     assert not second.tell(Took(consumer="r/1:0", count=1), 5.0 + RECONNECT_S - 1).items
     assert second.tell(Took(consumer="r/1:0", count=1), 5.0 + RECONNECT_S).items
+
+
+def test_how_long_somebody_works_on_items_does_not_grow_with_the_leader_nor_shrink_below_what_is_known() -> None:
+    """Whoever is stopped, and is waited for since long, is started again: by no other machine's clock."""
+    for now_s in (1e9, 5.0):
+        log = Written()
+        first = LoggedQueue("q", QueueState(), log, 1000.0)
+        for key in ("a", "b"):
+            first.tell(Put(key=key, generation=0, payload=b"x", producer="p/0:0"), 1000.0)
+        first.tell(Took(consumer="r/0:0", count=1), 1001.0)
+        first.tell(Took(consumer="r/1:0", count=1), 1061.0)
+        state = LoggedQueue("q", Past(log.entries).queues["q"], log, now_s).state
+        assert [now_s - held.taken_s for held in state.held.values()] == [60.0, 0.0]
+        assert ({"p/0:0": now_s - 61}, {"r/0:0": now_s - 60, "r/1:0": now_s}) == (state.put_by, state.taken_by)
 
 
 def test_a_queue_that_was_not_written_whole_is_as_it_was_before() -> None:
@@ -153,3 +177,47 @@ def test_times_of_the_machine_that_led_mean_nothing_to_the_next() -> None:
     wait_s = member.until_s - (1e6 + 5)
     core.step(SPEC, state, NodeLeads(node="b", term=2), 3.0)
     assert member.until_s == 3.0 + wait_s
+
+
+def structs(kind: object, found: dict[type[msgspec.Struct], tuple[str, ...]]) -> None:
+    """Find all that a state is made of, with the fields that are seconds."""
+    for each in get_args(kind):
+        structs(each, found)
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind not in found:
+        fields = {name: of for name, of in get_type_hints(kind).items() if name in kind.__struct_fields__}
+        found[kind] = tuple(name for name in fields if name.endswith("_s") and not name.endswith("_unix_s"))
+        for of in fields.values():
+            structs(of, found)
+
+
+def test_every_time_in_a_job_s_state_is_moved_to_the_next_leader_s_clock_or_is_a_duration() -> None:
+    durations = {JobState: {"patience_s"}, Needs: {"lacks_s", "idles_s"}, Ledger: {"usual_step_s"}}
+    found: dict[type[msgspec.Struct], tuple[str, ...]] = {}
+    structs(JobState, found)
+    assert len(found) > 6
+    for kind, names in found.items():
+        assert set(names) == {*MOMENTS.get(kind, ()), *durations.get(kind, ())}, kind
+
+
+@pytest.mark.parametrize("event", [NodeLeads(node="b", term=2), JobStarted(start="again")])
+@pytest.mark.parametrize("now_s", [3.0, 1e9])
+def test_what_was_to_come_is_as_far_away_by_the_next_leader_s_clock(now_s: float, event: NodeLeads | JobStarted) -> None:
+    """Updates that are due, members that have just come, roles that were just resized, restarts that were just asked for."""
+    state = core.replay(SPEC, [(NodeOffered(node="a", slots=4), 1e6), (Begun(), 1e6)])
+    states: tuple[msgspec.Struct, ...] = (Member(name=Name("b", 0), standing="running"), RoleCode(), Needs())
+    for each in states:
+        for name in MOMENTS[type(each)]:
+            setattr(each, name, 1e6 + 40)
+    state.members[Name("b", 0)], state.codes["b"], state.needs["b"] = states  # type: ignore[assignment]
+    another_clock(state, now_s)
+    for each in states:
+        assert [getattr(each, name) for name in MOMENTS[type(each)]] == [now_s + 40] * len(MOMENTS[type(each)])
+    state.last_s, state.codes["a"] = 1e6, RoleCode(due_s=1e6 + 40)
+    core.step(SPEC, state, event, now_s)
+    assert (state.codes["a"].due_s, state.last_s) == (now_s + 40, now_s)
+
+
+def test_what_was_never_to_come_does_not_come_with_another_clock() -> None:
+    state = JobState(codes={"a": RoleCode()}, members={Name("a", 0): Member(name=Name("a", 0))}, last_s=1e6)
+    core.step(SPEC, state, NodeLeads(node="b", term=2), 3.0)
+    assert (state.codes["a"].due_s, state.members[Name("a", 0)].asked_s) == (0.0, None)
