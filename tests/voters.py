@@ -22,6 +22,7 @@ from robust_run.orchestrator.succession.state import (
     Event,
     Heard,
     Lead,
+    Leaves,
     Record,
     ReplicaState,
     Say,
@@ -233,8 +234,10 @@ class Voters:
             self.go_on(one) if self.all[one].is_stopped else self.stop(one)
         elif roll < 0.97:
             self.die(one)
-        elif roll < 0.99:
+        elif roll < 0.985:
             self.start(one)
+        elif roll < 0.99:
+            self.tell(self.leader() or one, Leaves(other, self.random.random() < 0.5))
         elif roll < 0.995:
             self.drop(one)
         else:

@@ -30,7 +30,7 @@ from robust_run.orchestrator.nodes.shortage import ends_job, note
 from robust_run.orchestrator.placement import needs, occupy, place, vacate, why_never
 from robust_run.orchestrator.state import UP, JobState, Member, Node
 from robust_run.orchestrator.updates import rules as updates
-from robust_run.orchestrator.updates.words import CodeFate, CodeSeen, TakeBackAsked, UpdateAsked
+from robust_run.orchestrator.updates.words import CodeFate, CodeLost, CodeSeen, TakeBackAsked, UpdateAsked
 from robust_run.orchestrator.words import (
     Action,
     Asked,
@@ -111,7 +111,7 @@ def _take(spec: RolesSpec, state: JobState, event: Event, now_s: float) -> Itera
             yield from _node_gone(spec, state, event, now_s)
         case Asked() | Measured():
             yield from _take_wish(spec, state, event, now_s)
-        case UpdateAsked() | TakeBackAsked() | CodeSeen() | CodeFate():
+        case UpdateAsked() | TakeBackAsked() | CodeSeen() | CodeFate() | CodeLost():
             yield from updates.take(state, event, now_s)
         case WorldRuns() | WorldFailed() | WorldEnded() | RankReady() | RankGone() | RankEnded() | RankHeldUp():
             member = state.members.get(event.member)

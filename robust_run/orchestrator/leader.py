@@ -153,8 +153,10 @@ class Leader:
                 self.say,
                 self._fleet.order,
             )
-            book.shelf, book.most = shelf, several.nodes - (post is None)
-            book.term = post.term if post is not None else 0
+            book.code.shelf, book.most = shelf, several.nodes - (post is None)
+            if post is not None:
+                book.term = post.term
+                post.know_of(book)
 
     async def run(self) -> Finish:
         """Lead the job to its end. Raises UserError where no node could ever run one of its roles, OSError."""
@@ -261,6 +263,7 @@ class Leader:
         if self._launchers is not None:
             self._launchers.end_unknown()
         if self._post is not None and self._fleet.others is not None and self._several is not None:
+            self._post.goes_on(self._fleet.others)
             self._post.found_later(self._fleet.others, self._several.fewest or self._several.nodes)
             # Who founded the job may have been lost before it began.
             self.tell(Begun(patience_s=PATIENCE_S if self._start.slurm is not None else None))
@@ -322,6 +325,8 @@ class Leader:
         now_s = self._clock.monotonic_s()
         actions = core.step(self._spec, self.state, event, now_s)
         self._journal.add(Line(at=self._clock.unix_s(), mono=now_s, event=event, actions=actions))
+        if self._post is not None and self._fleet.others is not None:
+            self._fleet.others.code.keep(updates.kept(self.state), self._post.voters)
         for action in actions:
             self._do(action)
         if isinstance(event, RankEnded):

@@ -14,7 +14,7 @@ import msgspec
 from robust_run.launcher.model.code_events import CodeVersion
 from robust_run.orchestrator.elastic.words import Measured
 from robust_run.orchestrator.names import MemberName
-from robust_run.orchestrator.updates.words import CodeFate, CodeSeen, TakeBackAsked, UpdateAsked, UpdateMember
+from robust_run.orchestrator.updates.words import CodeFate, CodeLost, CodeSeen, TakeBackAsked, UpdateAsked, UpdateMember
 
 Restart = Literal["together", "alone", "job"]
 """together: the role is one world, which the launcher heals as one. alone: each member is a world, and heals without the others.
@@ -257,6 +257,7 @@ Event = (
     | TakeBackAsked
     | CodeSeen
     | CodeFate
+    | CodeLost
     | Measured
     | Tick
 )

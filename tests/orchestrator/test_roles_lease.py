@@ -3,50 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any, cast
 
 from hypothesis import given
 from hypothesis import strategies as st
+from role_desk import ROLLOUT, Desk, desk
 
-from robust_run.launcher.control.code_transfer import parts_of
-from robust_run.launcher.core import code_ledger
-from robust_run.launcher.model.code_events import CodeVersion, Ledger
-from robust_run.launcher.records.code.types import CodeFile, CodeTree
-from robust_run.orchestrator.connection import Worker
-from robust_run.orchestrator.names import MemberName
-from robust_run.orchestrator.nodes.book import NodeBook
 from robust_run.orchestrator.nodes.lease import NodeLease
 from robust_run.orchestrator.nodes.words import (
     GONE_S,
     KILL_S,
     LEASE_S,
     Beat,
-    CodeParts,
-    CodeWanted,
     Happened,
     LauncherNow,
     Leaving,
     NotYet,
-    Offer,
     Order,
     StopOrder,
-    UpdateOrder,
 )
-from robust_run.orchestrator.state import JobState, Member, Node
-from robust_run.orchestrator.updates.shelf import Shelf
-from robust_run.orchestrator.updates.words import CodeSeen, RoleCode, UpdateMember
 from robust_run.orchestrator.words import (
-    Event,
-    NodeGone,
-    NodeOffered,
-    RoleSpec,
-    StartMember,
     WorldEnded,
 )
-
-ROLLOUT = MemberName("rollout", 0)
 
 
 def test_a_node_ends_what_runs_there_and_then_kills_it() -> None:
@@ -85,79 +62,6 @@ def test_whoever_is_late_the_lease_is_over_before_the_leader_takes_the_node_for_
         del answer_late_s  # however late: what it renews is told from when its question was sent
         lease.renewed(sent_s)
     assert lease.until_s <= heard_s + LEASE_S + KILL_S < heard_s + GONE_S
-
-
-class StubWorker:
-    """A connection of a node, as the book sees it."""
-
-    def __init__(self) -> None:
-        self.sent: list[Any] = []
-        self.ended: str | None = None
-
-    def send(self, message: object) -> None:
-        self.sent.append(message)
-
-    def end(self, why: str = "") -> None:
-        self.ended = why
-
-
-class Desk:
-    """A book of nodes, and what it told."""
-
-    def __init__(self, gone_s: float) -> None:
-        self.state = JobState(phase="going", members={ROLLOUT: Member(name=ROLLOUT)})
-        self.told: list[Event] = []
-        self.said: list[str] = []
-        self.book = NodeBook(
-            "run", "job", self.state, self.tell, lambda _, event: self.tell(event), self.said.append, order, gone_s
-        )
-
-    def tell(self, event: Event) -> None:
-        self.told.append(event)
-        if isinstance(event, NodeOffered):
-            self.state.nodes.setdefault(event.node, Node(event.slots, guard=event.guard))
-        elif isinstance(event, NodeGone):
-            self.state.nodes.pop(event.node, None)
-
-    def connect(self, **more: Any) -> StubWorker:
-        worker = StubWorker()
-        known: dict[str, Any] = {
-            "name": "b",
-            "boot": "1",
-            "guard": "g",
-            "slots": 9,
-            "devices": 0,
-            "address": "10.0.0.2",
-        }
-        self.hear(worker, Offer(**{**known, **more}))
-        return worker
-
-    def hear(self, worker: StubWorker, message: object) -> None:
-        self.book.hear(cast("Worker", worker), message)
-
-    def went(self, worker: StubWorker) -> None:
-        self.book.went(cast("Worker", worker))
-
-    def gone(self) -> list[str]:
-        return [event.node for event in self.told if isinstance(event, NodeGone)]
-
-    def runs(self, standing: str = "running", serial: int = 1) -> None:
-        member = self.state.members[ROLLOUT]
-        member.standing, member.serial, member.nodes = standing, serial, ("b",)  # type: ignore[assignment]
-
-
-def order(start: StartMember, name: str) -> Order:
-    del name
-    return Order(role=RoleSpec(name="rollout", command=("rollout.py",)), start=start)
-
-
-def desk(story: Callable[[Desk], Any], gone_s: float = GONE_S) -> None:
-    async def told() -> None:
-        found = story(Desk(gone_s))
-        if found is not None:
-            await found
-
-    asyncio.run(told())
 
 
 def test_a_connection_that_breaks_says_nothing_and_the_node_comes_back() -> None:
@@ -275,61 +179,3 @@ def test_a_node_above_the_most_waits_until_another_is_gone() -> None:
         assert (third.sent, third.ended) == ([], None)
 
     desk(story)
-
-
-def test_code_comes_before_what_needs_it_and_once(tmp_path: Path) -> None:
-    def story(desk: Desk) -> None:
-        shelf, version = shelf_with_code(tmp_path)
-        desk.book.shelf = shelf
-        desk.runs("starting")
-        desk.state.codes["rollout"] = RoleCode(ledger=code_ledger.captured(Ledger(), version, 0))
-        desk.state.members[ROLLOUT].version = 1
-        node = desk.connect()
-        *parts, last = node.sent
-        assert {type(each) for each in parts} == {CodeParts}
-        assert isinstance(last, Order) and last.start.code == version
-        order_again = UpdateMember(member=ROLLOUT, serial=1, version=version)
-        desk.book.update("b", order_again)
-        assert node.sent[len(parts) + 1 :] == [UpdateOrder(order=order_again)], "it has the code"
-
-    desk(story)
-
-
-def test_an_update_that_a_node_may_not_have_heard_is_told_again_when_it_is_back() -> None:
-    def story(desk: Desk) -> None:
-        version = CodeVersion(number=1, tree="")
-        desk.runs()
-        desk.state.codes["rollout"] = RoleCode(ledger=code_ledger.captured(Ledger(), version, 0))
-        member = desk.state.members[ROLLOUT]
-        member.ordered, member.ordered_now = 1, True
-        node = desk.connect(launchers=(LauncherNow(member=ROLLOUT, serial=1),))
-        assert node.sent == [UpdateOrder(order=UpdateMember(member=ROLLOUT, serial=1, version=version, now=True))]
-        member.fate = "trusted"
-        desk.went(node)
-        assert desk.connect(launchers=(LauncherNow(member=ROLLOUT, serial=1),)).sent == []
-
-    desk(story)
-
-
-def test_what_a_launcher_elsewhere_has_captured_counts_when_the_code_is_here(tmp_path: Path) -> None:
-    def story(desk: Desk) -> None:
-        theirs, version = shelf_with_code(tmp_path / "theirs")
-        desk.book.shelf = Shelf(str(tmp_path / "ours"))
-        node = desk.connect()
-        seen = CodeSeen(member=ROLLOUT, serial=1, version=version)
-        desk.hear(node, Happened(number=1, event=seen))
-        assert CodeWanted(tree=version.tree) in node.sent
-        assert seen not in desk.told
-        for parts in parts_of(theirs.store, version.tree):
-            desk.hear(node, CodeParts(parts=parts))
-        assert desk.told.count(seen) == 1
-        assert desk.book.shelf.store.has(version.tree)
-
-    desk(story)
-
-
-def shelf_with_code(folder: Path) -> tuple[Shelf, CodeVersion]:
-    """Return a store that has a version."""
-    shelf = Shelf(str(folder))
-    file = CodeFile(path="a.py", digest=shelf.store.put(b"A = 1\n"), size_bytes=6)
-    return shelf, CodeVersion(number=1, tree=shelf.store.put_tree(CodeTree(files=(file,))))

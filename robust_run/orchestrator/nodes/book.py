@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
-from robust_run.errors import RobustRunError
-from robust_run.launcher.control.code_transfer import parts_of
 from robust_run.launcher.control.handshake import printable
 from robust_run.orchestrator.connection import Worker
+from robust_run.orchestrator.nodes.carrier import Carrier
 from robust_run.orchestrator.nodes.labels import MOST_LABELS, is_label
 from robust_run.orchestrator.nodes.words import (
     BEAT_S,
@@ -31,9 +30,8 @@ from robust_run.orchestrator.nodes.words import (
     UpdateOrder,
 )
 from robust_run.orchestrator.state import UP, JobState
-from robust_run.orchestrator.updates.rules import start_again, under_way
-from robust_run.orchestrator.updates.shelf import Shelf
-from robust_run.orchestrator.updates.words import CodeSeen, UpdateMember
+from robust_run.orchestrator.updates.rules import is_rolled_back, start_again, under_way
+from robust_run.orchestrator.updates.words import CodeFate, CodeLost, CodeSeen, UpdateMember
 from robust_run.orchestrator.words import (
     Event,
     NodeGone,
@@ -47,6 +45,7 @@ from robust_run.orchestrator.words import (
 MOST_NODES = 4096
 #: Who was heard so lately is no remainder of a connection that broke.
 LIVES_S = 3 * BEAT_S
+SIGTERM, SIGKILL = 15, 9
 
 
 class _Node:
@@ -64,8 +63,8 @@ class _Node:
         self.is_leaving = ""
         """Why, where it was told to leave: its members' ends are no failures of theirs."""
         self.timer: asyncio.TimerHandle | None = None
-        self.has: set[str] = set()
-        """Code that was sent there."""
+        self.open: set[int] = set()
+        """Numbers of what happened there and is not on record: code is not here yet."""
 
 
 class NodeBook:
@@ -87,18 +86,17 @@ class NodeBook:
         self._run_id, self._job, self._state = run_id, job, state
         self._tell, self._happened, self._say, self._ordered = tell, happened, say, ordered
         self._gone_s = gone_s
-        self.shelf: Shelf | None = None
-        """The code of all roles."""
+        self.code = Carrier(self._send, self.here, say)
         self.most = MOST_NODES
         """Nodes that are let in at the same time, but the one that leads."""
         self.term = 0
         """Of the leader, where another node can lead on."""
+        self.leaves: Callable[[str, bool], None] = lambda _, __: None
+        """Is told when a node leaves, or another process of it is here."""
         self._founded: Founded | None = None
         self._over: JobOver | None = None
         self._nodes: dict[str, _Node] = {}
         self._of: dict[Worker, str] = {}
-        self._seen: dict[str, list[tuple[str, CodeSeen]]] = {}
-        """What launchers elsewhere have captured, by its tree, until it is here."""
 
     def expect(self, names: Iterable[str]) -> None:
         """Nodes that an earlier leader had: they come back, or are gone."""
@@ -130,12 +128,14 @@ class NodeBook:
             worker.send(message)
         elif isinstance(message, Happened):
             self._take(name, node, message)
-            worker.send(Taken(number=message.number))
         elif isinstance(message, CodeParts):
-            self._take_code(name, message)
+            self.code.take(name, message.parts)
+        elif isinstance(message, CodeWanted):
+            self.code.wanted(name, message.tree)
         elif isinstance(message, Leaving):
             node.is_leaving = printable(message.why) or "it was told to leave"
             self._say(f"{name} leaves: {node.is_leaving}")
+            self.leaves(name, True)
 
     def went(self, worker: Worker) -> None:
         """A connection has ended. One that was leaving is gone; any other may come back."""
@@ -149,23 +149,41 @@ class NodeBook:
 
     def start(self, name: str, order: Order) -> None:
         """Have a member started; a node that is away hears of it when it is back."""
-        if order.start.code is not None:
-            self._send_code(name, order.start.code.tree)
+        tree = order.start.code.tree if order.start.code is not None else ""
+        self.code.once_here(tree, lambda is_here: self._start(name, order, is_here=is_here))
+
+    def _start(self, name: str, order: Order, *, is_here: bool) -> None:
+        start, version = order.start, order.start.code
+        member = self._state.members[start.member]
+        if member.serial != start.serial or member.standing not in UP:
+            return
+        if member.standing == "stopping":
+            why = "it was to end before it was started"
+            self._happened(name, WorldEnded(member=start.member, serial=start.serial, code=-SIGTERM, sentence=why))
+            return
+        if version is not None and not is_here:
+            why = f"version {version.number} of the code of {start.member.role} is on no node that is here"
+            self._tell(CodeLost(role=start.member.role, number=version.number, why=why))
+            if is_rolled_back(self._state, start.member.role, version.number):
+                self._happened(name, WorldEnded(member=start.member, serial=start.serial, code=-SIGKILL, sentence=why))
+                return
+            self._say(f"{why}: {start.member} starts with what lies in the folder")
+        self.code.carry(name, version.tree if version is not None else "")
         self._send(name, order)
 
     def update(self, name: str, order: UpdateMember) -> None:
         """Have a member put a version in place."""
-        self._send_code(name, order.version.tree)
-        self._send(name, UpdateOrder(order=order))
+        self.code.once_here(order.version.tree, lambda is_here: self._update(name, order, is_here=is_here))
 
-    def _send_code(self, name: str, tree: str) -> None:
-        """Send the code of a version before what needs it, once."""
-        node = self._nodes.get(name)
-        if self.shelf is None or node is None or node.worker is None or not tree or tree in node.has:
-            return
-        node.has.add(tree)
-        for parts in parts_of(self.shelf.store, tree):
-            self._send(name, CodeParts(parts=parts))
+    def _update(self, name: str, order: UpdateMember, *, is_here: bool) -> None:
+        number = order.version.number
+        member = self._state.members[order.member]
+        if not is_here and (member.serial, member.ordered) == (order.serial, number):
+            why = "its code is on no node that is here"
+            self._tell(CodeFate(member=order.member, serial=order.serial, number=number, fate="refused", why=why))
+        if is_here:
+            self.code.carry(name, order.version.tree)
+            self._send(name, UpdateOrder(order=order))
 
     def stop(self, name: str, stop: StopMember) -> None:
         """Have a member's launcher told to end."""
@@ -185,6 +203,10 @@ class NodeBook:
         for name in self._nodes:
             self._send(name, founded)
 
+    def here(self) -> list[str]:
+        """Return which nodes are connected."""
+        return [name for name, node in self._nodes.items() if node.worker is not None]
+
     def all_left(self) -> bool:
         """Whether no node is connected."""
         return all(node.worker is None for node in self._nodes.values())
@@ -197,10 +219,12 @@ class NodeBook:
                 node.timer.cancel()
             self._send(name, self._over)
 
-    def _send(self, name: str, message: ToNode) -> None:
+    def _send(self, name: str, message: ToNode) -> bool:
         node = self._nodes.get(name)
-        if node is not None and node.worker is not None:
-            node.worker.send(message)
+        if node is None or node.worker is None:
+            return False
+        node.worker.send(message)
+        return True
 
     def _offered(self, worker: Worker, offer: Offer) -> None:
         name = printable(offer.name)[:255]
@@ -215,8 +239,10 @@ class NodeBook:
             self._of.pop(node.worker, None)  # its end of the old connection is gone, which this end has not noticed
             node.worker.end()
         node.worker, node.address, node.port = worker, printable(offer.address)[:255], offer.port
-        if offer.boot != node.boot:
-            node.boot, node.taken, node.has = offer.boot, 0, set()
+        is_new = offer.boot != node.boot
+        if is_new:
+            node.boot, node.taken, node.open = offer.boot, 0, set()
+            self.leaves(name, False)
         self._of[worker] = name
         if self._over is not None:
             worker.send(self._over)
@@ -234,6 +260,7 @@ class NodeBook:
                 guard=offer.guard[:64],
             )
         )
+        self.code.came(name, is_new=is_new)
         self._agree(name, offer)
 
     def _why_not(self, name: str, node: _Node | None, worker: Worker, offer: Offer) -> tuple[str, bool]:
@@ -278,30 +305,34 @@ class NodeBook:
                 self.stop(name, StopMember(member=member_name, serial=serial))
 
     def _take(self, name: str, node: _Node, happened: Happened) -> None:
-        if happened.number <= node.taken:
-            return
-        node.taken = happened.number
-        if node.is_leaving and isinstance(happened.event, WorldEnded):
-            return  # told as the end of its node, when all of them have ended
-        event = happened.event
-        tree = event.version.tree if isinstance(event, CodeSeen) else ""
-        if isinstance(event, CodeSeen) and tree and self.shelf is not None and not self.shelf.store.has(tree):
-            self._send(name, CodeWanted(tree=event.version.tree))  # it counts as seen when it is here
-            self._seen.setdefault(event.version.tree, []).append((name, event))
-            return
-        self._happened(name, event)
+        if happened.number > node.taken:
+            node.taken = happened.number
+            self._take_new(name, node, happened)
+        self._taken(name, node)
 
-    def _take_code(self, name: str, message: CodeParts) -> None:
-        if self.shelf is None or message.parts.tree not in self._seen:
+    def _taken(self, name: str, node: _Node) -> None:
+        """Say what is on record: the rest is said again, to another leader if need be."""
+        number = min(node.open, default=node.taken + 1) - 1
+        if number:
+            self._send(name, Taken(number=number))
+
+    def _take_new(self, name: str, node: _Node, happened: Happened) -> None:
+        event = happened.event
+        if node.is_leaving and isinstance(event, WorldEnded):
+            return  # told as the end of its node, when all of them have ended
+        if not isinstance(event, CodeSeen):
+            self._happened(name, event)
             return
-        try:
-            is_complete = self.shelf.take(message.parts)
-        except RobustRunError as error:
-            self._say(f"the code of {name} cannot be kept: {error}")
-            return
-        if is_complete:
-            for node, event in self._seen.pop(message.parts.tree):
-                self._happened(node, event)
+        node.open.add(happened.number)
+        boot = node.boot
+
+        def seen(_: bool) -> None:
+            self._happened(name, event)
+            if node.boot == boot:
+                node.open.discard(happened.number)
+                self._taken(name, node)
+
+        self.code.once_here(event.version.tree, seen, name)
 
     def _watch(self, name: str, node: _Node) -> None:
         if node.timer is not None:

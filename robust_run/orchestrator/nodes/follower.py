@@ -35,6 +35,7 @@ from robust_run.orchestrator.nodes.words import (
     NODE,
     SILENT_S,
     Beat,
+    CodeKept,
     CodeParts,
     CodeWanted,
     Founded,
@@ -178,6 +179,11 @@ class Follower:
         """Return the launchers that run here, by the name of their run directory."""
         return self._launchers.pids() if self._launchers is not None else {}
 
+    @property
+    def is_leaving(self) -> bool:
+        """Whether this node was told to leave."""
+        return bool(self._leaves)
+
     def end(self) -> None:
         """Follow nobody any more."""
         self._code = 0 if self._code is None else self._code
@@ -218,7 +224,7 @@ class Follower:
                 launchers.stop(message.stop)
             case RestartOrder():
                 launchers.restart(message.restart)
-            case UpdateOrder() | CodeParts() | CodeWanted():
+            case UpdateOrder() | CodeParts() | CodeWanted() | CodeKept():
                 self._take_of_code(launchers, message)
             case Taken():
                 while self._unsaid and self._unsaid[0].number <= message.number:
@@ -226,9 +232,13 @@ class Follower:
             case _:
                 pass
 
-    def _take_of_code(self, launchers: Launchers, message: UpdateOrder | CodeParts | CodeWanted) -> None:
+    def _take_of_code(self, launchers: Launchers, message: UpdateOrder | CodeParts | CodeWanted | CodeKept) -> None:
         if isinstance(message, UpdateOrder):
             launchers.update(message.order)
+        elif isinstance(message, CodeKept):
+            for tree in message.trees:
+                if not launchers.shelf.store.has(tree):
+                    self._send(CodeWanted(tree=tree))
         elif isinstance(message, CodeWanted):
             for parts in parts_of(launchers.shelf.store, message.tree):
                 self._send(CodeParts(parts=parts))

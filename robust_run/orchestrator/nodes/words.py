@@ -139,9 +139,15 @@ class CodeParts(msgspec.Struct, frozen=True, kw_only=True, tag="code_parts"):
 
 
 class CodeWanted(msgspec.Struct, frozen=True, kw_only=True, tag="code_wanted"):
-    """The leader does not have the code that a launcher there has captured."""
+    """The leader does not have code that the node may have; or the node lacks what it should keep."""
 
     tree: str
+
+
+class CodeKept(msgspec.Struct, frozen=True, kw_only=True, tag="code_kept"):
+    """A voter should have this code, for when it leads. It asks for what it lacks."""
+
+    trees: tuple[str, ...]
 
 
 class RestartOrder(msgspec.Struct, frozen=True, kw_only=True, tag="restart_order"):
@@ -168,7 +174,7 @@ class JobOver(msgspec.Struct, frozen=True, kw_only=True, tag="job_over"):
     code: int
 
 
-FromNode = Offer | Happened | Beat | Leaving | CodeParts
+FromNode = Offer | Happened | Beat | Leaving | CodeParts | CodeWanted
 ToNode = (
     NodeWelcome
     | Founded
@@ -178,6 +184,7 @@ ToNode = (
     | UpdateOrder
     | CodeParts
     | CodeWanted
+    | CodeKept
     | Taken
     | Beat
     | NotYet

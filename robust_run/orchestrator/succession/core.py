@@ -24,6 +24,7 @@ from robust_run.orchestrator.succession.state import (
     Dropped,
     Event,
     Heard,
+    Leaves,
     Other,
     Record,
     ReplicaState,
@@ -75,6 +76,11 @@ def _take(state: ReplicaState, event: Event, now_s: float) -> Iterator[Action]:
         case Went():
             other = state.others[event.name]
             other.is_here, other.is_busy, other.through = False, False, 0
+        case Leaves() if event.name in state.others:
+            state.others[event.name].is_leaving = event.is_leaving
+            yield from _tick(state, now_s)
+        case Leaves():
+            pass
         case Heard():
             yield from _heard(state, event, now_s)
         case Tick():

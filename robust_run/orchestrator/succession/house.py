@@ -45,6 +45,8 @@ from robust_run.terminal import plain
 FOLDER = "voters"
 #: A place where no leader may be is left after so long.
 CONNECT_S = 3.0
+#: A node that is told to leave waits so long until the others decide without it.
+LET_GO_S = 5.0
 
 
 class _Noted(msgspec.Struct, frozen=True):
@@ -105,6 +107,8 @@ class House(Finding, Hooks):
         try:
             code = await following
             if self._leading is None:
+                if self._replica is not None and self._follower.is_leaving:
+                    await self._replica.let_go(LET_GO_S)
                 return code
             finish = await self._leading
             if finish.sentence and self._leader is not None:

@@ -7,6 +7,9 @@ a time: two majorities of such neighbours always share one). Of two voters none 
 never left: then the leader alone counts, as in a job of two nodes. Who comes back, and has the whole log again, counts again as
 soon as there are three.
 
+A node that is told to leave says so. Its voter is taken out at once, and stays until it is: otherwise two of three that leave
+at the same time would take the majority with them.
+
 What looks like a voter that is lost: one that stands still, or is cut off, for a while. Taking it out does it no harm.
 """
 
@@ -39,7 +42,11 @@ def next_entry(state: ReplicaState, now_s: float) -> Entry | None:
     if len(state.seats) < FEWEST_NODES or not is_settled or not state.may_act(now_s):
         return None
     voters = state.voters
-    lost = {name for name, other in state.others.items() if now_s - max(other.acked_s, state.since_s) >= LOST_S}
+    lost = {
+        name
+        for name, other in state.others.items()
+        if other.is_leaving or now_s - max(other.acked_s, state.since_s) >= LOST_S
+    }
     back = {
         name
         for name, other in state.others.items()

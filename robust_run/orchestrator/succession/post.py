@@ -88,6 +88,10 @@ class Post:
         server.gate = self._replica.after_commit
         self._door.leading = server
 
+    def know_of(self, book: NodeBook) -> None:
+        """Hear of nodes that leave."""
+        book.leaves = self._replica.leaves
+
     def found(self, book: NodeBook) -> None:
         """All nodes are here: the first of them get a vote. Raises OSError."""
         found = [Voter(name, address, port) for name, (address, port) in book.listening().items()]
@@ -100,6 +104,16 @@ class Post:
         self._replica.record_voters(voters)
         book.founded(Founded(voters=voters))
         self._replica.found(voters)
+
+    @property
+    def voters(self) -> tuple[str, ...]:
+        """Names of the other voters."""
+        return tuple(each.name for each in self._replica.voters if each.name != self._meeting.name)
+
+    def goes_on(self, book: NodeBook) -> None:
+        """An earlier leader has told who the voters are; nodes that come later, or are started anew, hear it from this one."""
+        if not self.is_founding:
+            book.founded(Founded(voters=self._replica.voters))
 
     def found_later(self, book: NodeBook, nodes: int) -> None:
         """A job that goes on after all its processes had ended: others get a vote once all nodes are here."""

@@ -32,6 +32,7 @@ from robust_run.orchestrator.succession.state import (
     Follow,
     Heard,
     Lead,
+    Leaves,
     ReplicaState,
     Say,
     Ship,
@@ -177,6 +178,16 @@ class Replica:
             worker.end()
         self._names, self._lines = {}, {}
         self.log.close()
+
+    def leaves(self, name: str, is_leaving: bool) -> None:
+        """A node was told to leave; or another process of it is here."""
+        self._tell(Leaves(name, is_leaving))
+
+    async def let_go(self, most_s: float) -> None:
+        """Wait until the others decide without this voter, whose node leaves; but not for longer than that."""
+        until_s = self._clock.monotonic_s() + most_s
+        while self.state.name in self.state.voters and self._clock.monotonic_s() < until_s:
+            await asyncio.sleep(LOOK_S / 5)
 
     def may_act(self) -> bool:
         """Whether this voter leads beyond doubt."""

@@ -26,6 +26,8 @@ class Other(msgspec.Struct):
     """When the newest sign of life was sent that it has answered."""
     through: int = 0
     """Its log is made anew, and whole with this entry; 0: it is not."""
+    is_leaving: bool = False
+    """Its node was told to leave."""
 
 
 class ReplicaState(msgspec.Struct, kw_only=True):
@@ -134,6 +136,13 @@ class Went(msgspec.Struct, frozen=True):
     name: str
 
 
+class Leaves(msgspec.Struct, frozen=True):
+    """The node of a voter was told to leave; or another process of it is here, and stays."""
+
+    name: str
+    is_leaving: bool = True
+
+
 class Heard(msgspec.Struct, frozen=True):
     """A voter has said something."""
 
@@ -141,7 +150,7 @@ class Heard(msgspec.Struct, frozen=True):
     message: Message
 
 
-Event = Tick | Wrote | Dropped | Came | Went | Heard
+Event = Tick | Wrote | Dropped | Came | Went | Leaves | Heard
 
 # What is to be done, in this order.
 

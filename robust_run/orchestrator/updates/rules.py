@@ -23,6 +23,7 @@ from robust_run.launcher.model.code_events import CodeVersion
 from robust_run.orchestrator.state import UP, JobState, Member
 from robust_run.orchestrator.updates.words import (
     CodeFate,
+    CodeLost,
     CodeSeen,
     RoleCode,
     TakeBackAsked,
@@ -36,7 +37,7 @@ SETTLE_S = 10.0
 #: A member that was started with a version, and lives for so long, has proven it (as `--progress-after`).
 PROOF_S = 600.0
 
-CodeEvent = CodeSeen | CodeFate | UpdateAsked | TakeBackAsked
+CodeEvent = CodeSeen | CodeFate | CodeLost | UpdateAsked | TakeBackAsked
 
 
 def take(state: JobState, event: CodeEvent, now_s: float) -> Iterator[Action]:
@@ -48,9 +49,11 @@ def take(state: JobState, event: CodeEvent, now_s: float) -> Iterator[Action]:
             yield from _fate(state, event, now_s)
         case UpdateAsked():
             yield from _asked(state, event)
+        case CodeLost() if event.role in state.codes:
+            yield from _is_bad(event.role, state.codes[event.role], event.number, event.why)
         case TakeBackAsked() if event.role in state.codes:
             yield from _taken_back(state, event)
-        case TakeBackAsked():
+        case CodeLost() | TakeBackAsked():
             pass
 
 
@@ -215,6 +218,22 @@ def under_way(state: JobState) -> Iterator[UpdateMember]:
         record = queries.record_of(code.ledger, member.ordered) if code is not None else None
         if record is not None and member.standing in UP and member.fate in ("", "pending", "probation"):
             yield UpdateMember(member=member.name, serial=member.serial, version=record.version, now=member.ordered_now)
+
+
+def kept(state: JobState) -> Iterator[str]:
+    """Yield the trees that members may be started with: what runs, what is to, and what a role goes back to."""
+    for code in state.codes.values():
+        for number in (code.ledger.running, code.ledger.pending, code.ledger.trusted):
+            record = queries.record_of(code.ledger, number) if number else None
+            if record is not None and record.version.tree:
+                yield record.version.tree
+
+
+def is_rolled_back(state: JobState, role: str, number: int) -> bool:
+    """Whether a version was, so that nobody is started with it any more."""
+    code = state.codes.get(role)
+    record = queries.record_of(code.ledger, number) if code is not None else None
+    return record is not None and record.fate == "rolled_back"
 
 
 def begins_again(role: RoleSpec, state: JobState) -> str:

@@ -49,6 +49,14 @@ class CodeFate(msgspec.Struct, frozen=True, kw_only=True, tag="code_fate"):
     """Its workers are ended for it, and begin anew: those that are ready now may be the old ones."""
 
 
+class CodeLost(msgspec.Struct, frozen=True, kw_only=True, tag="code_lost"):
+    """The code of a version cannot be had any more: who had it is gone."""
+
+    role: str
+    number: int
+    why: str
+
+
 class UpdateAsked(msgspec.Struct, frozen=True, kw_only=True, tag="update_asked"):
     """A version that was checked, and whose code is here, is to reach the members of a role."""
 

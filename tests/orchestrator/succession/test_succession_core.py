@@ -8,6 +8,7 @@ from voters import Voters
 
 from robust_run.orchestrator.nodes.words import GONE_S, KILL_S, LEASE_S
 from robust_run.orchestrator.succession.members import LOST_S
+from robust_run.orchestrator.succession.state import Leaves
 from robust_run.orchestrator.succession.words import LEAD_S, STAGGER_S, VOTE_WAIT_S
 
 WELL_S = 40.0
@@ -160,6 +161,36 @@ def test_a_voter_that_comes_back_counts_again() -> None:
     voters.die("n0")
     pass_time(voters, 15)
     assert voters.leader() in ("n1", "n2")
+
+
+def test_nodes_that_are_told_to_leave_at_the_same_time_take_no_majority_with_them() -> None:
+    """A job that shrinks goes on, as it did before there were voters."""
+    for count in (3, 4, 5):
+        voters = well(count)
+        leaving = voters.names[1:] if count == 3 else voters.names[2:]
+        for name in leaving:
+            voters.tell("n0", Leaves(name))
+        for name in leaving:
+            while name in voters.all[name].state.voters:
+                voters.deliver_all()
+                voters.wait(0.25)
+                assert voters.now_s < 10, f"{name} is still needed"
+            voters.die(name)
+        pass_time(voters, LOST_S + 5)
+        assert voters.leader() == "n0"
+        assert voters.write("n0")
+
+
+def test_one_that_is_started_again_where_it_was_told_to_leave_counts_again() -> None:
+    voters = well(3)
+    voters.tell("n0", Leaves("n2"))
+    pass_time(voters, 2)
+    assert voters.all["n0"].state.voters == ("n0",)
+    pass_time(voters, 10)
+    assert voters.all["n0"].state.voters == ("n0",), "it is here, and about to go"
+    voters.tell("n0", Leaves("n2", is_leaving=False))
+    pass_time(voters, 5)
+    assert sorted(voters.all["n0"].state.voters) == ["n0", "n1", "n2"]
 
 
 def test_who_was_taken_out_leads_nowhere_with_what_it_knew() -> None:

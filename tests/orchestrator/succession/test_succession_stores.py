@@ -201,7 +201,9 @@ def test_every_time_in_a_job_s_state_is_moved_to_the_next_leader_s_clock_or_is_a
 
 @pytest.mark.parametrize("event", [NodeLeads(node="b", term=2), JobStarted(start="again")])
 @pytest.mark.parametrize("now_s", [3.0, 1e9])
-def test_what_was_to_come_is_as_far_away_by_the_next_leader_s_clock(now_s: float, event: NodeLeads | JobStarted) -> None:
+def test_what_was_to_come_is_as_far_away_by_the_next_leader_s_clock(
+    now_s: float, event: NodeLeads | JobStarted
+) -> None:
     """Updates that are due, members that have just come, roles that were just resized, restarts that were just asked for."""
     state = core.replay(SPEC, [(NodeOffered(node="a", slots=4), 1e6), (Begun(), 1e6)])
     states: tuple[msgspec.Struct, ...] = (Member(name=Name("b", 0), standing="running"), RoleCode(), Needs())
