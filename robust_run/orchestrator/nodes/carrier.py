@@ -1,8 +1,8 @@
 """Code between nodes, as the leader sees to it: before what needs it, and where another may have to lead on.
 
 The leader has all code that counts: what a launcher elsewhere has captured counts once it is here. Who leads on has it, too:
-voters are told what they should have, and ask for what they lack. Where a leader lacks code all the same (who had it was lost in the
-same moment), it asks all nodes, and what needs the code waits for `FETCH_S`.
+voters are told what they should have, and ask for what they lack. Where a leader lacks code all the same (who had it was lost
+in the same moment), it asks all nodes, and what needs the code waits for `FETCH_S`.
 """
 
 from __future__ import annotations
