@@ -157,6 +157,7 @@ class Leader:
             if post is not None:
                 book.term = post.term
                 post.know_of(book)
+                desk.fetch = lambda tree: book.code.once_here(tree, lambda _: None)
 
     async def run(self) -> Finish:
         """Lead the job to its end. Raises UserError where no node could ever run one of its roles, OSError."""

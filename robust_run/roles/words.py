@@ -290,6 +290,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, tag="answer"):
     """About code: JSON."""
     has_moved: bool = False
     """Another version came in between."""
+    is_coming: bool = False
+    """Code is not with the leader yet, and was asked for: ask again."""
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True, tag="told"):

@@ -41,6 +41,8 @@ class Carrier:
         """Code that was sent to a node."""
         self._awaited: dict[str, list[tuple[Callable[[bool], None], bool]]] = {}
         """By tree: what is done once it is here, and whether it is waited for however long that takes."""
+        self._asked: set[tuple[str, str]] = set()
+        """Nodes that were asked for it."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     def came(self, name: str, *, is_new: bool) -> None:
@@ -48,8 +50,13 @@ class Carrier:
         if is_new:
             self._has.pop(name, None)
         for tree in self._awaited:
-            self._send(name, CodeWanted(tree=tree))
+            self._asked.discard((name, tree))  # the connection may have ended in the midst of it
+            self._ask(name, tree)
         self._keep_at(name)
+
+    def _ask(self, name: str, tree: str) -> None:
+        if (name, tree) not in self._asked and self._send(name, CodeWanted(tree=tree)):
+            self._asked.add((name, tree))
 
     def keep(self, trees: Iterable[str], voters: Iterable[str]) -> None:
         """Have all voters keep this code from now on, and no other."""
@@ -88,7 +95,7 @@ class Carrier:
             return
         self._awaited.setdefault(tree, []).append((act, bool(asks)))
         for name in [asks] if asks else list(self._nodes()):
-            self._send(name, CodeWanted(tree=tree))
+            self._ask(name, tree)
         if not asks and tree not in self._timers:
             loop = asyncio.get_running_loop()
             self._timers[tree] = loop.call_later(self._fetch_s, self._found, tree, False)
@@ -109,6 +116,7 @@ class Carrier:
         timer = self._timers.pop(tree, None)
         if timer is not None:
             timer.cancel()
+        self._asked = {each for each in self._asked if each[1] != tree}
         awaited = self._awaited.pop(tree, [])
         stay = [each for each in awaited if each[1] and not is_here]
         if stay:

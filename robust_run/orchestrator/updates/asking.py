@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 import msgspec
 
@@ -22,6 +23,10 @@ from robust_run.orchestrator.people.meant import newest
 from robust_run.orchestrator.people.operator import answer_to, find_run, look
 from robust_run.orchestrator.updates.words import RoleCode
 from robust_run.roles.words import CodeCall, RollbackCall, UpdateCall
+
+#: Code that this machine has, and the leader's has not, is there after so long.
+COMING_S = 30.0
+LOOK_S = 0.3
 
 
 class RoleVersions(Versions):
@@ -95,7 +100,11 @@ class RoleVersions(Versions):
         """What came to nothing is told to who asked; the journal of roles has no place for it."""
 
     def _asked(self, call: UpdateCall | RollbackCall) -> ActionView:
+        until_s = time.monotonic() + COMING_S
         found = answer_to(self._run, call)
+        while found.is_coming and time.monotonic() < until_s:
+            time.sleep(LOOK_S)
+            found = answer_to(self._run, call)
         if found.has_moved:
             raise MovedError(found.error)
         if found.error:

@@ -32,6 +32,8 @@ class CodeDesk:
         clock: Clock,
         tell: Callable[[UpdateAsked | TakeBackAsked], None],
     ) -> None:
+        self.fetch: Callable[[str], None] | None = None
+        """Asks other nodes for code: who asks for an update put it on the disk of one. None: there are none."""
         self._spec, self._state, self._store, self._clock, self._tell = spec, state, store, clock, tell
 
     def answer(self, call: CodeCall | UpdateCall | RollbackCall) -> Answer:
@@ -44,12 +46,24 @@ class CodeDesk:
         if self._state.phase not in ("going", "restarting"):
             raise UserError("the job is over, or about to be")
         try:
+            if isinstance(call, UpdateCall) and self._is_coming(call):
+                where = "on the disk of no node of the job that is here; run robust update on one of them"
+                return Answer(
+                    number=call.number, accepted=False, is_coming=True, error=f"the code of this update is {where}"
+                )
             done = self._update(call, ledger) if isinstance(call, UpdateCall) else self._back(call, ledger)
         except OperationRefusedError as error:
             return Answer(number=call.number, accepted=False, error=str(error), has_moved=error.status == MOVED)
         except msgspec.MsgspecError as error:
             raise UserError(f"what was asked for cannot be read: {error}") from error
         return Answer(number=call.number, data=done.encode())
+
+    def _is_coming(self, call: UpdateCall) -> bool:
+        tree = msgspec.json.decode(call.wish, type=UpdateWish).version.tree
+        if self.fetch is None or not tree or self._store.has(tree):
+            return False
+        self.fetch(tree)
+        return True
 
     def _update(self, call: UpdateCall, ledger: Ledger) -> str:
         wish = msgspec.json.decode(call.wish, type=UpdateWish)

@@ -9,9 +9,11 @@ import msgspec
 import pytest
 from role_desk import ROLLOUT, Desk, desk, shelf_with_code
 
+from robust_run.clock import SystemClock
 from robust_run.launcher.control.code_transfer import parts_of
 from robust_run.launcher.core import code_ledger
 from robust_run.launcher.model.code_events import CodeVersion, Ledger
+from robust_run.launcher.operator.views.code_words import UpdateWish
 from robust_run.orchestrator.nodes.carrier import Carrier
 from robust_run.orchestrator.nodes.words import (
     CodeKept,
@@ -23,9 +25,11 @@ from robust_run.orchestrator.nodes.words import (
     Taken,
     UpdateOrder,
 )
+from robust_run.orchestrator.updates.desk import CodeDesk
 from robust_run.orchestrator.updates.shelf import Shelf
-from robust_run.orchestrator.updates.words import CodeLost, CodeSeen, RoleCode, UpdateMember
-from robust_run.orchestrator.words import WorldEnded, WorldRuns
+from robust_run.orchestrator.updates.words import CodeLost, CodeSeen, RoleCode, UpdateAsked, UpdateMember
+from robust_run.orchestrator.words import RoleSpec, RolesSpec, WorldEnded, WorldRuns
+from robust_run.roles.words import UpdateCall
 
 
 def test_code_comes_before_what_needs_it_and_once(tmp_path: Path) -> None:
@@ -180,5 +184,30 @@ def test_voters_have_the_code_that_counts_for_when_they_lead(tmp_path: Path) -> 
         assert {type(each) for each in voter.sent[1:]} == {CodeParts}
         desk.went(voter)
         assert desk.connect(boot="3").sent == [CodeKept(trees=(version.tree,))]
+
+    desk(story)
+
+
+def test_an_update_whose_code_lies_on_another_node_s_disk_is_fetched_and_then_taken(tmp_path: Path) -> None:
+    """Who asks for it need not sit where the leader is now."""
+
+    async def story(nodes: Desk) -> None:
+        theirs, version = shelf_with_code(tmp_path / "theirs")
+        nodes.book.code.shelf = ours = Shelf(str(tmp_path / "ours"))
+        node = nodes.connect()
+        first = CodeVersion(number=1, tree="")
+        nodes.state.codes["rollout"] = RoleCode(ledger=code_ledger.captured(Ledger(), first, 0))
+        spec = RolesSpec(name="job", roles=(RoleSpec(name="rollout", command=("rollout.py",)),))
+        code = CodeDesk(spec, nodes.state, ours.store, SystemClock(), nodes.tell)
+        code.fetch = lambda tree: nodes.book.code.once_here(tree, lambda _: None)
+        wish = UpdateWish(version=msgspec.structs.replace(version, number=2, parents=(1,)))
+        call = UpdateCall(number=1, role="rollout", wish=msgspec.json.encode(wish))
+        assert [code.answer(call).is_coming for _ in range(3)] == [True] * 3
+        assert node.sent == [CodeWanted(tree=version.tree)], "once"
+        for parts in parts_of(theirs.store, version.tree):
+            nodes.hear(node, CodeParts(parts=parts))
+        taken = code.answer(call)
+        assert (taken.is_coming, taken.error) == (False, "")
+        assert [event.version.tree for event in nodes.told if isinstance(event, UpdateAsked)] == [version.tree]
 
     desk(story)
