@@ -121,6 +121,17 @@ def _follow_up(run_directory: RunDirectory, slurm: UnderSlurm | None, code: int)
         slurm.follow_up(run_directory.path, code)
 
 
+def _led_on(slurm: UnderSlurm | None) -> Callable[[str, int, bool], None]:
+    """Return what the node does that leads in the end, in the place of the one that founded the job."""
+
+    def led(folder: str, code: int, first_is_here: bool) -> None:
+        _draw(folder)
+        if slurm is not None and not first_is_here:
+            slurm.follow_up(folder, code)
+
+    return led
+
+
 def _guarded(work: Callable[[socket.socket], int], slurm: UnderSlurm | None, mask: Iterable[int]) -> int:
     """Do it below a guard; return the exit code. A SIGTERM that came before there was one ends the job before it has begun."""
     if slurm is not None:
@@ -157,12 +168,13 @@ def _house(
     from robust_run.orchestrator.succession.house import Here, House, listen
     from robust_run.orchestrator.succession.log import begin_again
 
+    here = Here(env, start, log_dir, spec, folder, _led_on(start.slurm))
     listener = listen(where)
     if folder:
         begin_again(os.path.join(folder, "voters"), where.name)
 
     async def take_part(link: Link) -> int:
-        return await House(where, Here(env, start, log_dir, spec, folder), SystemClock(), link, listener).run()
+        return await House(where, here, SystemClock(), link, listener).run()
 
     return take_part
 

@@ -180,6 +180,13 @@ class Client:
                 self._socket.sendall(self._frames.frame(request))
 
     def _run(self) -> None:
+        try:
+            self._stay_connected()
+        except BaseException as error:
+            self._end(f"the connection to the orchestrator failed: {error!r}")  # who asks would wait for ever
+            raise
+
+    def _stay_connected(self) -> None:
         gone_at_s, pause_s = time.monotonic(), FIRST_PAUSE_S
         while not self._over:
             try:

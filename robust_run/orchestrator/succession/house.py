@@ -65,6 +65,9 @@ class Here:
     log_dir: str | None
     spec: RolesSpec | None = None
     folder: str = ""
+    led: Callable[[str, int, bool], None] = lambda _, __, ___: None
+    """Is told when the job is over that this node led in the end, and did not found: the run directory here, the exit code, and
+    whether the node that founded it is still part of it."""
 
 
 class House(Finding, Hooks):
@@ -114,6 +117,9 @@ class House(Finding, Hooks):
             if finish.sentence and self._leader is not None:
                 job = self._leader.state
                 self._leader.say(f"{self._leader.name} {'is done' if job.code == 0 else 'ended'}: {finish.sentence}")
+            if not self._is_founder and self._leader is not None and self._replica is not None:
+                first = self._replica.voters[0].name
+                self._here.led(self.folder, finish.code, first in self._leader.state.nodes)
             return finish.code
         finally:
             following.cancel()

@@ -112,8 +112,10 @@ def test_the_node_that_leads_loses_its_power_and_the_job_ends_well(
         for host in (two, three):
             view = wait_for(lambda host=host: led(roles, host), "robust roles to find who leads")
             assert view["phase"] == "going"
+        leads = another(roles)
         roles.done(two, three)
         others_keep_their_workers(roles, one.name)
+        assert (roles.log_dir(leads) / "roles" / "report.html").exists(), "who founded the job cannot leave its page"
 
 
 def led(roles: HostedRoles, host: Host) -> dict[str, object] | None:
