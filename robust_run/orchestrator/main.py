@@ -125,7 +125,7 @@ def _led_on(slurm: UnderSlurm | None) -> Callable[[str, int, bool], None]:
     """Return what the node does that leads in the end, in the place of the one that founded the job."""
 
     def led(folder: str, code: int, first_is_here: bool) -> None:
-        _draw(folder)
+        draw_page(folder)
         if slurm is not None and not first_is_here:
             slurm.follow_up(folder, code)
 
