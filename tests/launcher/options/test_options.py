@@ -118,6 +118,7 @@ def test_our_own_options_read_variables_of_ours() -> None:
         "http-port": "ROBUST_HTTP_PORT",
         "http-host": "ROBUST_HTTP_HOST",
         "roles": None,  # launchers of its members would take it for theirs
+        "node-label": None,  # as roles
         "resume": None,  # a variable of an old job must not turn a new one into it
         "standby": "ROBUST_STANDBY",
         "wait-for-nodes": "ROBUST_WAIT_FOR_NODES",
