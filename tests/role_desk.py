@@ -13,9 +13,10 @@ from robust_run.orchestrator.connection import Worker
 from robust_run.orchestrator.names import MemberName
 from robust_run.orchestrator.nodes.book import NodeBook
 from robust_run.orchestrator.nodes.words import GONE_S, Offer, Order
+from robust_run.orchestrator.spec import RoleSpec
 from robust_run.orchestrator.state import JobState, Member, Node
 from robust_run.orchestrator.updates.shelf import Shelf
-from robust_run.orchestrator.words import Event, NodeGone, NodeOffered, RoleSpec, StartMember
+from robust_run.orchestrator.words import Event, NodeGone, NodeOffered, StartMember
 
 ROLLOUT = MemberName("rollout", 0)
 

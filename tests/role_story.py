@@ -6,6 +6,7 @@ from typing import Any
 
 from robust_run.orchestrator.core import step
 from robust_run.orchestrator.names import MemberName
+from robust_run.orchestrator.spec import RoleSpec, RolesSpec
 from robust_run.orchestrator.state import JobState
 from robust_run.orchestrator.words import (
     Action,
@@ -15,8 +16,6 @@ from robust_run.orchestrator.words import (
     Finish,
     NodeOffered,
     RankReady,
-    RoleSpec,
-    RolesSpec,
     SayLine,
     StartMember,
     StopMember,

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from robust_run.orchestrator.names import MemberName
-from robust_run.orchestrator.words import RestartMember, RoleSpec, StartMember, StopMember
+from robust_run.orchestrator.spec import RoleSpec
+from robust_run.orchestrator.words import RestartMember, StartMember, StopMember
 from robust_run.roles import INDEX, PLACE, ROLE, SERIAL
 
 #: What a launcher inside a job of several roles must not take over from the environment of the whole.

@@ -26,9 +26,12 @@ from robust_run.orchestrator.elastic import demand, scaling
 from robust_run.orchestrator.elastic.endings import SIGTERM, end_job, stop_all, stop_member
 from robust_run.orchestrator.elastic.words import Measured
 from robust_run.orchestrator.names import MemberName
-from robust_run.orchestrator.nodes.shortage import ends_job, note
-from robust_run.orchestrator.placement import needs, occupy, place, vacate, why_never
+from robust_run.orchestrator.nodes.shortage import ends_job
+from robust_run.orchestrator.placement import vacate
+from robust_run.orchestrator.spec import RoleSpec, RolesSpec
+from robust_run.orchestrator.starting import start_role
 from robust_run.orchestrator.state import UP, JobState, Member, Node
+from robust_run.orchestrator.updates import questions
 from robust_run.orchestrator.updates import rules as updates
 from robust_run.orchestrator.updates.words import CodeFate, CodeLost, CodeSeen, TakeBackAsked, UpdateAsked
 from robust_run.orchestrator.words import (
@@ -48,10 +51,7 @@ from robust_run.orchestrator.words import (
     RankReady,
     RankStopped,
     RestartMember,
-    RoleSpec,
-    RolesSpec,
     SayLine,
-    StartMember,
     Tick,
     WakeAt,
     WorldEnded,
@@ -273,7 +273,7 @@ def _settle(spec: RolesSpec, state: JobState, now_s: float) -> Iterator[Action]:
             yield from end_job(state, 0, f"{over[0].name} is done", SIGTERM)
         elif all(state.is_done(role.name) for role in spec.roles):
             yield from end_job(state, 0, "", SIGTERM)
-    for why in [updates.begins_again(role, state) for role in spec.roles]:
+    for why in [questions.begins_again(role, state) for role in spec.roles]:
         yield from _begin_again(state, f"{why}: all roles begin again") if why else ()
     if state.phase == "restarting" and not state.any_up():
         state.phase = "going"
@@ -284,7 +284,7 @@ def _settle(spec: RolesSpec, state: JobState, now_s: float) -> Iterator[Action]:
                 yield Changed(member=member.name)
     if state.phase == "going":
         for role in spec.roles:
-            yield from _start_role(spec, state, role, now_s)
+            yield from start_role(spec, state, role, now_s)
             yield from updates.spread(role, state, now_s)
         if why := ends_job(spec, state, now_s):
             state.is_short = True
@@ -292,36 +292,3 @@ def _settle(spec: RolesSpec, state: JobState, now_s: float) -> Iterator[Action]:
     if state.phase == "ending" and not state.any_up():
         state.phase = "over"
         yield Finish(code=state.code, sentence=state.sentence, is_short=state.is_short)
-
-
-def _start_role(spec: RolesSpec, state: JobState, role: RoleSpec, now_s: float) -> Iterator[Action]:
-    if not all(state.is_ready(spec.role(name)) for name in role.depends_on):
-        return
-    for member in state.of(role.name)[: state.wanted[role.name]]:
-        due = member.standing == "pausing" and now_s >= member.until_s
-        if not (due or member.standing in ("waits", "held")):
-            continue
-        where = place(role, member, state.nodes)
-        if where is None:
-            never = why_never(role, state.nodes)
-            yield from _no_room(role, member, never)
-            if (at_s := note(state, member, never, now_s)) is not None:
-                yield WakeAt(at_s=at_s)
-            continue
-        occupy(role, member, state.nodes, where)
-        code = updates.start_version(state, member)
-        member.standing, member.runs_since_s, member.sentence = "starting", None, ""
-        member.short_since_s = None
-        member.serial += 1
-        member.attempt = 0
-        yield StartMember(member=member.name, serial=member.serial, nodes=where[0], devices=where[1], code=code)
-        yield Changed(member=member.name)
-
-
-def _no_room(role: RoleSpec, member: Member, never: str) -> Iterator[Action]:
-    """It waits; people are told once. `never`: why the nodes that there are will not do."""
-    member.standing = "waits"
-    sentence = f"{member.name} waits for {needs(role)}: {never or 'others use it'}"
-    if sentence != member.sentence:
-        member.sentence = sentence
-        yield SayLine(text=sentence)

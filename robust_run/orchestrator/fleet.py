@@ -12,17 +12,10 @@ from robust_run.orchestrator.launchers import Launchers
 from robust_run.orchestrator.names import MemberName
 from robust_run.orchestrator.nodes.book import NodeBook
 from robust_run.orchestrator.nodes.words import Order
+from robust_run.orchestrator.spec import RoleSpec, RolesSpec
 from robust_run.orchestrator.state import JobState
 from robust_run.orchestrator.updates.words import UpdateMember
-from robust_run.orchestrator.words import (
-    Event,
-    RestartMember,
-    RoleSpec,
-    RolesSpec,
-    StartMember,
-    StopMember,
-    WorldEnded,
-)
+from robust_run.orchestrator.words import Event, RestartMember, StartMember, StopMember, WorldEnded
 
 #: Where nodes of one member meet: above what is usually listened on, below what the kernel gives away.
 FIRST_PORT, PORTS = 20000, 12000

@@ -28,13 +28,14 @@ from robust_run.orchestrator.guarding.words import (
 from robust_run.orchestrator.members import MemberLauncher, console
 from robust_run.orchestrator.names import MemberName
 from robust_run.orchestrator.nodes.words import LauncherNow
+from robust_run.orchestrator.spec import RoleSpec
 from robust_run.orchestrator.state import JobState, Member
 from robust_run.orchestrator.stopped.asking import ask_to_restart
 from robust_run.orchestrator.updates.rules import start_again
 from robust_run.orchestrator.updates.shelf import Shelf
 from robust_run.orchestrator.updates.stager import Stager
 from robust_run.orchestrator.updates.words import UpdateMember
-from robust_run.orchestrator.words import Event, RestartMember, RoleSpec, StartMember, StopMember, WorldEnded
+from robust_run.orchestrator.words import Event, RestartMember, StartMember, StopMember, WorldEnded
 
 #: How often launchers are looked at once no guard says when they end.
 LOOK_S = 0.2

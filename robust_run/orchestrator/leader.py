@@ -32,16 +32,16 @@ from robust_run.orchestrator.queue.core import counts
 from robust_run.orchestrator.queue.serving import QueueService
 from robust_run.orchestrator.server import RoleServer
 from robust_run.orchestrator.showing import Showing
+from robust_run.orchestrator.spec import MANY, RolesSpec
 from robust_run.orchestrator.state import UP
 from robust_run.orchestrator.stopped.deciding import StoppedBook
 from robust_run.orchestrator.succession.post import Post
-from robust_run.orchestrator.updates import rules as updates
+from robust_run.orchestrator.updates import questions
 from robust_run.orchestrator.updates.desk import CodeDesk
 from robust_run.orchestrator.updates.shelf import Shelf
 from robust_run.orchestrator.updates.words import UpdateMember
 from robust_run.orchestrator.waits import awaited
 from robust_run.orchestrator.words import (
-    MANY,
     Action,
     Asked,
     Begun,
@@ -57,7 +57,6 @@ from robust_run.orchestrator.words import (
     RankHeldUp,
     RankStopped,
     RestartMember,
-    RolesSpec,
     SayLine,
     StartMember,
     StopMember,
@@ -259,7 +258,7 @@ class Leader:
                 self._do(WakeAt(at_s=until_s(self.state, member)))
         for role in self.state.codes.values():
             role.wake_s = 0.0  # that timer is gone, and is set anew
-        for order in updates.under_way(self.state):
+        for order in questions.under_way(self.state):
             self._do(order)
         if self._launchers is not None:
             self._launchers.end_unknown()
@@ -327,7 +326,7 @@ class Leader:
         actions = core.step(self._spec, self.state, event, now_s)
         self._journal.add(Line(at=self._clock.unix_s(), mono=now_s, event=event, actions=actions))
         if self._post is not None and self._fleet.others is not None:
-            self._fleet.others.code.keep(updates.kept(self.state), self._post.voters)
+            self._fleet.others.code.keep(questions.kept(self.state), self._post.voters)
         for action in actions:
             self._do(action)
         if isinstance(event, RankEnded):

@@ -13,7 +13,7 @@ from robust_run.orchestrator.connection import context_of
 from robust_run.orchestrator.nodes.labels import of_component
 from robust_run.orchestrator.nodes.words import Several
 from robust_run.orchestrator.server import RoleServer
-from robust_run.orchestrator.words import MANY
+from robust_run.orchestrator.spec import MANY
 from robust_run.roles.client import Place
 from robust_run.slurm.rules.types import SlurmStep
 

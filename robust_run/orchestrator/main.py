@@ -30,8 +30,8 @@ from robust_run.orchestrator.nodes.follower import SILENT, Follower
 from robust_run.orchestrator.nodes.under_slurm import ANEW, Start, UnderSlurm, hold_signals, run_of
 from robust_run.orchestrator.nodes.words import Several
 from robust_run.orchestrator.roles_file import load
+from robust_run.orchestrator.spec import RolesSpec
 from robust_run.orchestrator.succession.words import FEWEST_NODES
-from robust_run.orchestrator.words import RolesSpec
 from robust_run.slurm.rules.role_needs import fragile
 from robust_run.slurm.rules.surroundings import read as step_of
 from robust_run.terminal import plain

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from robust_run.orchestrator.spec import RoleSpec
 from robust_run.orchestrator.state import Member, Node
-from robust_run.orchestrator.words import RoleSpec
 
 Place = tuple[tuple[str, ...], tuple[int, ...]]
 """Nodes, and GPUs on each of them."""

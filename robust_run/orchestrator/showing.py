@@ -9,9 +9,9 @@ from robust_run.orchestrator.names import MemberName
 from robust_run.orchestrator.people.views import view_of
 from robust_run.orchestrator.queue.core import counts
 from robust_run.orchestrator.queue.serving import QueueService
+from robust_run.orchestrator.spec import RolesSpec
 from robust_run.orchestrator.state import JobState
 from robust_run.orchestrator.waits import QueueNow, chains
-from robust_run.orchestrator.words import RolesSpec
 from robust_run.roles.words import Member, RolesView
 
 

@@ -8,8 +8,8 @@ import msgspec
 
 from robust_run.orchestrator.elastic.state import Needs
 from robust_run.orchestrator.names import MemberName
+from robust_run.orchestrator.spec import MANY, RoleSpec
 from robust_run.orchestrator.updates.words import Fate, RoleCode
-from robust_run.orchestrator.words import MANY, RoleSpec
 
 Phase = Literal["new", "going", "restarting", "ending", "over"]
 """restarting: all members are being ended, to begin again. ending: the same, for good."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from robust_run.orchestrator.queue.core import QueueState
+from robust_run.orchestrator.queue.state import QueueState
 from robust_run.orchestrator.waits import QueueNow
 from robust_run.roles.queue_words import Put, Took
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from robust_run.orchestrator.names import MemberName
 from robust_run.orchestrator.placement import needs, occupy, place, vacate, why_never
+from robust_run.orchestrator.spec import RoleSpec
 from robust_run.orchestrator.state import Member, Node
-from robust_run.orchestrator.words import RoleSpec
 
 
 def role(**more: int | str) -> RoleSpec:

@@ -22,7 +22,8 @@ from robust_run.orchestrator.course.points import (
     point_of,
     share_between,
 )
-from robust_run.orchestrator.queue.core import QueueState, step
+from robust_run.orchestrator.queue.core import step
+from robust_run.orchestrator.queue.state import QueueState
 from robust_run.roles.queue_words import Put, Took
 
 

@@ -16,15 +16,7 @@ from robust_run.orchestrator.journal import NAME, Journal, Line, read, spec_of
 from robust_run.orchestrator.names import MemberName
 from robust_run.orchestrator.roles_file import parse
 from robust_run.orchestrator.state import JobState
-from robust_run.orchestrator.words import (
-    Asked,
-    Begun,
-    Event,
-    NodeOffered,
-    RankReady,
-    WorldEnded,
-    WorldRuns,
-)
+from robust_run.orchestrator.words import Asked, Begun, Event, NodeOffered, RankReady, WorldEnded, WorldRuns
 
 SPEC = parse('[roles.a]\ncommand = "a.py"\n[roles.b]\ncommand = ["b.py"]\nmembers = 2\nrestart = "alone"\n')
 STORY: list[Event] = [

@@ -21,9 +21,7 @@ from robust_run.orchestrator.nodes.words import (
     Order,
     StopOrder,
 )
-from robust_run.orchestrator.words import (
-    WorldEnded,
-)
+from robust_run.orchestrator.words import WorldEnded
 
 
 def test_a_node_ends_what_runs_there_and_then_kills_it() -> None:

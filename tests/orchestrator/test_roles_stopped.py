@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from robust_run.orchestrator.core import ASK_AGAIN_S, step
+from robust_run.orchestrator.spec import RoleSpec, RolesSpec
 from robust_run.orchestrator.state import JobState
 from robust_run.orchestrator.stopped.deciding import TOGETHER_S, StoppedBook
 from robust_run.orchestrator.stopped.watch import LATEST_S, SIGSTOP, STOPPED_S, Seen, StopWatch
@@ -18,8 +19,6 @@ from robust_run.orchestrator.words import (
     RankHeldUp,
     RankStopped,
     RestartMember,
-    RoleSpec,
-    RolesSpec,
     SayLine,
     WorldRuns,
 )

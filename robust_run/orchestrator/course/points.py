@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from robust_run.orchestrator.queue.core import QueueState
+from robust_run.orchestrator.queue.state import QueueState
 
 SCHEMA = 1
 MOST_POINTS = 240

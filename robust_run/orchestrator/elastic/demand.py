@@ -25,8 +25,9 @@ from robust_run.orchestrator.elastic import scaling
 from robust_run.orchestrator.elastic.state import Needs
 from robust_run.orchestrator.elastic.words import Measured, MemberDemand
 from robust_run.orchestrator.placement import place
+from robust_run.orchestrator.spec import RoleSpec, RolesSpec
 from robust_run.orchestrator.state import JobState, Member
-from robust_run.orchestrator.words import Action, RoleSpec, RolesSpec, SayLine
+from robust_run.orchestrator.words import Action, SayLine
 
 #: Windows in the time that evidence has to last.
 WINDOWS = 20

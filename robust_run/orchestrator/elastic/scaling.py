@@ -10,8 +10,9 @@ from collections.abc import Iterator
 
 from robust_run.orchestrator.elastic.endings import SIGTERM, stop_member
 from robust_run.orchestrator.elastic.state import Needs
+from robust_run.orchestrator.spec import RoleSpec
 from robust_run.orchestrator.state import JobState
-from robust_run.orchestrator.words import Action, Asked, Changed, RoleSpec, SayLine
+from robust_run.orchestrator.words import Action, Asked, Changed, SayLine
 
 
 def asked(role: RoleSpec, state: JobState, event: Asked, now_s: float, after_s: float) -> Iterator[Action]:

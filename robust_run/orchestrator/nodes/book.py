@@ -30,7 +30,8 @@ from robust_run.orchestrator.nodes.words import (
     UpdateOrder,
 )
 from robust_run.orchestrator.state import UP, JobState
-from robust_run.orchestrator.updates.rules import is_rolled_back, start_again, under_way
+from robust_run.orchestrator.updates.questions import is_rolled_back, under_way
+from robust_run.orchestrator.updates.rules import start_again
 from robust_run.orchestrator.updates.words import CodeFate, CodeLost, CodeSeen, UpdateMember
 from robust_run.orchestrator.words import (
     Event,

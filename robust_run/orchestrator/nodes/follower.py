@@ -54,7 +54,8 @@ from robust_run.orchestrator.nodes.words import (
     ToNode,
     UpdateOrder,
 )
-from robust_run.orchestrator.words import MANY, Event, StopMember, WorldEnded
+from robust_run.orchestrator.spec import MANY
+from robust_run.orchestrator.words import Event, StopMember, WorldEnded
 from robust_run.roles.client import Place
 from robust_run.roles.words import Me, Refused, ToWorker
 from robust_run.terminal import plain

@@ -8,8 +8,8 @@ healthy: room that others use, which is waited for; and a role that has `fewest`
 from __future__ import annotations
 
 from robust_run.orchestrator.placement import needs, why_never
+from robust_run.orchestrator.spec import RolesSpec
 from robust_run.orchestrator.state import UP, JobState, Member
-from robust_run.orchestrator.words import RolesSpec
 
 
 def note(state: JobState, member: Member, never: str, now_s: float) -> float | None:

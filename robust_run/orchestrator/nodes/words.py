@@ -13,9 +13,10 @@ import msgspec
 from robust_run.launcher.records.code.types import TreeParts
 from robust_run.orchestrator.command import Meets
 from robust_run.orchestrator.names import MemberName
+from robust_run.orchestrator.spec import MANY, RoleSpec
 from robust_run.orchestrator.succession.words import Voter
 from robust_run.orchestrator.updates.words import UpdateMember
-from robust_run.orchestrator.words import MANY, Event, RestartMember, RoleSpec, StartMember, StopMember
+from robust_run.orchestrator.words import Event, RestartMember, StartMember, StopMember
 from robust_run.roles.words import Tls
 
 NODE = "@node"

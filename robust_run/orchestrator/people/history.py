@@ -14,6 +14,7 @@ from robust_run.orchestrator import core
 from robust_run.orchestrator.command import run_name
 from robust_run.orchestrator.names import MemberName
 from robust_run.orchestrator.people.telling import Teller
+from robust_run.orchestrator.spec import RolesSpec
 from robust_run.orchestrator.state import UP, JobState, Member
 from robust_run.orchestrator.words import (
     Action,
@@ -25,7 +26,6 @@ from robust_run.orchestrator.words import (
     RankEnded,
     RankGone,
     RankReady,
-    RolesSpec,
     SayLine,
     StartMember,
     WorldEnded,

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping
 
 from robust_run.orchestrator.command import run_name
 from robust_run.orchestrator.names import MemberName
+from robust_run.orchestrator.spec import RoleSpec, RolesSpec
 from robust_run.orchestrator.state import UP, JobState
-from robust_run.orchestrator.updates.rules import code_words
+from robust_run.orchestrator.updates.questions import code_words
 from robust_run.orchestrator.waits import lines_of as wait_lines
-from robust_run.orchestrator.words import RoleSpec, RolesSpec, StartMember
+from robust_run.orchestrator.words import StartMember
 from robust_run.roles.queue_words import Counts
 from robust_run.roles.words import MemberView, RolesView, RoleView, WaitChain
 

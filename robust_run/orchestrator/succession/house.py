@@ -34,12 +34,14 @@ from robust_run.orchestrator.nodes.finding import Finding, Rounds
 from robust_run.orchestrator.nodes.follower import Follower
 from robust_run.orchestrator.nodes.under_slurm import Start
 from robust_run.orchestrator.nodes.words import Founded, NodeWelcome, Several
+from robust_run.orchestrator.spec import RolesSpec
 from robust_run.orchestrator.succession.door import Door
-from robust_run.orchestrator.succession.log import begin_again, boot_id, read_record
+from robust_run.orchestrator.succession.log import begin_again
 from robust_run.orchestrator.succession.post import Post
+from robust_run.orchestrator.succession.record import boot_id, read_record
 from robust_run.orchestrator.succession.replica import Hooks, Replica, Seat
 from robust_run.orchestrator.succession.words import Voter
-from robust_run.orchestrator.words import Finish, RolesSpec
+from robust_run.orchestrator.words import Finish
 from robust_run.terminal import plain
 
 FOLDER = "voters"

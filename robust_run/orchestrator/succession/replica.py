@@ -20,8 +20,9 @@ from robust_run.errors import PlatformError, RobustRunError
 from robust_run.orchestrator.connection import Worker
 from robust_run.orchestrator.nodes.dialing import Call, Line, dial
 from robust_run.orchestrator.succession import core
-from robust_run.orchestrator.succession.log import Log, Record, boot_id, write_record
+from robust_run.orchestrator.succession.log import Log
 from robust_run.orchestrator.succession.members import counting
+from robust_run.orchestrator.succession.record import Record, boot_id, write_record
 from robust_run.orchestrator.succession.state import (
     Action,
     Came,

@@ -14,10 +14,10 @@ from robust_run.launcher.operator.views.code_operations import checked, why_no_w
 from robust_run.launcher.operator.views.code_words import MOVED, RollbackWish, UpdateWish
 from robust_run.launcher.operator.views.operations import OperationRefusedError, one_line
 from robust_run.launcher.records.code.tree_store import TreeStore
+from robust_run.orchestrator.spec import RolesSpec
 from robust_run.orchestrator.state import JobState
-from robust_run.orchestrator.updates import rules
+from robust_run.orchestrator.updates import questions
 from robust_run.orchestrator.updates.words import RoleCode, TakeBackAsked, UpdateAsked
-from robust_run.orchestrator.words import RolesSpec
 from robust_run.roles.words import Answer, CodeCall, RollbackCall, UpdateCall
 
 
@@ -72,7 +72,7 @@ class CodeDesk:
             raise UserError(f"the code of {call.role} has not been captured yet; try again in a moment")
         version = checked(ledger, wish, self._clock.unix_s(), has_code=not tree or self._store.has(tree))
         due_s = self._clock.monotonic_s() + wish.due_after_s if wish.due_after_s and not wish.now else 0.0
-        goes_along = not wish.now and rules.is_spreading(self._state, call.role)
+        goes_along = not wish.now and questions.is_spreading(self._state, call.role)
         self._tell(UpdateAsked(role=call.role, version=version, now=wish.now, due_s=due_s))
         name = f"{call.role}: {queries.words(version)}"
         if goes_along:

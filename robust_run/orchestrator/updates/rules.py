@@ -20,7 +20,12 @@ from collections.abc import Iterator
 from robust_run.launcher.core import code_ledger
 from robust_run.launcher.core import ledger_queries as queries
 from robust_run.launcher.model.code_events import CodeVersion
+from robust_run.orchestrator.spec import RoleSpec
 from robust_run.orchestrator.state import UP, JobState, Member
+from robust_run.orchestrator.updates.questions import (
+    alive_of,
+    is_spreading,
+)
 from robust_run.orchestrator.updates.words import (
     CodeFate,
     CodeLost,
@@ -30,7 +35,7 @@ from robust_run.orchestrator.updates.words import (
     UpdateAsked,
     UpdateMember,
 )
-from robust_run.orchestrator.words import Action, RoleSpec, SayLine, StartMember, WakeAt
+from robust_run.orchestrator.words import Action, SayLine, StartMember, WakeAt
 
 #: A member that was put on another version has lived with it for so long before the next one is.
 SETTLE_S = 10.0
@@ -86,15 +91,6 @@ def _asked(state: JobState, event: UpdateAsked) -> Iterator[Action]:
     code.due_s = min(dues, default=0.0)
     how = "is put in place, one member after the other" if code.is_rolling else "is put in place where a member fails"
     yield SayLine(text=f"{event.role}: {queries.all_words(code.ledger, event.version)} {how}")
-
-
-def is_spreading(state: JobState, role: str) -> bool:
-    """Whether members are still to be put on the version that runs: an update that comes meanwhile goes with it, at once."""
-    code = state.codes.get(role)
-    if code is None or not code.is_rolling:
-        return False
-    aim = code.ledger.pending or code.ledger.running
-    return any(member.version != aim for member in _alive(state.of(role)))
 
 
 def _taken_back(state: JobState, event: TakeBackAsked) -> Iterator[Action]:
@@ -211,43 +207,6 @@ def spread(role: RoleSpec, state: JobState, now_s: float) -> Iterator[Action]:
     yield from _wake(code, members, now_s)
 
 
-def under_way(state: JobState) -> Iterator[UpdateMember]:
-    """Yield the orders of which it is not known yet what became: a leader that is started again gives them anew."""
-    for member in state.members.values():
-        code = state.codes.get(member.name.role)
-        record = queries.record_of(code.ledger, member.ordered) if code is not None else None
-        if record is not None and member.standing in UP and member.fate in ("", "pending", "probation"):
-            yield UpdateMember(member=member.name, serial=member.serial, version=record.version, now=member.ordered_now)
-
-
-def kept(state: JobState) -> Iterator[str]:
-    """Yield the trees that members may be started with: what runs, what is to, and what a role goes back to."""
-    for code in state.codes.values():
-        for number in (code.ledger.running, code.ledger.pending, code.ledger.trusted):
-            record = queries.record_of(code.ledger, number) if number else None
-            if record is not None and record.version.tree:
-                yield record.version.tree
-
-
-def is_rolled_back(state: JobState, role: str, number: int) -> bool:
-    """Whether a version was, so that nobody is started with it any more."""
-    code = state.codes.get(role)
-    record = queries.record_of(code.ledger, number) if code is not None else None
-    return record is not None and record.fate == "rolled_back"
-
-
-def begins_again(role: RoleSpec, state: JobState) -> str:
-    """Return why all roles begin again for a version of this one (restart = "job"), once; empty: they do not."""
-    code = state.codes.get(role.name)
-    if code is None or not code.is_rolling or role.restart != "job" or state.phase != "going":
-        return ""
-    aim = code.ledger.pending or code.ledger.running
-    code.is_rolling = False
-    if all(member.standing not in UP or member.version == aim for member in state.of(role.name)):
-        return ""
-    return f"{role.name} is put on version {aim} of its code"
-
-
 def _lazily(code: RoleCode, members: list[Member], aim: int) -> Iterator[Action]:
     """Tell those that run it to take it up at a failure; and those that still may, and must not, to leave it."""
     for member in members:
@@ -260,7 +219,7 @@ def _lazily(code: RoleCode, members: list[Member], aim: int) -> Iterator[Action]
 
 def _next(role: RoleSpec, code: RoleCode, members: list[Member], aim: int, now_s: float) -> Iterator[Action]:
     """Tell the next member, if it is its turn."""
-    alive = _alive(members)
+    alive = alive_of(members)
     left = [member for member in alive if member.version != aim]
     if not left:
         code.is_rolling = queries.on_probation(code.ledger) is not None
@@ -275,11 +234,6 @@ def _next(role: RoleSpec, code: RoleCode, members: list[Member], aim: int, now_s
     others = sum(member.is_ready for member in alive if member is not turn)
     if others >= min(role.fewest, len(alive) - 1):
         yield _order(code, turn, aim, now=True)
-
-
-def _alive(members: list[Member]) -> list[Member]:
-    """Return those that run, or are about to."""
-    return [member for member in members if member.standing not in ("done", "given_up", "held", "waits")]
 
 
 def _order(code: RoleCode, member: Member, number: int, *, now: bool) -> UpdateMember:
@@ -301,7 +255,7 @@ def _has_proven(member: Member, now_s: float) -> bool:
 
 def _proven(role: RoleSpec, code: RoleCode, members: list[Member], now_s: float) -> Iterator[Action]:
     version = queries.on_probation(code.ledger)
-    alive = _alive(members)
+    alive = alive_of(members)
     if version is None or not alive:
         return
     if all(member.version == version.number and _has_proven(member, now_s) for member in alive):
@@ -321,17 +275,3 @@ def _wake(code: RoleCode, members: list[Member], now_s: float) -> Iterator[Actio
     if at_s and at_s != code.wake_s:
         code.wake_s = at_s
         yield WakeAt(at_s=at_s)
-
-
-def code_words(state: JobState, role: str) -> str:
-    """Return how the newest version of a role stands; empty while it has the one that it began with."""
-    code = state.codes.get(role)
-    if code is None or len(code.ledger.records) < 2:
-        return ""
-    record = code.ledger.records[-1]
-    number = record.version.number
-    up = [member for member in state.of(role) if member.standing in UP]
-    have = sum(member.version == number for member in up)
-    fate = record.fate.replace("_", " ").replace("probation", "on probation")
-    why = f": {record.why}" if record.why and record.fate != "trusted" else ""
-    return f"version {number} {fate}, {have} of {len(up)} members run it{why}"

@@ -16,8 +16,9 @@ from robust_run.orchestrator.core import replay
 from robust_run.orchestrator.elastic.demand import window_s
 from robust_run.orchestrator.elastic.words import Measured, MemberDemand
 from robust_run.orchestrator.names import MemberName
+from robust_run.orchestrator.spec import RolesSpec
 from robust_run.orchestrator.updates.words import CodeSeen, UpdateAsked
-from robust_run.orchestrator.words import Action, Asked, RankReady, RolesSpec, SayLine, WorldFailed
+from robust_run.orchestrator.words import Action, Asked, RankReady, SayLine, WorldFailed
 
 
 @dataclasses.dataclass

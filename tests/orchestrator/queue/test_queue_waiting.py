@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from robust_run.orchestrator.queue.book import Queue
-from robust_run.orchestrator.queue.core import Answer
+from robust_run.orchestrator.queue.state import Answer
 from robust_run.orchestrator.queue.waiting import Waiting
 from robust_run.roles.queue_words import Done, Put, QueueLimits, Took
 

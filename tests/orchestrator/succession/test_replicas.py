@@ -12,9 +12,10 @@ import pytest
 from robust_run.clock import SystemClock
 from robust_run.errors import PlatformError
 from robust_run.orchestrator.nodes.dialing import Call
-from robust_run.orchestrator.queue.core import QueueState, counts
+from robust_run.orchestrator.queue.core import counts
+from robust_run.orchestrator.queue.state import QueueState
 from robust_run.orchestrator.succession.door import Door
-from robust_run.orchestrator.succession.log import read_record
+from robust_run.orchestrator.succession.record import read_record
 from robust_run.orchestrator.succession.replica import Hooks, Replica, Seat
 from robust_run.orchestrator.succession.stores import LoggedQueue, Past
 from robust_run.orchestrator.succession.words import Voter

@@ -16,22 +16,14 @@ from robust_run.orchestrator import core
 from robust_run.orchestrator.again import MOMENTS, another_clock
 from robust_run.orchestrator.elastic.state import Needs
 from robust_run.orchestrator.queue.book import RECONNECT_S
-from robust_run.orchestrator.queue.core import QueueState, counts
+from robust_run.orchestrator.queue.core import counts
+from robust_run.orchestrator.queue.state import QueueState
+from robust_run.orchestrator.spec import RoleSpec, RolesSpec
 from robust_run.orchestrator.state import JobState, Member
 from robust_run.orchestrator.succession.stores import LoggedJournal, LoggedQueue, Past, void
 from robust_run.orchestrator.succession.words import Entry, What
 from robust_run.orchestrator.updates.words import RoleCode
-from robust_run.orchestrator.words import (
-    Begun,
-    JobStarted,
-    Line,
-    NodeLeads,
-    NodeOffered,
-    RoleSpec,
-    RolesSpec,
-    WorldEnded,
-    WorldRuns,
-)
+from robust_run.orchestrator.words import Begun, JobStarted, Line, NodeLeads, NodeOffered, WorldEnded, WorldRuns
 from robust_run.orchestrator.words import MemberName as Name
 from robust_run.roles.queue_words import ConsumerGone, Done, GiveBack, Keep, Put, QueueEvent, Took
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from robust_run.errors import PlatformError
-from robust_run.orchestrator.succession.log import Log, Record, begin_again, read_record, write_record
+from robust_run.orchestrator.succession.log import Log, begin_again
+from robust_run.orchestrator.succession.record import Record, read_record, write_record
 from robust_run.orchestrator.succession.words import Entry, Voter
 
 

@@ -25,10 +25,11 @@ from robust_run.orchestrator.nodes.words import (
     Taken,
     UpdateOrder,
 )
+from robust_run.orchestrator.spec import RoleSpec, RolesSpec
 from robust_run.orchestrator.updates.desk import CodeDesk
 from robust_run.orchestrator.updates.shelf import Shelf
 from robust_run.orchestrator.updates.words import CodeLost, CodeSeen, RoleCode, UpdateAsked, UpdateMember
-from robust_run.orchestrator.words import RoleSpec, RolesSpec, WorldEnded, WorldRuns
+from robust_run.orchestrator.words import WorldEnded, WorldRuns
 from robust_run.roles.words import UpdateCall
 
 

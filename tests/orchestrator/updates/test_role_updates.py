@@ -10,7 +10,8 @@ from role_story import Story, role, rollout, started, stopped
 from robust_run.launcher.model.code_events import CodeVersion
 from robust_run.orchestrator.core import replay
 from robust_run.orchestrator.names import MemberName
-from robust_run.orchestrator.updates.rules import PROOF_S, SETTLE_S, code_words, under_way
+from robust_run.orchestrator.updates.questions import code_words, under_way
+from robust_run.orchestrator.updates.rules import PROOF_S, SETTLE_S
 from robust_run.orchestrator.updates.words import CodeFate, CodeSeen, Fate, TakeBackAsked, UpdateAsked, UpdateMember
 from robust_run.orchestrator.words import Action, Asked, NodeGone, NodeOffered, SayLine, Tick
 
