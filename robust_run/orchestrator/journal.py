@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -14,6 +15,8 @@ from robust_run.orchestrator.words import Event, Finish, JobStarted, Line
 from robust_run.version import RUN_DIR_SCHEMA, __version__
 
 NAME = "roles.jsonl"
+#: Of lines that cannot be written: beyond, a leader that is killed cannot go on.
+MOST_LATE_BYTES = 64 << 20
 #: A start that lived that long got somewhere.
 LONG_S = 600.0
 
@@ -33,13 +36,15 @@ class Journal:
         """Raises PlatformError where it is of another version, OSError."""
         self._path = os.path.join(folder, NAME)
         self._say = say
-        self._is_broken = False
+        self._is_behind = self._is_given_up = False
+        self._late = bytearray()
+        """What is not on record yet: it is tried again with each line."""
         self._encoder = msgspec.json.Encoder()
-        self.past, good = read(self._path)
+        self.past, self._good = read(self._path)
         """What happened so far, and when."""
         self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        os.ftruncate(self._descriptor, good)
-        if not good:
+        os.ftruncate(self._descriptor, self._good)
+        if not self._good:
             self._write(self._encoder.encode(Head(schema=RUN_DIR_SCHEMA, version=__version__, roles=spec)))
 
     def add(self, line: Line) -> None:
@@ -51,19 +56,34 @@ class Journal:
         os.close(self._descriptor)
 
     def _write(self, line: bytes) -> None:
-        """A part of a line is no line: what follows would be lost with it, so that nothing is written any more."""
-        if self._is_broken:
+        """Write it, behind all that could not be written before it. A part of a line is no line, and does not stay."""
+        if self._is_given_up:
             return
+        self._late += line + b"\n"
         try:
-            if os.write(self._descriptor, line + b"\n") == len(line) + 1:
-                return
-            why = "no room"
+            if os.write(self._descriptor, self._late) != len(self._late):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
-            why = error.strerror or str(error)
-        self._is_broken = True
-        self._say(
-            f"{self._path} cannot be written ({why}): should the leader of the job be killed, it could not go on from there"
-        )
+            with suppress(OSError):
+                os.ftruncate(self._descriptor, self._good)
+            self._fall_behind(error)
+            return
+        if self._is_behind:
+            self._say(f"{self._path} is written again; nothing of it is missing")
+        self._is_behind = False
+        self._good += len(self._late)
+        self._late.clear()
+
+    def _fall_behind(self, error: OSError) -> None:
+        if not self._is_behind:
+            self._say(
+                f"{self._path} cannot be written ({error.strerror}): should the leader of the job be killed before it can be, it"
+                " could not go on from there; make room"
+            )
+        self._is_behind = True
+        if len(self._late) > MOST_LATE_BYTES:
+            self._is_given_up = True
+            self._late.clear()
 
 
 def read(path: str) -> tuple[list[tuple[Event, float]], int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+import signal
 from pathlib import Path
 
 import pytest
@@ -16,7 +18,7 @@ from robust_run.orchestrator.journal import NAME, Journal, Line, read, spec_of
 from robust_run.orchestrator.names import MemberName
 from robust_run.orchestrator.roles_file import parse
 from robust_run.orchestrator.state import JobState
-from robust_run.orchestrator.words import Asked, Begun, Event, NodeOffered, RankReady, WorldEnded, WorldRuns
+from robust_run.orchestrator.words import Asked, Begun, Event, NodeOffered, RankReady, Tick, WorldEnded, WorldRuns
 
 SPEC = parse('[roles.a]\ncommand = "a.py"\n[roles.b]\ncommand = ["b.py"]\nmembers = 2\nrestart = "alone"\n')
 STORY: list[Event] = [
@@ -103,3 +105,26 @@ def test_a_process_that_is_gone_has_no_start() -> None:
     assert started_at(pid) == 0, "not yet collected, and yet gone"
     os.waitpid(pid, 0)
     assert started_at(pid) == 0
+
+
+def test_what_could_not_be_written_is_written_once_there_is_room(tmp_path: Path) -> None:
+    """A full disk is no reason to lose what was decided while it was full."""
+    said: list[str] = []
+    journal = Journal(str(tmp_path), SPEC, said.append)
+    size = (tmp_path / NAME).stat().st_size
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size + 20, limits[1]))  # a part of a line fits
+        journal.add(Line(at=0.0, mono=1.0, event=Begun()))
+        journal.add(Line(at=0.0, mono=2.0, event=Tick()))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+    assert read(str(tmp_path / NAME)) == ([], size)
+    assert len(said) == 1
+    assert "cannot be written" in said[0]
+    journal.add(Line(at=0.0, mono=3.0, event=Tick()))
+    journal.close()
+    assert [mono for _, mono in read(str(tmp_path / NAME))[0]] == [1.0, 2.0, 3.0]
+    assert "is written again" in said[1]
