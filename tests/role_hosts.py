@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ class HostedRoles:
     def __init__(self, cluster: Cluster, folder: Path, options: tuple[str, ...], is_shared: bool) -> None:
         self.cluster, self.folder, self.is_shared = cluster, folder, is_shared
         self.options = options
+        self.run_id = f"roles-{os.urandom(4).hex()}"  # also the mark that its processes carry: no other test has it
         self.jobs: dict[str, Job] = {}
         for host in cluster:
             self.start(host)
@@ -30,12 +32,21 @@ class HostedRoles:
     def log_dir(self, host: Host) -> Path:
         return self.folder / "runs" if self.is_shared else host.private / "runs"
 
+    def run(self, host: Host) -> Path:
+        """Return the run directory as it is on a host."""
+        return self.log_dir(host) / self.run_id
+
     def start(self, host: Host) -> None:
         meets = ("--nnodes", str(len(self.cluster)), "--rdzv-backend", "c10d", "--rdzv-id", "r")
         where = ("--rdzv-endpoint", f"{self.cluster[0].address}:{PORT}")
         self.jobs[host.name] = host.job(
-            "roles", self.log_dir(host), "--roles", "roles.toml", *meets, *where, *self.options, cwd=self.folder
+            self.run_id, self.log_dir(host), "--roles", "roles.toml", *meets, *where, *self.options, cwd=self.folder
         )
+
+    def offers(self, host: Host, of: Host) -> int:
+        """Return how often a host came to who leads, by the journal that another one has."""
+        said = f'"type":"node_offered","node":"{of.name}"'.encode()
+        return (self.run(host) / "roles.jsonl").read_bytes().count(said)
 
     def ran(self, name: str) -> list[str]:
         """Return which launchers and attempts of a member have run, `1.0` the first."""
@@ -45,7 +56,7 @@ class HostedRoles:
 
     def nodes(self, host: Host) -> dict[str, list[str]]:
         """Return where each launcher was started, by the journal of who leads there."""
-        path = self.log_dir(host) / "roles" / "roles.jsonl"
+        path = self.run(host) / "roles.jsonl"
         lines = [json.loads(line) for line in path.read_bytes().split(b"\n")[1:-1]]
         started = [a for line in lines for a in line.get("actions", ()) if a["type"] == "start_member"]
         return {f"{a['member']['role']}-{a['member']['index']}.{a['serial']}": a["nodes"] for a in started}

@@ -56,6 +56,8 @@ while len(history) < COUNT:
         Path("saved.new").write_text(json.dumps({"samples": samples.state_dict(), "history": history}))
         os.replace("saved.new", "saved")
     time.sleep(0.02)
+while Path("not-yet").exists():
+    time.sleep(0.02)
 Path("history").write_text(json.dumps(history))
 """
 

@@ -115,12 +115,12 @@ def test_the_node_that_leads_loses_its_power_and_the_job_ends_well(
         leads = another(roles)
         roles.done(two, three)
         others_keep_their_workers(roles, one.name)
-        assert (roles.log_dir(leads) / "roles" / "report.html").exists(), "who founded the job cannot leave its page"
+        assert (roles.run(leads) / "report.html").exists(), "who founded the job cannot leave its page"
 
 
 def led(roles: HostedRoles, host: Host) -> dict[str, object] | None:
     """Return what `robust roles` says on a host, once a leader answers."""
-    said = host.run([*ROBUST, "roles", "show", "--json", str(roles.log_dir(host) / "roles")], check=False)
+    said = host.run([*ROBUST, "roles", "show", "--json", str(roles.run(host))], check=False)
     view = json.loads(said.stdout) if said.returncode == 0 else {}
     return view if view.get("is_led") else None
 
@@ -129,12 +129,16 @@ def led(roles: HostedRoles, host: Host) -> dict[str, object] | None:
 def test_the_node_that_leads_is_cut_off_and_comes_back_as_one_of_many(tmp_path: Path, hosts: None) -> None:
     with roles_on_hosts(tmp_path, 150) as roles:
         one, two, three = roles.cluster
+        (tmp_path / "not-yet").touch()
         roles.trained(20)
         one.cut()
         leads = another(roles)
         wait_for(lambda: f"{one.name} does not lead the job any more" in roles.said(one), "the old one to stop")
         wait_for(lambda: f"{one.name} is gone" in roles.said(leads), "the old one to be gone", LONG_S)
+        before = roles.offers(leads, one)
         one.heal()
+        wait_for(lambda: roles.offers(leads, one) > before, "the old one to come back", LONG_S)
+        (tmp_path / "not-yet").unlink()
         roles.done(two, three, one)
         others_keep_their_workers(roles, one.name)
 

@@ -40,7 +40,7 @@ def test_who_leads_on_starts_members_with_the_code_that_the_role_has_whoever_had
     files = {"worker.py": WORKER, "helper.py": "VALUE = 'one'\n"}
     with roles_on_hosts(tmp_path, 1, text=ROLES, files=files, is_shared=False) as roles:
         one, two, three = roles.cluster
-        run = str(roles.log_dir(one) / "roles")
+        run = str(roles.run(one))
 
         def robust(*words: str) -> str:
             done = one.run([*ROBUST, *words], check=False, cwd=tmp_path)
