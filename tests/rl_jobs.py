@@ -51,7 +51,9 @@ def recorded(run: Path) -> list[dict[str, Any]]:
 def pids(run: Path, member: str) -> list[int]:
     """Return the workers that a member has had, oldest first."""
     found: list[int] = []
-    for journal in sorted((run / "members").glob(f"{member}.*/journal.jsonl")):
+    for journal in sorted(
+        (run / "members").glob(f"{member}.*/journal.jsonl"), key=lambda path: int(path.parent.suffix[1:])
+    ):
         for line in journal.read_text().splitlines(keepends=True):
             event = json.loads(line).get("event", {}) if line.endswith("\n") else {}
             if event.get("type") == "attempt_started":

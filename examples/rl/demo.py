@@ -14,8 +14,6 @@ import json
 import os
 import re
 import shutil
-import signal
-import subprocess
 import sys
 import threading
 import time
@@ -23,15 +21,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-ROOT = os.path.dirname(os.path.dirname(HERE))
+sys.path.insert(1, os.path.dirname(HERE))
+
+from struck import DemoError, kill, newest_pid, run_job, say  # noqa: E402 - in the folder above
+
+PROGRAM = "dapo.py"
 LIMIT_S = 1800
 """A run that takes longer is ended."""
 MEMBERS = 2
-SHOWN = re.compile(rb"\[trainer/0\]: (trainer|step|ends)|worker|restart|signal|SIGKILL|anew")
-
-
-class DemoError(Exception):
-    """Something that the demo shows did not happen. The message says what."""
+SHOWN = re.compile(r"\[trainer/0\]: (trainer|step|ends)|worker|restart|signal|SIGKILL|anew")
 
 
 @dataclass
@@ -64,26 +62,6 @@ class Run:
         return float(sum(line["tokens"] for line in lines[1:]) / took_s) if took_s > 0 else 0.0
 
 
-def say(line: str) -> None:
-    """Tell the reader what happens."""
-    print(f"-- demo: {line}", flush=True)
-
-
-def newest_pid(folder: str, member: str) -> int | None:
-    """Return the worker of a member that was started last, as its journal says; None: none yet."""
-    found = None
-    members = os.path.join(folder, "members")
-    for name in sorted(os.listdir(members)) if os.path.isdir(members) else []:
-        journal = os.path.join(members, name, "journal.jsonl")
-        if name.startswith(f"{member}.") and os.path.exists(journal):
-            with open(journal, encoding="utf-8") as file:
-                for line in file:
-                    event = json.loads(line).get("event", {}) if line.endswith("\n") else {}
-                    if event.get("type") == "attempt_started":
-                        found = int(event["pids"][0])
-    return found
-
-
 def strike(run: Run, every_s: float, over: threading.Event) -> None:
     """Kill a rollout every so many seconds, by turns, until the run is over; the first time when training has begun."""
     while not os.path.exists(os.path.join(run.folder, "trained.jsonl")):
@@ -95,12 +73,9 @@ def strike(run: Run, every_s: float, over: threading.Event) -> None:
         if pid is None or pid in run.killed:
             say(f"{member} is not back yet, it is left alone this time")
             continue
-        say(f"{member} (pid {pid}) gets SIGKILL now")
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            continue
-        run.killed.append(pid)
+        if kill(pid, PROGRAM):
+            say(f"{member} (pid {pid}) gets SIGKILL now")
+            run.killed.append(pid)
 
 
 def train(launcher: str, folder: str, name: str, every_s: float, words: list[str]) -> Run:
@@ -109,33 +84,13 @@ def train(launcher: str, folder: str, name: str, every_s: float, words: list[str
     with open(os.path.join(HERE, "dapo.toml"), encoding="utf-8") as file:
         text = file.read()
     roles = os.path.join(folder, f"{name}.toml")
-    trainer = json.dumps([os.path.join(HERE, "dapo.py"), *words])
+    trainer = json.dumps([os.path.join(HERE, PROGRAM), *words])
     with open(roles, "w", encoding="utf-8") as file:
         text = text.replace('command = "examples/rl/dapo.py"', f"command = {trainer}", 1)
-        file.write(text.replace('"examples/rl/dapo.py"', json.dumps([os.path.join(HERE, "dapo.py")])))
+        file.write(text.replace('"examples/rl/dapo.py"', json.dumps([os.path.join(HERE, PROGRAM)])))
     command = [launcher, "--roles", roles, "--log-dir", folder, "--run-id", name]
-    say("$ robust-run " + " ".join(os.path.relpath(each) if os.path.isabs(each) else each for each in command[1:]))
-    began_s, over = time.monotonic(), threading.Event()
-    striker = threading.Thread(target=strike, args=(run, every_s, over), daemon=True)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
-        limit = threading.Timer(LIMIT_S, process.terminate)
-        limit.daemon = True
-        limit.start()
-        if every_s:
-            striker.start()
-        try:
-            assert process.stdout is not None
-            for line in process.stdout:
-                if SHOWN.search(line):
-                    print("   |", line.decode(errors="replace").rstrip(), flush=True)
-        except BaseException:
-            process.terminate()
-            raise
-        finally:
-            limit.cancel()
-            over.set()
-    if process.returncode != 0:
-        raise DemoError(f"the job ended with exit code {process.returncode}; its logs are in {run.folder}")
+    began_s = time.monotonic()
+    run_job(command, run.folder, SHOWN, LIMIT_S, (lambda over: strike(run, every_s, over)) if every_s else None)
     run.seconds = time.monotonic() - began_s
     return run
 

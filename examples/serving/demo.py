@@ -10,13 +10,10 @@ bit, how long experts were away, and how long requests waited for them. Everythi
 from __future__ import annotations
 
 import argparse
-import glob
 import json
 import os
 import re
 import shutil
-import signal
-import subprocess
 import sys
 import threading
 import time
@@ -24,11 +21,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from statistics import median
 
-import reference
-from frontend import read, request
-from words import Answer
-
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(1, os.path.dirname(HERE))
+
+import reference  # noqa: E402 - beside this file
+from frontend import read, request  # noqa: E402
+from struck import DemoError, kill, newest_pid, run_job, say  # noqa: E402 - in the folder above
+from words import Answer  # noqa: E402
+
+PROGRAM = "serve.py"
 EXPERTS, ATTENTION = 3, 2
 """Members, as serving.toml has them."""
 ATTENTION_EACH = 3
@@ -38,10 +39,6 @@ LIMIT_S = 900
 SHOWN = re.compile(r"\[frontend/0\]: \d|holds experts|experts had|is lost|is back|SIGKILL|is done")
 BACK = re.compile(r"expert/\d+ is back after ([\d.]+) s")
 BOTH = re.compile(r"at (\d+)% of them experts had")
-
-
-class DemoError(Exception):
-    """Something that the demo shows did not happen. The message says what."""
 
 
 @dataclass
@@ -59,52 +56,12 @@ class Run:
     """Percent of attention's turns at which experts had the other micro-batch."""
 
 
-def say(line: str) -> None:
-    """Tell the reader what happens."""
-    print(f"-- demo: {line}", flush=True)
-
-
-def newest_pid(folder: str, member: str) -> int | None:
-    """Return the worker of a member that was started last, as its journal says; None: none yet."""
-    found = None
-    members = os.path.join(folder, "members")
-    for journal in sorted(glob.glob(f"{glob.escape(members)}/{member}.*/journal.jsonl"), key=_start):
-        with open(journal, encoding="utf-8") as file:
-            for line in file:
-                event = json.loads(line).get("event", {}) if line.endswith("\n") else {}
-                if event.get("type") == "attempt_started":
-                    found = int(event["pids"][0])
-    return found
-
-
-def _start(journal: str) -> int:
-    return int(os.path.dirname(journal).rpartition(".")[2])
-
-
 def victims() -> Iterator[str]:
     """Yield who is killed: experts by turns, and attention members now and then."""
     for number in range(1 << 30):
         yield f"expert-{number % EXPERTS}"
         if number % ATTENTION_EACH == ATTENTION_EACH - 1:
             yield f"attention-{number // ATTENTION_EACH % ATTENTION}"
-
-
-def kill(pid: int) -> bool:
-    """Kill a worker; False: it has ended, and its number may be another's by now."""
-    try:
-        handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return False
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            is_worker = b"serve.py" in file.read()
-        if is_worker:
-            signal.pidfd_send_signal(handle, signal.SIGKILL)
-        return is_worker
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    finally:
-        os.close(handle)
 
 
 def strike(run: Run, every_s: float, over: threading.Event) -> None:
@@ -119,7 +76,7 @@ def strike(run: Run, every_s: float, over: threading.Event) -> None:
             if over.wait(every_s):
                 return
             pid = newest_pid(run.folder, member)
-        if kill(pid):
+        if kill(pid, PROGRAM):
             say(f"{member} (pid {pid}) gets SIGKILL now")
             run.killed.append(member)
             run.pids.add(pid)
@@ -130,34 +87,17 @@ def serve(launcher: str, folder: str, every_s: float, words: list[str]) -> Run:
     run = Run(os.path.join(folder, "run"))
     with open(os.path.join(HERE, "serving.toml"), encoding="utf-8") as file:
         text = file.read()
-    roles, program = os.path.join(folder, "serving.toml"), os.path.join(HERE, "serve.py")
+    roles, program = os.path.join(folder, "serving.toml"), os.path.join(HERE, PROGRAM)
     with open(roles, "w", encoding="utf-8") as file:
         file.write(text.replace('"examples/serving/serve.py"', json.dumps([program, *words])))
     command = [launcher, "--roles", roles, "--log-dir", folder, "--run-id", "run"]
-    say("$ robust-run " + " ".join(os.path.relpath(each) if os.path.isabs(each) else each for each in command[1:]))
-    began_s, over = time.monotonic(), threading.Event()
-    striker = threading.Thread(target=strike, args=(run, every_s, over), daemon=True)
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        limit = threading.Timer(LIMIT_S, process.terminate)
-        limit.daemon = True
-        limit.start()
-        if every_s:
-            striker.start()
-        try:
-            assert process.stdout is not None
-            for line in process.stdout:
-                run.away_s += map(float, BACK.findall(line))
-                run.both += map(int, BOTH.findall(line))
-                if SHOWN.search(line):
-                    print("   |", line.rstrip(), flush=True)
-        except BaseException:
-            process.terminate()
-            raise
-        finally:
-            limit.cancel()
-            over.set()
-    if process.returncode != 0:
-        raise DemoError(f"the job ended with exit code {process.returncode}; its logs are in {run.folder}")
+    began_s = time.monotonic()
+
+    def hear(line: str) -> None:
+        run.away_s += map(float, BACK.findall(line))
+        run.both += map(int, BOTH.findall(line))
+
+    run_job(command, run.folder, SHOWN, LIMIT_S, (lambda over: strike(run, every_s, over)) if every_s else None, hear)
     run.seconds = time.monotonic() - began_s
     return run
 

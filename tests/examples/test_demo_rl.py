@@ -18,7 +18,7 @@ name = words["--run-id"]
 run = os.path.join(words["--log-dir"], name)
 rollouts = {{}}
 def start(index):
-    rollouts[index] = subprocess.Popen(["sleep", "300"])
+    rollouts[index] = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)", "dapo.py"])
     folder = f"{{run}}/members/rollout-{{index}}.1"
     os.makedirs(folder, exist_ok=True)
     with open(folder + "/journal.jsonl", "a") as file:
