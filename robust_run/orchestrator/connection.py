@@ -73,6 +73,12 @@ class Worker(asyncio.Protocol):
         self._half = OrchestratorHalf(self._server.secret, channel=channel)
         self._server.came(self)
 
+    @property
+    def host(self) -> str:
+        """Address of the other end."""
+        peer = self._transport.get_extra_info("peername") if self._transport is not None else None
+        return str(peer[0]) if peer else ""
+
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`."""
         self._frames.feed(data)

@@ -143,20 +143,27 @@ class Leader:
         )
         self._course = CourseRecorder(folder, clock, self._queues, service.idle, self.say)
         if several is not None:
-            self._fleet.others = self._server.nodes = book = NodeBook(
-                os.path.basename(folder),
-                spec.name,
-                self.state,
-                self.tell,
-                self._fleet.happened,
-                self.say,
-                self._fleet.order,
-            )
-            book.code.shelf, book.most = shelf, several.nodes - (post is None)
+            book = self._nodes_of(several, shelf)
             if post is not None:
-                book.term = post.term
-                post.know_of(book)
                 desk.fetch = lambda tree: book.code.once_here(tree, lambda _: None)
+
+    def _nodes_of(self, several: Several, shelf: Shelf) -> NodeBook:
+        """Return the other nodes, of which none has come yet."""
+        post = self._post
+        self._fleet.others = self._server.nodes = book = NodeBook(
+            os.path.basename(self._folder),
+            self._spec.name,
+            self.state,
+            self.tell,
+            self._fleet.happened,
+            self.say,
+            self._fleet.order,
+        )
+        book.code.shelf, book.most = shelf, several.nodes - (post is None)
+        if post is not None:
+            book.term = post.term
+            post.know_of(book)
+        return book
 
     async def run(self) -> Finish:
         """Lead the job to its end. Raises UserError where no node could ever run one of its roles, OSError."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from robust_run.errors import RobustRunError
 from robust_run.launcher.control.handshake import printable
 from robust_run.orchestrator.connection import Worker
+from robust_run.orchestrator.entrance import Entrance
 from robust_run.orchestrator.names import MemberName
 from robust_run.orchestrator.nodes.book import NodeBook
 from robust_run.orchestrator.nodes.words import NODE
@@ -40,9 +41,6 @@ CodeQuestion = CodeCall | UpdateCall | RollbackCall
 if TYPE_CHECKING:
     import ssl
 
-#: Who has not proven itself after so long is sent away.
-PATIENCE_S = 5.0
-MOST_UNPROVEN = 256
 #: Who has lost its connection keeps what it works on for so long, unless its launcher says that its process has ended.
 COMES_BACK_S = 10.0
 
@@ -80,7 +78,7 @@ class RoleServer:
         """The newest of each whose process has ended, says its launcher."""
         self._away: dict[str, asyncio.TimerHandle] = {}
         """Those that have lost their connection, and may come back."""
-        self._unproven: set[Worker] = set()
+        self._entrance = Entrance()
         self._server: asyncio.Server | None = None
 
     async def listen(self, host: str | None, port: int = 0, context: ssl.SSLContext | None = None) -> int:
@@ -96,23 +94,17 @@ class RoleServer:
         self.queues.close()
         for timer in self._away.values():
             timer.cancel()
-        for worker in [*self._workers.values(), *self._unproven]:
+        self._entrance.close()
+        for worker in [*self._workers.values()]:
             worker.end()
 
     def came(self, worker: Worker) -> None:
         """Somebody has connected."""
-        if len(self._unproven) >= MOST_UNPROVEN:
-            next(iter(self._unproven)).end()
-        self._unproven.add(worker)
-        asyncio.get_running_loop().call_later(PATIENCE_S, self._too_late, worker)
-
-    def _too_late(self, worker: Worker) -> None:
-        if worker in self._unproven:
-            worker.end()
+        self._entrance.came(worker)
 
     def let_in(self, worker: Worker, me: Me, holds: Mapping[str, tuple[int, ...]]) -> None:
         """Somebody has proven that it knows the secret. An older incarnation of itself is sent away."""
-        self._unproven.discard(worker)
+        self._entrance.passed(worker)
         if me.role in (OPERATOR, NODE):
             worker.me = me
             worker.send(Welcome(members=()))
@@ -145,7 +137,7 @@ class RoleServer:
 
     def went(self, worker: Worker) -> None:
         """A connection has ended: its process has, or is about to come back. Which of them its launcher will say."""
-        self._unproven.discard(worker)
+        self._entrance.passed(worker)
         me = worker.me
         if me is not None and me.role == NODE and self.nodes is not None:
             self.nodes.went(worker)

@@ -19,7 +19,8 @@ import msgspec
 from robust_run.atomic_file import write_file
 from robust_run.launcher.agent.workers.environment import warning_file
 from robust_run.launcher.model.job_parts import SlurmUse
-from robust_run.slurm.rules.reasons import end_of_work_s, is_over
+from robust_run.slurm.rules import limits
+from robust_run.slurm.rules.reasons import is_over
 from robust_run.slurm.rules.types import Reason, SlurmJobFacts, Warned
 from robust_run.slurm.scontrol import Answer, job_facts
 
@@ -27,8 +28,6 @@ from robust_run.slurm.scontrol import Answer, job_facts
 FIRST_LOOK_S, ASK_AGAIN_S = 2.0, 5.0
 #: Between the questions of two nodes, and at most.
 SPREAD_S, LONGEST_SPREAD_S = 0.01, 10.0
-#: A time limit that is this near is what a user's signal is about.
-NEAR_S = 600.0
 #: How long members have to end after SIGTERM.
 SHUTDOWN_S = 30.0
 
@@ -90,7 +89,7 @@ class TimeLimit:
         end_unix_s = facts.end_unix_s if facts is not None else self._use.end_unix_s
         if facts is not None and is_over(facts):
             return  # its EndTime is when it was ended
-        if end_unix_s is None or end_unix_s > time.time() + self._use.warn_before_s + 1.0:
+        if end_unix_s is None or limits.is_far(self._use, end_unix_s, time.time()):
             self._learn(facts, answer)  # it was moved
             return
         self._limit(facts, end_unix_s, "")
@@ -99,25 +98,23 @@ class TimeLimit:
         end_unix_s = facts.end_unix_s if facts is not None else self._use.end_unix_s
         if facts is not None and is_over(facts):
             return
-        if end_unix_s is not None and end_unix_s - time.time() <= max(NEAR_S, self._use.warn_before_s):
+        if end_unix_s is not None and limits.is_meant(self._use, end_unix_s, time.time()):
             self._limit(facts, end_unix_s, name)
         else:
             self._warn("warned", end_unix_s, name, f"{name}: workers are warned")
 
     def _limit(self, facts: SlurmJobFacts | None, end_unix_s: float, by: str) -> None:
-        goes_on = self._use.requeue == "auto" and facts is not None and facts.is_batch and facts.may_requeue
-        deadline = max(end_of_work_s(end_unix_s, SHUTDOWN_S), time.time()) if goes_on else end_unix_s
-        what = "it is ended and requeued" if goes_on else "Slurm ends it"
-        self._warn("time_limit", deadline, by, f"the time limit is near: {what} in {deadline - time.time():.0f} s")
-        if goes_on and self._end is not None:
-            self._at(deadline, self._deadline)
+        found = limits.limit(self._use, facts, end_unix_s, SHUTDOWN_S, time.time())
+        self._warn("time_limit", found.deadline_unix_s, by, found.text)
+        if found.goes_on and self._end is not None:
+            self._at(found.deadline_unix_s, self._deadline)
 
     def _deadline(self, facts: SlurmJobFacts | None, answer: Answer) -> None:
         """Time is over, unless the limit was moved."""
         if facts is not None and is_over(facts):
             return
         end_unix_s = facts.end_unix_s if facts is not None else self._use.end_unix_s
-        if facts is not None and (end_unix_s is None or end_unix_s > time.time() + self._use.warn_before_s + 1.0):
+        if facts is not None and (end_unix_s is None or limits.is_far(self._use, end_unix_s, time.time())):
             self._is_warned = False
             with suppress(OSError):
                 os.unlink(self.path)

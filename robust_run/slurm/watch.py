@@ -22,15 +22,14 @@ from robust_run.launcher.model.events import LimitNear
 from robust_run.launcher.model.links import ControllerLink
 from robust_run.signals import signal_name
 from robust_run.slurm.pulse import PULSE_S, beat
-from robust_run.slurm.rules.reasons import SENTENCES, classify, end_of_work_s, is_over
+from robust_run.slurm.rules import limits
+from robust_run.slurm.rules.reasons import SENTENCES, classify, is_over
 from robust_run.slurm.rules.types import Reason, SlurmJobFacts, Warned
 from robust_run.slurm.scontrol import Answer
 from robust_run.slurm.scontrol_client import ScontrolClient
 
 #: After the start, which has better things to do.
 FIRST_LOOK_S = 2.0
-#: A time limit that is this near is what a user's signal is about.
-NEAR_S = 600.0
 #: How long nodes that do not lead leave the end to the one that does.
 LEADER_FIRST_S = 3.0
 #: A limit that is near sooner than this is near from the start: what always fails would then be requeued for ever.
@@ -127,29 +126,24 @@ class SlurmWatch:
             if facts is None and not answer.is_missing:
                 self._at(time.time() + ASK_AGAIN_S, self._begin_again)
             return
-        if end_unix_s > time.time() + self._use.warn_before_s + 1.0:
+        if limits.is_far(self._use, end_unix_s, time.time()):
             self._plan(end_unix_s)
             return
         self._warn_of_limit(facts, end_unix_s, "")
 
     def _warn_of_limit(self, facts: SlurmJobFacts | None, end_unix_s: float, by: str) -> None:
-        goes_on = self._use.requeue == "auto" and facts is not None and facts.is_batch and facts.may_requeue
-        work_s = end_of_work_s(end_unix_s, self._node.spec.shutdown_timeout_s)
-        deadline = max(work_s, time.time()) if goes_on else end_unix_s
-        what = "it is ended and requeued" if goes_on else "Slurm ends it"
-        self._warn("time_limit", deadline, by, f"the time limit is near: {what} in {deadline - time.time():.0f} s")
-        if goes_on:
+        found = limits.limit(self._use, facts, end_unix_s, self._node.spec.shutdown_timeout_s, time.time())
+        self._warn("time_limit", found.deadline_unix_s, by, found.text)
+        if found.goes_on:
             if self._link.is_led_from_here and self._loop.time() - self._began_s >= EARLY_S:
                 self._link.report(LimitNear())
-            self._at(deadline, lambda: self._aside.job(self._use.job, self._deadline))
+            self._at(found.deadline_unix_s, lambda: self._aside.job(self._use.job, self._deadline))
 
     def _deadline(self, facts: SlurmJobFacts | None, _: Answer) -> None:
         """Time is over: end the job, so that it can be requeued; unless the limit was moved."""
         if facts is not None and is_over(facts):
             return
-        if facts is not None and (
-            facts.end_unix_s is None or facts.end_unix_s > time.time() + self._use.warn_before_s + 1.0
-        ):
+        if facts is not None and (facts.end_unix_s is None or limits.is_far(self._use, facts.end_unix_s, time.time())):
             self._warned = None
             self._remove()
             if self._link.is_led_from_here:
@@ -188,7 +182,7 @@ class SlurmWatch:
         if facts is not None and is_over(facts):
             return
         end_unix_s = facts.end_unix_s if facts is not None else self._use.end_unix_s
-        if end_unix_s is not None and end_unix_s - time.time() <= max(NEAR_S, self._use.warn_before_s):
+        if end_unix_s is not None and limits.is_meant(self._use, end_unix_s, time.time()):
             self._warn_of_limit(facts, end_unix_s, name)
         else:
             self._warn("warned", end_unix_s, name, f"{name}: the script is warned")

@@ -18,26 +18,21 @@ import msgspec
 
 from robust_run.atomic_file import write_file
 from robust_run.clock import Clock
-from robust_run.errors import PlatformError, RobustRunError
-from robust_run.launcher.control.code_transfer import parts_of
+from robust_run.errors import PlatformError
 from robust_run.launcher.records.memory_folders import remove_tree
 from robust_run.launcher.records.run_directory import RunDirectory
 from robust_run.orchestrator.guarding.words import Asked, Link, started_at
 from robust_run.orchestrator.launchers import Launchers
-from robust_run.orchestrator.names import MemberName
 from robust_run.orchestrator.nodes.dialing import Call, Line, dial
 from robust_run.orchestrator.nodes.finding import Finding
 from robust_run.orchestrator.nodes.lease import NodeLease
+from robust_run.orchestrator.nodes.orders import Orders
 from robust_run.orchestrator.nodes.under_slurm import ASK_S, LOST_S, Start
 from robust_run.orchestrator.nodes.words import (
     BEAT_S,
-    LEASE_S,
     NODE,
     SILENT_S,
     Beat,
-    CodeKept,
-    CodeParts,
-    CodeWanted,
     Founded,
     FromNode,
     Happened,
@@ -46,16 +41,12 @@ from robust_run.orchestrator.nodes.words import (
     NodeWelcome,
     NotYet,
     Offer,
-    Order,
-    RestartOrder,
     Several,
-    StopOrder,
     Taken,
     ToNode,
-    UpdateOrder,
 )
 from robust_run.orchestrator.spec import MANY
-from robust_run.orchestrator.words import Event, StopMember, WorldEnded
+from robust_run.orchestrator.words import Event
 from robust_run.roles.client import Place
 from robust_run.roles.words import Me, Refused, ToWorker
 from robust_run.terminal import plain
@@ -83,7 +74,7 @@ class Follower:
         self._folder = self._finding.folder
         self._call = Call(meeting.secret, meeting.tls)
         self._meeting, self._env, self._clock, self._link = meeting, env, clock, link
-        self._launchers: Launchers | None = None
+        self._orders: Orders | None = None
         self._line: Line | None = None
         self._place: Place | None = None
         self._unsaid: deque[Happened] = deque()
@@ -93,12 +84,6 @@ class Follower:
         self._guard_said: list[object] = self._finding.guard_said
         self._heard_s = clock.monotonic_s()
         self._lease = NodeLease(self._heard_s)
-        self._offered_s = self._heard_s
-        """When it was last said what runs here."""
-        self._fenced: set[tuple[MemberName, int]] = set()
-        """Launchers that were told to end because the lease was over."""
-        self._told: set[tuple[MemberName, int]] = set()
-        """Launchers that were told to end at all: a second signal would not leave them time to."""
         self._leaves = ""
         self._said = ""
         self._ask_at_s = 0.0
@@ -122,7 +107,7 @@ class Follower:
                 except (OSError, asyncio.TimeoutError):
                     pass
                 except PlatformError as error:
-                    if self._launchers is None:
+                    if self._orders is None:
                         raise
                     self._say_once(f"{error}; it is tried again")
                 finally:
@@ -178,7 +163,7 @@ class Follower:
 
     def pids(self) -> dict[str, int]:
         """Return the launchers that run here, by the name of their run directory."""
-        return self._launchers.pids() if self._launchers is not None else {}
+        return self._orders.launchers.pids() if self._orders is not None else {}
 
     @property
     def is_leaving(self) -> bool:
@@ -196,7 +181,6 @@ class Follower:
             self._line.abort()
 
     def _take(self, message: object, line: Line, port: int) -> None:
-        launchers = self._launchers
         match message:
             case NodeWelcome():
                 self._finding.check(message, line.there)
@@ -209,64 +193,19 @@ class Follower:
                 self._say_once(f"this node waits: {message.why}")
             case Refused():
                 raise PlatformError(f"the leader at {line.there}:{port} refuses: {message.why}")
-            case _ if launchers is not None:
-                self._take_order(launchers, message)
-            case _:
-                pass
-
-    def _take_order(self, launchers: Launchers, message: object) -> None:
-        match message:
-            case Beat(sent_s=sent_s):
-                self._lease.renewed(sent_s)
-                launchers.lease(self._lease.until_s)
-            case Order() if not self._leaves:
-                self._ordered(launchers, message)
-            case StopOrder():
-                launchers.stop(message.stop)
-            case RestartOrder():
-                launchers.restart(message.restart)
-            case UpdateOrder() | CodeParts() | CodeWanted() | CodeKept():
-                self._take_of_code(launchers, message)
             case Taken():
                 while self._unsaid and self._unsaid[0].number <= message.number:
                     self._unsaid.popleft()
+            case _ if self._orders is not None:
+                self._orders.take(message)
             case _:
                 pass
 
-    def _take_of_code(self, launchers: Launchers, message: UpdateOrder | CodeParts | CodeWanted | CodeKept) -> None:
-        if isinstance(message, UpdateOrder):
-            launchers.update(message.order)
-        elif isinstance(message, CodeKept):
-            for tree in message.trees:
-                if not launchers.shelf.store.has(tree):
-                    self._send(CodeWanted(tree=tree))
-        elif isinstance(message, CodeWanted):
-            for parts in parts_of(launchers.shelf.store, message.tree):
-                self._send(CodeParts(parts=parts))
-        else:
-            try:
-                launchers.shelf.take(message.parts)
-            except RobustRunError as error:
-                self.say(f"a version of the code cannot be kept on this node: {error}")
-
-    def _ordered(self, launchers: Launchers, order: Order) -> None:
-        """Start a member. Who is given orders was taken in: so the leader has heard this node since it came."""
-        self._lease.renewed(self._offered_s)
-        launchers.lease(self._lease.until_s)
-        if self._lease.due(
-            self._clock.monotonic_s()
-        ):  # it was read so late that the leader may have given it to another
-            sentence = f"{self._meeting.name} took it up too late"
-            member, serial = order.start.member, order.start.serial
-            self._happened(WorldEnded(member=member, serial=serial, code=-signal.SIGKILL, sentence=sentence))
-        else:
-            launchers.start(order.role, order.start, order.meets)
-
     def _welcomed(self, welcome: NodeWelcome, line: Line, port: int) -> None:
-        is_new = self._launchers is None
-        launchers = self._launchers or self._open(welcome)
+        is_new = self._orders is None
+        orders = self._orders or self._open(welcome)
         self._write_place(line.there, port, moves=welcome.term > 0)
-        self._offered_s = self._clock.monotonic_s()
+        orders.offered_s = self._clock.monotonic_s()
         self._send(
             Offer(
                 name=self._meeting.name,
@@ -278,17 +217,17 @@ class Follower:
                 labels=self._has.labels,
                 address=self._finding.address or line.here,
                 port=self._finding.port,
-                launchers=launchers.now(),
+                launchers=orders.launchers.now(),
             )
         )
         if self._leaves:
             self._send(Leaving(why=self._leaves))
         if is_new:
-            launchers.follow_known()
+            orders.launchers.follow_known()
         for happened in self._unsaid:
             self._send(happened)
 
-    def _open(self, welcome: NodeWelcome) -> Launchers:
+    def _open(self, welcome: NodeWelcome) -> Orders:
         """Make what starts launchers here. Raises UserError where there can be no run directory, PlatformError, OSError."""
         if not self._folder:
             run_directory = RunDirectory.join(self._log_dir, welcome.run_id, os.getppid())
@@ -309,10 +248,12 @@ class Follower:
             # an earlier process run, theirs is in force until the leader has answered.
             self._lease = NodeLease(self._clock.monotonic_s())
             launchers.lease(self._lease.until_s)
-        self._launchers = launchers
+        self._orders = orders = Orders(
+            launchers, self._meeting.name, self._clock, self._lease, self._send, self._happened, self.say
+        )
         self._finding.opened(self._folder)
         self.say(f"{self._meeting.name} is part of {welcome.job}, logs in {self._folder}")
-        return launchers
+        return orders
 
     def _write_place(self, address: str, port: int, *, moves: bool) -> None:
         """Say where the leader is, to workers of this node; where it may move, to people who look here, too."""
@@ -328,14 +269,12 @@ class Follower:
         self._place = place
 
     def _happened(self, event: Event) -> None:
-        if isinstance(event, WorldEnded) and event.code and (event.member, event.serial) in self._fenced:
-            sentence = f"its node {self._meeting.name} heard nothing of the leader for {LEASE_S:.0f} s, so it was ended"
-            event = msgspec.structs.replace(event, code=-signal.SIGKILL, sentence=sentence)
+        event = self._orders.as_told(event) if self._orders is not None else event
         self._number += 1
         happened = Happened(number=self._number, event=event)
         self._unsaid.append(happened)
         self._send(happened)
-        if self._leaves and self._launchers is not None and not self._launchers.running():
+        if self._leaves and self._orders is not None and not self._orders.launchers.running():
             self._code = 128 + signal.SIGTERM
             self._hang_up()
 
@@ -345,19 +284,12 @@ class Follower:
             return
         self._leaves = by or f"it was sent {signal.Signals(number).name}"
         self._send(Leaving(why=self._leaves))
-        if self._launchers is None or not self._launchers.running():
+        if self._orders is None or not self._orders.launchers.running():
             self._code = 128 + number
             self._hang_up()
         else:
-            self._end_all(self._launchers, number)
-
-    def _end_all(self, launchers: Launchers, number: int) -> set[tuple[MemberName, int]]:
-        """Tell all that run and were not told to end; SIGKILL is for all. Return those that run."""
-        running = {(each.member, each.serial) for each in launchers.now() if each.code is None}
-        for member, serial in running if number == signal.SIGKILL else running - self._told:
-            launchers.stop(StopMember(member=member, serial=serial, signal=number))
-        self._told |= running
-        return running
+            self._orders.is_leaving = True
+            self._orders.end_all(number)
 
     async def _watch(self) -> None:
         """Send signs of life; end what runs here when none comes back for too long, and look for the leader anew."""
@@ -367,19 +299,8 @@ class Follower:
             self._send(Beat(sent_s=now_s))
             if self._line is not None and now_s - self._heard_s >= SILENT_S:
                 self._line.abort()
-            if self._launchers is not None and self._launchers.running():
-                self._end_what_may_not_run(self._launchers, now_s)
-
-    def _end_what_may_not_run(self, launchers: Launchers, now_s: float) -> None:
-        if self._leaves:
-            self._end_all(launchers, signal.SIGTERM)  # also what was started in the same moment
-        due = self._lease.due(now_s)
-        if not due:
-            return
-        before = self._fenced
-        self._fenced = before | self._end_all(launchers, signal.SIGKILL if due == "kill" else signal.SIGTERM)
-        if self._fenced != before:
-            self.say(f"nothing was heard of the leader for {LEASE_S:.0f} s: what runs on this node is ended")
+            if self._orders is not None:
+                self._orders.end_what_may_not_run(now_s)
 
     def _give_up_if_late(self) -> None:
         if self._clock.monotonic_s() - self._heard_s > self._meeting.join_timeout_s:

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from robust_run.orchestrator.connection import Worker
-from robust_run.orchestrator.server import MOST_UNPROVEN, PATIENCE_S, RoleServer
+from robust_run.orchestrator.entrance import Entrance
+from robust_run.orchestrator.server import RoleServer
 from robust_run.orchestrator.succession.replica import Replica
 from robust_run.orchestrator.succession.words import PEER
 from robust_run.roles.words import Me, Welcome
@@ -29,7 +30,7 @@ class Door:
         """None: this node has no vote."""
         self.leading: RoleServer | None = None
         self._listener, self._context = listener, context
-        self._unproven: set[Worker] = set()
+        self._entrance = Entrance()
         self._server: asyncio.Server | None = None
 
     async def open(self) -> None:
@@ -41,21 +42,15 @@ class Door:
         """Take nobody in any more."""
         if self._server is not None:
             self._server.close()
+        self._entrance.close()
 
     def came(self, worker: Worker) -> None:
         """Somebody has connected."""
-        if len(self._unproven) >= MOST_UNPROVEN:
-            next(iter(self._unproven)).end()
-        self._unproven.add(worker)
-        asyncio.get_running_loop().call_later(PATIENCE_S, self._too_late, worker)
-
-    def _too_late(self, worker: Worker) -> None:
-        if worker in self._unproven:
-            worker.end()
+        self._entrance.came(worker)
 
     def let_in(self, worker: Worker, me: Me, holds: Mapping[str, tuple[int, ...]]) -> None:
         """Somebody has proven that it knows the secret."""
-        self._unproven.discard(worker)
+        self._entrance.passed(worker)
         if me.role == PEER:
             worker.me = me
             worker.send(Welcome(members=()))
@@ -74,6 +69,6 @@ class Door:
 
     def went(self, worker: Worker) -> None:
         """A connection has ended."""
-        self._unproven.discard(worker)
+        self._entrance.passed(worker)
         if self.replica is not None:
             self.replica.went(worker)
