@@ -95,6 +95,8 @@ class Client:
         self._ready: ReadyCall | None = None
         self._is_in = False
         self._over = ""
+        self._fault: Exception | None = None
+        """What ended the thread, where nobody foresaw it."""
         self._version = 0
         self._pid = os.getpid()
         self._thread = threading.Thread(target=self._run, name="robust-run roles", daemon=True)
@@ -119,7 +121,7 @@ class Client:
             finally:
                 del self._asked[request.number]
             if asked.answer is None:
-                raise PlatformError(self._over)
+                raise PlatformError(self._over) from self._fault
         if asked.answer.error:
             raise UserError(asked.answer.error)
         return asked.answer
@@ -171,7 +173,7 @@ class Client:
 
     def _check(self) -> None:
         if self._over:
-            raise PlatformError(self._over)
+            raise PlatformError(self._over) from self._fault
 
     def _send(self, request: Request) -> None:
         """Send, where there is a connection: else it is sent when there is one. With the lock held."""
@@ -182,9 +184,9 @@ class Client:
     def _run(self) -> None:
         try:
             self._stay_connected()
-        except BaseException as error:
-            self._end(f"the connection to the orchestrator failed: {error!r}")  # who asks would wait for ever
-            raise
+        except Exception as error:  # whatever it is: who asks would wait for ever
+            self._fault = error
+            self._end(f"the connection to the orchestrator failed: {error!r}")
 
     def _stay_connected(self) -> None:
         gone_at_s, pause_s = time.monotonic(), FIRST_PAUSE_S
