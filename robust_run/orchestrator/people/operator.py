@@ -104,9 +104,7 @@ def ask(run: str, call: AskCall) -> None:
     try:
         answer = _ask(run, call)
     except (OSError, ProtocolError) as error:
-        is_over = by_journal(run).phase == "over"
-        who = f"the job in {run} is over, and its leader" if is_over else f"the leader of {run}"
-        raise PlatformError(f"{who} does not answer ({error}); robust roles {run} says how it was left") from error
+        raise _nobody(run, error) from error
     if answer.error:
         raise UserError(answer.error)
 
@@ -116,9 +114,15 @@ def answer_to(run: str, call: CodeCall | UpdateCall | RollbackCall) -> Answer:
     try:
         return _ask(run, call)
     except (OSError, ProtocolError) as error:
-        raise PlatformError(
-            f"the leader of {run} does not answer ({error}); robust roles {run} says how it was left"
-        ) from error
+        raise _nobody(run, error) from error
+
+
+def _nobody(run: str, error: OSError | ProtocolError) -> PlatformError:
+    """Return what is said where no leader answers: mostly, the job is over. Raises PlatformError where nothing is known of it."""
+    if by_journal(run).phase == "over":
+        return PlatformError(f"the job in {run} is over; robust roles {run} says how it ended")
+    why = getattr(error, "strerror", None) or error
+    return PlatformError(f"the leader of {run} does not answer ({why}); robust roles {run} says how it was left")
 
 
 def _ask(run: str, call: LookCall | AskCall | CodeCall | UpdateCall | RollbackCall) -> Answer:
