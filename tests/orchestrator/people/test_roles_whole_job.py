@@ -69,7 +69,7 @@ def test_commands_that_are_given_the_whole_job_tell_of_all_its_members(tmp_path:
         assert files.read(run).points[-1].roles["rollout"].here_s > 0
         assert "idle" in said("roles", run), "how much roles were used is known of a job that is over"
         assert "rank 0 was killed by SIGKILL" in said("why", run)
-        with pytest.raises(PlatformError, match="is over; robust roles .* says how it ended"):
+        with pytest.raises(PlatformError, match=r"is over; robust roles .* says how it ended"):
             said("stop", run)
 
 
