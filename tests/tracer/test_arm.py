@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from armed_programs import Worker
 from fake_torch import FAKE_TORCH
 
 from robust_run.tracer.files import ring, ring_format, steps
@@ -38,41 +38,6 @@ for _ in range(5):
     optimizer.step()
 print("done")
 """
-
-
-class Worker:
-    """Runs programs as the launcher would: armed, with a steps file."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.steps_file = str(folder / "steps")
-        steps.create(self.steps_file)
-        kept = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH")
-        self.env = {name: os.environ[name] for name in kept if name in os.environ}
-
-    def write(self, name: str, text: str) -> str:
-        path = self.folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-        return str(path)
-
-    def use_fake_torch(self, **changed: str) -> None:
-        for name, text in {**FAKE_TORCH, **changed}.items():
-            self.write(f"fake/{name}", text)
-        self.env["PYTHONPATH"] = str(self.folder / "fake")
-
-    def run(self, *argv: str, armed: bool = True) -> subprocess.CompletedProcess[str]:
-        env = {**self.env, **(arm_environment(self.env, self.steps_file) if armed else {})}
-        return subprocess.run(argv, env=env, cwd=self.folder, capture_output=True, text=True, timeout=150, check=False)
-
-    def python(self, program: str, *, armed: bool = True, options: tuple[str, ...] = ()):
-        return self.run(sys.executable, *options, self.write("program.py", program), "argument", armed=armed)
-
-    @property
-    def counted(self) -> int:
-        count = steps.read(self.steps_file)
-        assert count is not None
-        return count.steps
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from types import ModuleType
     from typing import Any
 
@@ -100,47 +100,6 @@ def redirect_code() -> int:
         except Exception as error:
             give_up(error, "keeping edits out")
     return int(probation) if probation.isdecimal() else 0
-
-
-class WaitForModules:
-    """A finder that finds nothing: it lets the modules that it waits for tell when they have been executed."""
-
-    def __init__(self, awaited: dict[str, Callable[[ModuleType], None]]) -> None:
-        self.awaited = awaited
-
-    def find_spec(self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> Any:
-        """Return None, or for an awaited module what the other finders say, with its loader prepared."""
-        if name not in self.awaited:
-            return None
-        then = self.awaited.pop(name, None)
-        if not self.awaited and self in sys.meta_path:
-            sys.meta_path.remove(self)
-        for finder in list(sys.meta_path) if then else ():
-            find_spec = getattr(finder, "find_spec", None)
-            spec = find_spec(name, path, target) if find_spec and finder is not self else None
-            if spec is not None:
-                try:
-                    self.prepare(spec.loader, name, then)
-                except Exception as error:
-                    give_up(error)
-                return spec
-        return None
-
-    def prepare(self, loader: Any, name: str, then: Any) -> None:
-        """Replace `exec_module` of this one loader object until it has run: the module keeps its true loader."""
-        execute = loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            if module.__name__ == name:
-                loader.__dict__.pop("exec_module", None)
-            execute(module)
-            if module.__name__ == name:
-                try:
-                    then(module)
-                except Exception as error:
-                    give_up(error)
-
-        loader.exec_module = exec_module
 
 
 def count_into(path: str, probation: int = 0) -> Callable[[ModuleType], None]:
@@ -282,6 +241,16 @@ def note_start(path: str, awaited: dict[str, Callable[[ModuleType], None]]) -> N
         give_up(error, "timing the start")
 
 
+def around_imports() -> dict[str, Callable[[], Callable[[], Any]]]:
+    """Return what is done around the execution of modules: garbage is collected seldom, unless ROBUST_TRACE_GC=0."""
+    try:
+        if os.environ.get("ROBUST_TRACE_GC") != "0" and "torch" not in sys.modules:
+            return dict(load("fewer_collections").AROUND)
+    except Exception as error:
+        give_up(error, "importing with fewer garbage collections")
+    return {}
+
+
 def arm() -> None:
     """Undo the launcher's changes and, unless ROBUST_TRACE=0, wait for torch."""
     try:
@@ -299,7 +268,7 @@ def arm() -> None:
         if MODULE_OF_FUNCTIONS not in sys.modules:  # else they are wrapped with the rest
             awaited[MODULE_OF_FUNCTIONS] = record_functions
         if awaited:
-            sys.meta_path.insert(0, WaitForModules(awaited))
+            sys.meta_path.insert(0, load("awaiting").WaitForModules(awaited, around_imports(), give_up))
     except Exception as error:
         give_up(error)
 
