@@ -20,9 +20,9 @@ from robust_run.planning.faults import Fault
 from robust_run.planning.many import run_all
 from robust_run.planning.mix import DEFAULT, EXPLICIT, scaled
 from robust_run.planning.results import Summary, summed_up
+from robust_run.planning.simulated.world import World
 from robust_run.planning.words import FaultKind, Mechanisms, Mix, Plan, Saving, Spread, Times
 from robust_run.planning.worker import Task
-from robust_run.planning.world import World
 
 #: ByteRobust's own times where it gives any: a restart in place 65 s at 1,024 machines; from the localisation of a CUDA error to
 #: the restart 93 s, at most 600.

@@ -11,8 +11,8 @@ from plan_real_draw import as_faults
 from plan_real_words import DAY_S, LONG_S, MIX, NODES, NOT_RAISED, STANDBY, Came, RealJob, Strike
 
 from robust_run.planning.course import Course
+from robust_run.planning.simulated.world import simulate
 from robust_run.planning.words import Mechanisms, Mix, Plan, Saving, Spread, Times
-from robust_run.planning.world import simulate
 
 NEVER = Spread(LONG_S)
 FEW = 3

@@ -8,9 +8,12 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
+from robust_run.own_process import collect_seldom
+
 
 def main() -> None:
     """Entry point of the `robust-run` command; leaves without interpreter teardown, which would cost what it saves."""
+    collect_seldom()
     _start_clean()
     exit_code = run(sys.argv[1:], os.environ)
     for stream in (sys.stdout, sys.stderr):

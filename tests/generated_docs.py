@@ -26,7 +26,7 @@ from robust_run.launcher.operator.reading import place as api_place
 from robust_run.launcher.records.code import types as code_types
 from robust_run.launcher.start.options.option_types import GROUPS, HELP, OptionDescription
 from robust_run.launcher.start.options.options import HELP_OPTIONS, OPTIONS
-from robust_run.orchestrator.course import points as roles_course
+from robust_run.orchestrator.rules import course_points as roles_course
 from robust_run.prefetch.rules.types import BlockMap, HotList
 from robust_run.report import usage as usage_history
 from robust_run.report.metrics import PREFIX

@@ -10,13 +10,13 @@ from typing import Any, cast
 from robust_run.launcher.model.code_events import CodeVersion
 from robust_run.launcher.records.code.types import CodeFile, CodeTree
 from robust_run.orchestrator.connection import Worker
-from robust_run.orchestrator.names import MemberName
+from robust_run.orchestrator.model.names import MemberName
+from robust_run.orchestrator.model.node_words import GONE_S, Offer, Order
+from robust_run.orchestrator.model.spec import RoleSpec
+from robust_run.orchestrator.model.state import JobState, Member, Node
+from robust_run.orchestrator.model.words import Event, NodeGone, NodeOffered, StartMember
 from robust_run.orchestrator.nodes.book import NodeBook
-from robust_run.orchestrator.nodes.words import GONE_S, Offer, Order
-from robust_run.orchestrator.spec import RoleSpec
-from robust_run.orchestrator.state import JobState, Member, Node
 from robust_run.orchestrator.updates.shelf import Shelf
-from robust_run.orchestrator.words import Event, NodeGone, NodeOffered, StartMember
 
 ROLLOUT = MemberName("rollout", 0)
 

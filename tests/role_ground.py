@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from robust_run.clock import SystemClock
-from robust_run.orchestrator.names import MemberName
+from robust_run.orchestrator.model.names import MemberName
+from robust_run.orchestrator.model.words import Event
 from robust_run.orchestrator.queue.book import QueueBook
 from robust_run.orchestrator.queue.serving import QueueService
 from robust_run.orchestrator.server import RoleServer
-from robust_run.orchestrator.words import Event
 from robust_run.roles.client import Client, Place
 from robust_run.roles.queue_words import QueueLimits
 from robust_run.roles.words import Me, Member

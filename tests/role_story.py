@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from robust_run.orchestrator.core import step
-from robust_run.orchestrator.names import MemberName
-from robust_run.orchestrator.spec import RoleSpec, RolesSpec
-from robust_run.orchestrator.state import JobState
-from robust_run.orchestrator.words import (
+from robust_run.orchestrator.model.names import MemberName
+from robust_run.orchestrator.model.spec import RoleSpec, RolesSpec
+from robust_run.orchestrator.model.state import JobState
+from robust_run.orchestrator.model.words import (
     Action,
     Begun,
     Changed,
@@ -23,6 +22,7 @@ from robust_run.orchestrator.words import (
     WorldEnded,
     WorldRuns,
 )
+from robust_run.orchestrator.rules.core import step
 
 TRAINER = MemberName("trainer", 0)
 

@@ -11,9 +11,10 @@ from collections import deque
 
 import msgspec
 
-from robust_run.orchestrator.succession import core
-from robust_run.orchestrator.succession.members import counting
-from robust_run.orchestrator.succession.state import (
+from robust_run.orchestrator.model.succession_words import Append, AskVote, Entry, Message
+from robust_run.orchestrator.rules.raft import core
+from robust_run.orchestrator.rules.raft.members import counting
+from robust_run.orchestrator.rules.raft.state import (
     Action,
     Came,
     Committed,
@@ -34,7 +35,6 @@ from robust_run.orchestrator.succession.state import (
     Went,
     Wrote,
 )
-from robust_run.orchestrator.succession.words import Append, AskVote, Entry, Message
 
 
 class Voter:

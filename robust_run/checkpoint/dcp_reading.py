@@ -21,7 +21,7 @@ from torch.futures import Future
 
 from robust_run.checkpoint import loading, memory, spreading
 from robust_run.checkpoint.dcp_sources import Contents, FromMemory, FromStorage, Source
-from robust_run.checkpoint.settings import Generation
+from robust_run.checkpoint.rules.settings import Generation
 from robust_run.ckpt_io.dcp.failures import travels
 from robust_run.ckpt_io.memory.client import MemoryClient
 from robust_run.errors import UserError

@@ -19,8 +19,8 @@ from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
 
 from robust_run.checkpoint import storage, together
 from robust_run.checkpoint.memory import OpenPart
+from robust_run.checkpoint.rules.tree import unpack
 from robust_run.checkpoint.spreading import Spread
-from robust_run.checkpoint.tree import unpack
 from robust_run.checkpoint.types import SavedTensor, Values, stored_name
 from robust_run.ckpt_io.dcp.reader import RobustReader
 from robust_run.ckpt_io.dcp.tensors import dtype_of

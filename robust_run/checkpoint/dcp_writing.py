@@ -18,8 +18,8 @@ from torch.distributed.checkpoint.storage import WriteResult
 from torch.futures import Future
 
 from robust_run.checkpoint import session, storage, together
-from robust_run.checkpoint.cadence import BESIDE_MEMORY
-from robust_run.checkpoint.settings import FOLDER, MEMORY, REPLAY, Settings, checked_step, settings_of
+from robust_run.checkpoint.rules.cadence import BESIDE_MEMORY
+from robust_run.checkpoint.rules.settings import FOLDER, MEMORY, REPLAY, Settings, checked_step, settings_of
 from robust_run.ckpt_io.dcp.failures import travels
 from robust_run.ckpt_io.dcp.staging import copy_of
 from robust_run.ckpt_io.dcp.writer import RobustWriter

@@ -9,7 +9,7 @@ import torch
 
 from robust_run.checkpoint.gathering import has_state
 from robust_run.checkpoint.layouts import alias_key, fresh, is_spread
-from robust_run.checkpoint.tree import (
+from robust_run.checkpoint.rules.tree import (
     DICT,
     LIST,
     OBJECT,

@@ -9,7 +9,7 @@ import torch
 
 from robust_run.checkpoint.errors import StateRefused
 from robust_run.checkpoint.layouts import alias_key, layout_of, local_of
-from robust_run.checkpoint.tree import OBJECT, TENSOR, Node, Packer, Path, shown
+from robust_run.checkpoint.rules.tree import OBJECT, TENSOR, Node, Packer, Path, shown
 from robust_run.checkpoint.types import RESERVED, SavedTensor
 from robust_run.ckpt_io.dcp.tensors import dtype_name
 from robust_run.ckpt_io.rules.boxes import BYTES_OF

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from robust_run.checkpoint import random_states, together
-from robust_run.checkpoint.encoding import unpack_plain
+from robust_run.checkpoint.rules.encoding import unpack_plain
+from robust_run.checkpoint.rules.settings import FOLDER, MEMORY, RESUME, Generation, generation_of, step_of
 from robust_run.checkpoint.session import Session, here, memory_of, place_of, say
-from robust_run.checkpoint.settings import FOLDER, MEMORY, RESUME, Generation, generation_of, step_of
 from robust_run.checkpoint.types import Values
 from robust_run.ckpt_io.errors import CheckpointError, MemoryUnavailable, PeerFailed
 from robust_run.errors import UserError

@@ -16,11 +16,11 @@ import msgspec
 import torch
 
 from robust_run.checkpoint import together
-from robust_run.checkpoint.encoding import decode, encode
 from robust_run.checkpoint.fitting import Fitting
 from robust_run.checkpoint.layouts import layout_of, local_of
 from robust_run.checkpoint.places import Part, Places, tensor_over
-from robust_run.checkpoint.settings import Generation
+from robust_run.checkpoint.rules.encoding import decode, encode
+from robust_run.checkpoint.rules.settings import Generation
 from robust_run.checkpoint.types import SavedTensor, Values
 from robust_run.ckpt_io.dcp.to_host import copy_to_host
 from robust_run.ckpt_io.errors import CheckpointError

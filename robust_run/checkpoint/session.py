@@ -11,10 +11,10 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from robust_run.checkpoint import random_states, together
-from robust_run.checkpoint.cadence import AT_EVERY_CALL
-from robust_run.checkpoint.encoding import pack_plain
 from robust_run.checkpoint.gathering import Gathered, gather
-from robust_run.checkpoint.settings import (
+from robust_run.checkpoint.rules.cadence import AT_EVERY_CALL
+from robust_run.checkpoint.rules.encoding import pack_plain
+from robust_run.checkpoint.rules.settings import (
     LEAVE,
     MEMORY,
     REPLAY,

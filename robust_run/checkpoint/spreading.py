@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from robust_run.checkpoint import together
-from robust_run.checkpoint.encoding import decode
 from robust_run.checkpoint.fitting import Fitting
 from robust_run.checkpoint.flush.parts import HeldPart
 from robust_run.checkpoint.flush.plan import RankSaid, own_of, pieces_of
-from robust_run.checkpoint.settings import Generation
+from robust_run.checkpoint.rules.encoding import decode
+from robust_run.checkpoint.rules.settings import Generation
 from robust_run.checkpoint.types import Values, stored_name
 from robust_run.ckpt_io.errors import CheckpointError
 from robust_run.ckpt_io.memory import segment

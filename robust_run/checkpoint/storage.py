@@ -15,9 +15,9 @@ import torch
 import xxhash
 
 from robust_run.checkpoint import together
-from robust_run.checkpoint.encoding import decode, encode
 from robust_run.checkpoint.fitting import Fitting
 from robust_run.checkpoint.layouts import is_spread
+from robust_run.checkpoint.rules.encoding import decode, encode
 from robust_run.checkpoint.types import Values, stored_name, values_name
 from robust_run.ckpt_io import address, catalog, dcp
 from robust_run.ckpt_io.dcp.tensors import byte_view, on_host

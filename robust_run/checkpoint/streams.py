@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from robust_run.checkpoint import together
-from robust_run.checkpoint.cadence import Every, is_step_due, is_time_due
-from robust_run.checkpoint.settings import WARNING, Settings
+from robust_run.checkpoint.rules.cadence import Every, is_step_due, is_time_due
+from robust_run.checkpoint.rules.settings import WARNING, Settings
 from robust_run.errors import UserError
 
 

@@ -11,10 +11,11 @@ import click
 
 from robust_run.errors import UserError
 from robust_run.json_output import print_document
-from robust_run.launcher.operator.commands.job_commands import complete_run
+from robust_run.launcher.operator.commands.about_run import complete_run
 from robust_run.orchestrator.people.operator import ask, find_run, look
-from robust_run.orchestrator.people.views import lacks_room, lines_of
-from robust_run.roles.words import AskCall, RolesView
+from robust_run.orchestrator.people.views.whole import lacks_room, lines_of
+from robust_run.roles.view_words import RolesView
+from robust_run.roles.words import AskCall
 from robust_run.terminal import plain
 
 SHOW = "show"
@@ -149,7 +150,7 @@ def report(run: str, html: str, log_dir: str, as_json: bool) -> None:
 def _write_figures(view: RolesView, run: str, path: str) -> None:
     """Write them in one step: a collector reads all of them or those before. Raises UserError."""
     from robust_run.atomic_file import write_file
-    from robust_run.orchestrator.people.gauges import families
+    from robust_run.orchestrator.people.views.gauges import families
     from robust_run.report.metrics import exposition
 
     data = exposition(families(view, run))[0]

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from robust_run.launcher.control.errors import ProtocolError
 from robust_run.launcher.control.handshake import printable
-from robust_run.orchestrator.nodes.words import FromNode, ToNode
-from robust_run.orchestrator.succession.words import FromPeer
+from robust_run.orchestrator.model.node_words import FromNode, ToNode
+from robust_run.orchestrator.model.succession_words import FromPeer
 from robust_run.roles.wire import Frames, OrchestratorHalf
 from robust_run.roles.words import FromWorker, Hello, Holds, Me, Proof, Refused, Tls, ToWorker
 

@@ -7,15 +7,15 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable
 
-from robust_run.orchestrator.command import Meets, run_name
 from robust_run.orchestrator.launchers import Launchers
-from robust_run.orchestrator.names import MemberName
+from robust_run.orchestrator.model.command import Meets, run_name
+from robust_run.orchestrator.model.names import MemberName
+from robust_run.orchestrator.model.node_words import Order
+from robust_run.orchestrator.model.spec import RoleSpec, RolesSpec
+from robust_run.orchestrator.model.state import JobState
+from robust_run.orchestrator.model.update_words import UpdateMember
+from robust_run.orchestrator.model.words import Event, RestartMember, StartMember, StopMember, WorldEnded
 from robust_run.orchestrator.nodes.book import NodeBook
-from robust_run.orchestrator.nodes.words import Order
-from robust_run.orchestrator.spec import RoleSpec, RolesSpec
-from robust_run.orchestrator.state import JobState
-from robust_run.orchestrator.updates.words import UpdateMember
-from robust_run.orchestrator.words import Event, RestartMember, StartMember, StopMember, WorldEnded
 
 #: Where nodes of one member meet: above what is usually listened on, below what the kernel gives away.
 FIRST_PORT, PORTS = 20000, 12000

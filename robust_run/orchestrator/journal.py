@@ -10,8 +10,8 @@ from contextlib import suppress
 import msgspec
 
 from robust_run.errors import PlatformError
-from robust_run.orchestrator.spec import RolesSpec
-from robust_run.orchestrator.words import Event, Finish, JobStarted, Line
+from robust_run.orchestrator.model.spec import RolesSpec
+from robust_run.orchestrator.model.words import Event, Finish, JobStarted, Line
 from robust_run.version import RUN_DIR_SCHEMA, __version__
 
 NAME = "roles.jsonl"

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
-from robust_run.orchestrator.command import Meets, command_line, environment, parsed, run_name
 from robust_run.orchestrator.guarding.words import (
     AllKnown,
     Asked,
@@ -26,16 +25,17 @@ from robust_run.orchestrator.guarding.words import (
     started_at,
 )
 from robust_run.orchestrator.members import MemberLauncher, console
-from robust_run.orchestrator.names import MemberName
-from robust_run.orchestrator.nodes.words import LauncherNow
-from robust_run.orchestrator.spec import RoleSpec
-from robust_run.orchestrator.state import JobState, Member
-from robust_run.orchestrator.stopped.asking import ask_to_restart
-from robust_run.orchestrator.updates.rules import start_again
+from robust_run.orchestrator.model.command import Meets, command_line, environment, parsed, run_name
+from robust_run.orchestrator.model.names import MemberName
+from robust_run.orchestrator.model.node_words import LauncherNow
+from robust_run.orchestrator.model.spec import RoleSpec
+from robust_run.orchestrator.model.state import JobState, Member
+from robust_run.orchestrator.model.update_words import UpdateMember
+from robust_run.orchestrator.model.words import Event, RestartMember, StartMember, StopMember, WorldEnded
+from robust_run.orchestrator.restarting import ask_to_restart
+from robust_run.orchestrator.rules.update_rules import start_again
 from robust_run.orchestrator.updates.shelf import Shelf
 from robust_run.orchestrator.updates.stager import Stager
-from robust_run.orchestrator.updates.words import UpdateMember
-from robust_run.orchestrator.words import Event, RestartMember, StartMember, StopMember, WorldEnded
 
 #: How often launchers are looked at once no guard says when they end.
 LOOK_S = 0.2

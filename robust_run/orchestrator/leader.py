@@ -13,35 +13,18 @@ from contextlib import suppress
 
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError, RobustRunError, UserError
-from robust_run.orchestrator import core
 from robust_run.orchestrator.course.recorder import CourseRecorder
-from robust_run.orchestrator.elastic import demand
-from robust_run.orchestrator.elastic.beginning import Beginning
 from robust_run.orchestrator.fleet import Fleet
 from robust_run.orchestrator.guarding.words import Link
 from robust_run.orchestrator.journal import Journal
 from robust_run.orchestrator.launchers import Launchers
-from robust_run.orchestrator.machine import LOOPBACK, is_starved, open_place, place_of
-from robust_run.orchestrator.nodes.book import NodeBook
-from robust_run.orchestrator.nodes.shortage import until_s
-from robust_run.orchestrator.nodes.under_slurm import ANEW, PATIENCE_S, Start
-from robust_run.orchestrator.nodes.words import Several
-from robust_run.orchestrator.placement import needs, why_never
-from robust_run.orchestrator.queue.book import QueueBook
-from robust_run.orchestrator.queue.core import counts
-from robust_run.orchestrator.queue.serving import QueueService
-from robust_run.orchestrator.server import RoleServer
-from robust_run.orchestrator.showing import Showing
-from robust_run.orchestrator.spec import MANY, RolesSpec
-from robust_run.orchestrator.state import UP
-from robust_run.orchestrator.stopped.deciding import StoppedBook
-from robust_run.orchestrator.succession.post import Post
-from robust_run.orchestrator.updates import questions
-from robust_run.orchestrator.updates.desk import CodeDesk
-from robust_run.orchestrator.updates.shelf import Shelf
-from robust_run.orchestrator.updates.words import UpdateMember
-from robust_run.orchestrator.waits import awaited
-from robust_run.orchestrator.words import (
+from robust_run.orchestrator.listening import LOOPBACK, open_place, place_of
+from robust_run.orchestrator.machine import is_starved
+from robust_run.orchestrator.model.node_words import Several
+from robust_run.orchestrator.model.spec import MANY, RolesSpec
+from robust_run.orchestrator.model.state import UP
+from robust_run.orchestrator.model.update_words import UpdateMember
+from robust_run.orchestrator.model.words import (
     Action,
     Asked,
     Begun,
@@ -64,6 +47,24 @@ from robust_run.orchestrator.words import (
     WakeAt,
     WorldEnded,
 )
+from robust_run.orchestrator.nodes.book import NodeBook
+from robust_run.orchestrator.nodes.under_slurm import ANEW, PATIENCE_S, Start
+from robust_run.orchestrator.queue.book import QueueBook
+from robust_run.orchestrator.queue.serving import QueueService
+from robust_run.orchestrator.rules import core
+from robust_run.orchestrator.rules import update_questions as questions
+from robust_run.orchestrator.rules.elastic import demand
+from robust_run.orchestrator.rules.elastic.beginning import Beginning
+from robust_run.orchestrator.rules.placement import needs, why_never
+from robust_run.orchestrator.rules.queue_core import counts
+from robust_run.orchestrator.rules.shortage import until_s
+from robust_run.orchestrator.rules.stopped import StoppedBook
+from robust_run.orchestrator.rules.waits import awaited
+from robust_run.orchestrator.server import RoleServer
+from robust_run.orchestrator.showing import Showing
+from robust_run.orchestrator.succession.post import Post
+from robust_run.orchestrator.updates.desk import CodeDesk
+from robust_run.orchestrator.updates.shelf import Shelf
 from robust_run.roles.queue_words import QueueLimits
 from robust_run.terminal import plain
 

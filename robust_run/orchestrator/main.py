@@ -25,13 +25,13 @@ from robust_run.orchestrator.journal import is_done
 from robust_run.orchestrator.leader import Leader
 from robust_run.orchestrator.machine import node_has
 from robust_run.orchestrator.meeting import several
-from robust_run.orchestrator.nodes import labels
+from robust_run.orchestrator.model.node_words import Several
+from robust_run.orchestrator.model.spec import RolesSpec
+from robust_run.orchestrator.model.succession_words import FEWEST_NODES
 from robust_run.orchestrator.nodes.follower import SILENT, Follower
 from robust_run.orchestrator.nodes.under_slurm import ANEW, Start, UnderSlurm, hold_signals, run_of
-from robust_run.orchestrator.nodes.words import Several
 from robust_run.orchestrator.roles_file import load
-from robust_run.orchestrator.spec import RolesSpec
-from robust_run.orchestrator.succession.words import FEWEST_NODES
+from robust_run.orchestrator.rules import labels
 from robust_run.slurm.rules.role_needs import fragile
 from robust_run.slurm.rules.surroundings import read as step_of
 from robust_run.terminal import plain
@@ -165,8 +165,8 @@ def _house(
     folder: str = "",
 ) -> Callable[[Link], Coroutine[None, None, int]]:
     """Return what takes part in a job that another node leads on when its leader is lost. `spec`, `folder`: if founded here."""
-    from robust_run.orchestrator.succession.house import Here, House, listen
     from robust_run.orchestrator.succession.log import begin_again
+    from robust_run.orchestrator.voter_process import Here, House, listen
 
     here = Here(env, start, log_dir, spec, folder, _led_on(start.slurm))
     listener = listen(where)

@@ -15,7 +15,7 @@ from robust_run.launcher.model.world import World
 from robust_run.launcher.records import token
 from robust_run.launcher.start.options.many_nodes import resolve_many
 from robust_run.launcher.start.options.options import Options
-from robust_run.orchestrator.nodes.words import Several
+from robust_run.orchestrator.model.node_words import Several
 from robust_run.roles.words import Tls
 from robust_run.slurm.rules.types import SlurmStep
 from robust_run.tls import client_context, server_context

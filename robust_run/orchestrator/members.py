@@ -15,11 +15,11 @@ from contextlib import suppress
 import msgspec
 
 from robust_run.launcher.model.code_events import CodeVersion
-from robust_run.orchestrator.names import MemberName
-from robust_run.orchestrator.stopped.watch import LOOK_S as LOOK_AT_WORKERS_S
-from robust_run.orchestrator.stopped.watch import Seen, StopWatch
-from robust_run.orchestrator.updates.words import CodeSeen
-from robust_run.orchestrator.words import Event, RankEnded, RankStopped, WorldEnded, WorldFailed, WorldRuns
+from robust_run.orchestrator.model.names import MemberName
+from robust_run.orchestrator.model.update_words import CodeSeen
+from robust_run.orchestrator.model.words import Event, RankEnded, RankStopped, WorldEnded, WorldFailed, WorldRuns
+from robust_run.orchestrator.rules.stopped_looks import LOOK_S as LOOK_AT_WORKERS_S
+from robust_run.orchestrator.rules.stopped_looks import Seen, StopWatch
 from robust_run.tracer.sight import processes
 
 #: How often files are looked at. What workers do themselves is known at once, by their connections.

@@ -32,8 +32,8 @@ from msgspec import Meta
 
 from robust_run import settings_file
 from robust_run.errors import UserError
-from robust_run.orchestrator.nodes.labels import is_label
-from robust_run.orchestrator.spec import Ends, Ready, Restart, RoleSpec, RolesSpec, Scale
+from robust_run.orchestrator.model.spec import Ends, Ready, Restart, RoleSpec, RolesSpec, Scale
+from robust_run.orchestrator.rules.labels import is_label
 from robust_run.roles.queue_words import MOST_BYTES, MOST_ITEMS
 
 MOST_ROLES = 64

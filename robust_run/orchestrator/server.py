@@ -14,11 +14,12 @@ from robust_run.errors import RobustRunError
 from robust_run.launcher.control.handshake import printable
 from robust_run.orchestrator.connection import Worker
 from robust_run.orchestrator.entrance import Entrance
-from robust_run.orchestrator.names import MemberName
+from robust_run.orchestrator.model.names import MemberName
+from robust_run.orchestrator.model.node_words import NODE
+from robust_run.orchestrator.model.words import Asked, Event, RankGone, RankReady
 from robust_run.orchestrator.nodes.book import NodeBook
-from robust_run.orchestrator.nodes.words import NODE
 from robust_run.orchestrator.queue.serving import QueueService
-from robust_run.orchestrator.words import Asked, Event, RankGone, RankReady
+from robust_run.roles.view_words import RolesView
 from robust_run.roles.words import (
     OPERATOR,
     Answer,
@@ -30,7 +31,6 @@ from robust_run.roles.words import (
     PositionCall,
     QueueCall,
     ReadyCall,
-    RolesView,
     RollbackCall,
     Told,
     UpdateCall,

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from robust_run.clock import Clock
-from robust_run.orchestrator.names import MemberName
-from robust_run.orchestrator.people.views import view_of
-from robust_run.orchestrator.queue.core import counts
+from robust_run.orchestrator.model.names import MemberName
+from robust_run.orchestrator.model.spec import RolesSpec
+from robust_run.orchestrator.model.state import JobState
+from robust_run.orchestrator.people.views.whole import view_of
 from robust_run.orchestrator.queue.serving import QueueService
-from robust_run.orchestrator.spec import RolesSpec
-from robust_run.orchestrator.state import JobState
-from robust_run.orchestrator.waits import QueueNow, chains
-from robust_run.roles.words import Member, RolesView
+from robust_run.orchestrator.rules.queue_core import counts
+from robust_run.orchestrator.rules.waits import QueueNow, chains
+from robust_run.roles.view_words import RolesView
+from robust_run.roles.words import Member
 
 
 class Showing:

@@ -8,8 +8,8 @@ import msgspec
 
 from robust_run.planning.course import PHASES, Course, Lost, lost
 from robust_run.planning.improve import Improvement, improvements
+from robust_run.planning.simulated.world import simulate
 from robust_run.planning.words import Plan
-from robust_run.planning.world import simulate
 
 
 class SeedResult(msgspec.Struct, frozen=True, kw_only=True):

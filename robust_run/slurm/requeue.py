@@ -169,7 +169,7 @@ def _unwanted(
     spec: JobSpec, facts: SlurmJobFacts, past: Past | None, ended: SlurmEnded, down: str, env: Mapping[str, str]
 ) -> tuple[str, ...]:
     """Return the nodes that the job is to be kept from."""
-    from robust_run.launcher.core.ladder.rungs import evict_share
+    from robust_run.launcher.core.ladder.suspects import evict_share
     from robust_run.launcher.core.state import policy_of
 
     nodes = spec.many.most + spec.many.standby if spec.many is not None else 1

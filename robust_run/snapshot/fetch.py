@@ -29,7 +29,7 @@ from robust_run.store.buffers import write_at
 from robust_run.store.engine import transfer
 from robust_run.store.errors import NotFound, ShortRead, StoreError
 from robust_run.store.jobs import Hedge, ReadJob
-from robust_run.store.turns import Urgency
+from robust_run.store.rules.turns import Urgency
 from robust_run.store.types import Store
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from robust_run.store.errors import (
 )
 from robust_run.store.http_body import Reply
 from robust_run.store.http_connections import Connections
-from robust_run.store.http_replies import (
+from robust_run.store.rules.http_replies import (
     Version,
     check_page,
     check_range,

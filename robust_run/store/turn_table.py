@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, MutableMapping
 from contextlib import suppress
 
-from robust_run.store import turns
-from robust_run.store.turns import Fetching, Urgency
+from robust_run.store.rules import turns
+from robust_run.store.rules.turns import Fetching, Urgency
 
 VARIABLE = "ROBUST_TURNS"
 #: Rows, by what is fetched: there is one of each on a node.

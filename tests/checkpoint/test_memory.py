@@ -13,7 +13,7 @@ from saved_states import a_new_process, all_of, made, train
 from robust_run import checkpoint
 from robust_run.checkpoint import memory, session
 from robust_run.checkpoint.gathering import gather
-from robust_run.checkpoint.settings import Generation
+from robust_run.checkpoint.rules.settings import Generation
 from robust_run.ckpt_io.errors import CheckpointError, MemoryUnavailable
 from robust_run.ckpt_io.memory.client import MemoryClient
 from robust_run.ckpt_io.rules.boxes import BYTES_OF

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.checkpoint.cadence import Every, is_step_due, is_time_due, parse_every
-from robust_run.checkpoint.encoding import decode, encode, pack_plain, unpack_plain
-from robust_run.checkpoint.settings import Generation, checked_step, generation_of, settings_of
-from robust_run.checkpoint.tree import Packer, unpack
+from robust_run.checkpoint.rules.cadence import Every, is_step_due, is_time_due, parse_every
+from robust_run.checkpoint.rules.encoding import decode, encode, pack_plain, unpack_plain
+from robust_run.checkpoint.rules.settings import Generation, checked_step, generation_of, settings_of
+from robust_run.checkpoint.rules.tree import Packer, unpack
 from robust_run.checkpoint.types import Values
 from robust_run.ckpt_io.errors import CheckpointError
 from robust_run.errors import UserError

@@ -8,7 +8,7 @@ import pytest
 from keepers import KeeperGround
 from made_ranks import Ranks
 
-from robust_run.checkpoint.settings import Generation, generation_of
+from robust_run.checkpoint.rules.settings import Generation, generation_of
 from robust_run.ckpt_io.memory.types import generation_address, generation_name, generation_of_name, saved_by_of_name
 
 pytestmark = pytest.mark.timeout(600)

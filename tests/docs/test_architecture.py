@@ -5,8 +5,10 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
+import grimp
 import pytest
 from shown_commands import DOCS
 
@@ -34,8 +36,14 @@ BELOW_ALL = {
     "decoders",
     "secret_file",
     "tls",
+    "own_process",
     "robust_run",
 }
+
+
+MOST_MODULES = 25
+"""In one folder; where there are more, some belong together."""
+MANY_LINES, MOST_LONG, MOST_LINES = 300, 15, 400
 
 
 def _module_or_folder(path: Path) -> bool:
@@ -141,3 +149,25 @@ def test_paths_lead_to_files(page: str) -> None:
     named = set(PATH.findall(re.sub(r"^\| `.*? \|", "", (ROOT / page).read_text(), flags=re.MULTILINE)))
     assert named
     assert [path for path in sorted(named) if not _found(path).exists()] == []
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Imports in functions and those for types alone are counted: who reads a circle has to know all of it at once."""
+    graph = grimp.build_graph("robust_run", cache_dir=None)
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as circle:
+        pytest.fail(" <- ".join(circle.args[1]))
+
+
+def test_no_folder_has_more_than_a_screen_of_modules() -> None:
+    counts = {folder: len(list(folder.glob("*.py"))) for folder in PACKAGE.rglob("*") if folder.is_dir()}
+    assert {str(folder): count for folder, count in counts.items() if count > MOST_MODULES} == {}
+
+
+def test_few_modules_are_long() -> None:
+    lines = {str(path): len(path.read_text().splitlines()) for path in PACKAGE.rglob("*.py")}
+    long = {path: count for path, count in lines.items() if count > MANY_LINES}
+    assert len(long) <= MOST_LONG, long
+    assert max(lines.values()) <= MOST_LINES, long

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.orchestrator.names import MemberName
-from robust_run.orchestrator.placement import needs, occupy, place, vacate, why_never
-from robust_run.orchestrator.spec import RoleSpec
-from robust_run.orchestrator.state import Member, Node
+from robust_run.orchestrator.model.names import MemberName
+from robust_run.orchestrator.model.spec import RoleSpec
+from robust_run.orchestrator.model.state import Member, Node
+from robust_run.orchestrator.rules.placement import needs, occupy, place, vacate, why_never
 
 
 def role(**more: int | str) -> RoleSpec:

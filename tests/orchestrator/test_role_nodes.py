@@ -16,7 +16,7 @@ from jobs import kill, running, script, unused_port, wait_for
 from role_jobs import FILE, ROLLOUT, TRAINER, RoleJob, nodes_of
 
 from robust_run.orchestrator.guarding.words import started_at
-from robust_run.orchestrator.nodes.words import KILL_S, LEASE_S
+from robust_run.orchestrator.model.node_words import KILL_S, LEASE_S
 
 LONG_S = 120
 

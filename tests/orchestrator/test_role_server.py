@@ -12,7 +12,7 @@ from jobs import wait_for
 from role_ground import SECRET, me, orchestrator
 
 from robust_run.errors import PlatformError, UserError
-from robust_run.orchestrator.words import RankGone, RankReady
+from robust_run.orchestrator.model.words import RankGone, RankReady
 from robust_run.roles.queue_words import MOST_ITEM_BYTES, Put, QueueLimits
 from robust_run.roles.wire import Frames, WorkerHalf
 from robust_run.roles.words import Member, ReadyCall, Told, ToWorker

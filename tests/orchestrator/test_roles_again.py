@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from robust_run.orchestrator.core import step
 from robust_run.orchestrator.journal import NAME, Ending, Journal, Line, ending, is_done
-from robust_run.orchestrator.names import MemberName
-from robust_run.orchestrator.nodes.under_slurm import ended_as
-from robust_run.orchestrator.roles_file import parse
-from robust_run.orchestrator.state import JobState
-from robust_run.orchestrator.words import (
+from robust_run.orchestrator.model.names import MemberName
+from robust_run.orchestrator.model.state import JobState
+from robust_run.orchestrator.model.words import (
     Action,
     Asked,
     Begun,
@@ -24,6 +21,9 @@ from robust_run.orchestrator.words import (
     WorldEnded,
     WorldRuns,
 )
+from robust_run.orchestrator.nodes.under_slurm import ended_as
+from robust_run.orchestrator.roles_file import parse
+from robust_run.orchestrator.rules.core import step
 from robust_run.slurm.rules.reasons import decide
 
 SPEC = parse(

@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from role_story import TRAINER, Story, acts, finish, role, rollout, started, stopped
 
-from robust_run.orchestrator.core import FIRST_PAUSE_S, LONGEST_PAUSE_S, STEADY_S, replay
-from robust_run.orchestrator.names import MemberName
-from robust_run.orchestrator.state import UP, JobState
-from robust_run.orchestrator.words import (
+from robust_run.orchestrator.model.names import MemberName
+from robust_run.orchestrator.model.state import UP, JobState
+from robust_run.orchestrator.model.words import (
     Action,
     Asked,
     Begun,
@@ -32,6 +31,7 @@ from robust_run.orchestrator.words import (
     WorldFailed,
     WorldRuns,
 )
+from robust_run.orchestrator.rules.core import FIRST_PAUSE_S, LONGEST_PAUSE_S, STEADY_S, replay
 
 # Starting.
 

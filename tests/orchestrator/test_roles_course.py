@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robust_run.orchestrator.course import files
-from robust_run.orchestrator.course.points import (
+from robust_run.orchestrator.model.queue_state import QueueState
+from robust_run.orchestrator.rules.course_points import (
     MOST_MEMBERS,
     MOST_POINTS,
     Course,
@@ -22,8 +23,7 @@ from robust_run.orchestrator.course.points import (
     point_of,
     share_between,
 )
-from robust_run.orchestrator.queue.core import step
-from robust_run.orchestrator.queue.state import QueueState
+from robust_run.orchestrator.rules.queue_core import step
 from robust_run.roles.queue_words import Put, Took
 
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from robust_run import settings_file
 from robust_run.errors import UserError
-from robust_run.orchestrator.command import command_line, environment
-from robust_run.orchestrator.names import MemberName
+from robust_run.orchestrator.model.command import command_line, environment
+from robust_run.orchestrator.model.names import MemberName
+from robust_run.orchestrator.model.words import StartMember
 from robust_run.orchestrator.roles_file import load, parse
-from robust_run.orchestrator.words import StartMember
 
 ALL = """
 name = "dapo"

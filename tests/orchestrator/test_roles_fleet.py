@@ -6,10 +6,10 @@ from typing import Any, cast
 
 from robust_run.orchestrator.fleet import Fleet
 from robust_run.orchestrator.launchers import Launchers
-from robust_run.orchestrator.names import MemberName
-from robust_run.orchestrator.spec import RoleSpec, RolesSpec
-from robust_run.orchestrator.state import JobState, Member
-from robust_run.orchestrator.words import Event, StartMember, WorldEnded
+from robust_run.orchestrator.model.names import MemberName
+from robust_run.orchestrator.model.spec import RoleSpec, RolesSpec
+from robust_run.orchestrator.model.state import JobState, Member
+from robust_run.orchestrator.model.words import Event, StartMember, WorldEnded
 
 WORLD = MemberName("world", 0)
 

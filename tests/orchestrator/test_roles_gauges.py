@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from robust_run.orchestrator.people.gauges import families
+from robust_run.orchestrator.people.views.gauges import families
 from robust_run.report.metrics import exposition
 from robust_run.roles.queue_words import Counts
-from robust_run.roles.words import MemberView, RolesView, RoleView
+from robust_run.roles.view_words import MemberView, RolesView, RoleView
 
 
 def test_what_prometheus_reads_is_what_people_are_shown() -> None:

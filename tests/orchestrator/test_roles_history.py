@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from robust_run.orchestrator import core
 from robust_run.orchestrator.journal import Line
-from robust_run.orchestrator.names import MemberName
-from robust_run.orchestrator.people.history import History, Loss, history_of
-from robust_run.orchestrator.roles_file import parse
-from robust_run.orchestrator.state import JobState
-from robust_run.orchestrator.words import (
+from robust_run.orchestrator.model.names import MemberName
+from robust_run.orchestrator.model.state import JobState
+from robust_run.orchestrator.model.words import (
     Asked,
     Begun,
     Event,
@@ -21,6 +18,9 @@ from robust_run.orchestrator.words import (
     WorldFailed,
     WorldRuns,
 )
+from robust_run.orchestrator.people.views.history import History, Loss, history_of
+from robust_run.orchestrator.roles_file import parse
+from robust_run.orchestrator.rules import core
 
 SPEC = parse(
     '[roles.trainer]\ncommand = "a.py"\nends = "job"\n[roles.rollout]\ncommand = "b.py"\nmembers = 2\nfewest = 1\n'

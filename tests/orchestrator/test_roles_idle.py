@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from robust_run.orchestrator.idle import IdleBook
+from robust_run.orchestrator.rules.idle import IdleBook
 
 
 def test_what_waits_at_a_queue_is_idle_and_what_works_is_not() -> None:

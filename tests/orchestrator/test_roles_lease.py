@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from role_desk import ROLLOUT, Desk, desk
 
-from robust_run.orchestrator.nodes.lease import NodeLease
-from robust_run.orchestrator.nodes.words import (
+from robust_run.orchestrator.model.node_words import (
     GONE_S,
     KILL_S,
     LEASE_S,
@@ -21,7 +20,8 @@ from robust_run.orchestrator.nodes.words import (
     Order,
     StopOrder,
 )
-from robust_run.orchestrator.words import WorldEnded
+from robust_run.orchestrator.model.words import WorldEnded
+from robust_run.orchestrator.rules.lease import NodeLease
 
 
 def test_a_node_ends_what_runs_there_and_then_kills_it() -> None:

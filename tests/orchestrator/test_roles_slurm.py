@@ -12,9 +12,9 @@ from robust_run.launcher.start.options.command import parse
 from robust_run.orchestrator.journal import Journal
 from robust_run.orchestrator.machine import node_has
 from robust_run.orchestrator.meeting import with_slurm
-from robust_run.orchestrator.nodes import labels
 from robust_run.orchestrator.nodes.under_slurm import run_of
 from robust_run.orchestrator.roles_file import parse as parse_roles
+from robust_run.orchestrator.rules import labels
 from robust_run.slurm.rules.types import SlurmStep
 
 HERE = len(os.sched_getaffinity(0))

@@ -7,12 +7,9 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from robust_run.orchestrator.core import ASK_AGAIN_S, step
-from robust_run.orchestrator.spec import RoleSpec, RolesSpec
-from robust_run.orchestrator.state import JobState
-from robust_run.orchestrator.stopped.deciding import TOGETHER_S, StoppedBook
-from robust_run.orchestrator.stopped.watch import LATEST_S, SIGSTOP, STOPPED_S, Seen, StopWatch
-from robust_run.orchestrator.words import (
+from robust_run.orchestrator.model.spec import RoleSpec, RolesSpec
+from robust_run.orchestrator.model.state import JobState
+from robust_run.orchestrator.model.words import (
     Begun,
     MemberName,
     NodeOffered,
@@ -22,6 +19,9 @@ from robust_run.orchestrator.words import (
     SayLine,
     WorldRuns,
 )
+from robust_run.orchestrator.rules.core import ASK_AGAIN_S, step
+from robust_run.orchestrator.rules.stopped import TOGETHER_S, StoppedBook
+from robust_run.orchestrator.rules.stopped_looks import LATEST_S, SIGSTOP, STOPPED_S, Seen, StopWatch
 
 STOPPED = Seen(state="T", stopped_by=SIGSTOP, turns="17", start_ticks=5, parent_state="S")
 SIGTSTP = 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.orchestrator.waits import QueueNow, awaited, chains, line_of, lines_of
+from robust_run.orchestrator.rules.waits import QueueNow, awaited, chains, line_of, lines_of
 
 NOW_S = 100.0
 

@@ -12,8 +12,8 @@ from robust_run.launcher.model.events import AttemptEnded
 from robust_run.launcher.model.node_events import NodeLost
 from robust_run.planning.course import Course
 from robust_run.planning.mix import DEFAULT, scaled
+from robust_run.planning.simulated.world import World
 from robust_run.planning.words import FaultKind, Mix, Plan, Spread, Times
-from robust_run.planning.world import World
 
 SLOW_ENDS = Times(end=Spread(300.0, 900.0), repair=Spread(3600.0, 7200.0), person=Spread(600.0, 900.0))
 LOST = FaultKind(shows="lost", per_1000_node_days=900.0, detect=Spread(4.0, 5.0), stays=0.3)

@@ -8,8 +8,8 @@ import pytest
 from robust_run.planning.course import AttemptCourse, Course, lost, saving_shares, worst_window
 from robust_run.planning.mix import DEFAULT, scaled
 from robust_run.planning.results import result
+from robust_run.planning.simulated.world import simulate
 from robust_run.planning.words import FaultKind, Mechanisms, Mix, Plan, Saving, Spread, Times
-from robust_run.planning.world import simulate
 from robust_run.report.effective import share
 
 NO_SAVES = Saving(every_s=86400.0, blocks_s=0.0, memory_steps=0)

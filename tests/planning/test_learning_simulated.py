@@ -20,8 +20,8 @@ from robust_run.launcher.records.journal import JournalEntry, JournalHeader
 from robust_run.planning.learning import learned
 from robust_run.planning.mix import DEFAULT, MixFile, scaled
 from robust_run.planning.sights import ROWS
+from robust_run.planning.simulated.world import World
 from robust_run.planning.words import Plan
-from robust_run.planning.world import World
 from robust_run.version import RUN_DIR_SCHEMA
 
 BEGAN_S = 1.7e9

@@ -20,8 +20,8 @@ from plan_real_words import BACK_S, HORIZON_S, LEAD_S, MIX, NOT_RAISED, Came, Re
 from robust_run.planning.course import AttemptCourse
 from robust_run.planning.faults import Fault
 from robust_run.planning.mix import DEFAULT
+from robust_run.planning.simulated.world import simulate
 from robust_run.planning.words import FaultKind, Mix, Plan, Spread, Times
-from robust_run.planning.world import simulate
 
 NO_LOSSES = Plan(nodes=2, gpus_per_node=1, standby=2, days=1.0, mix=DEFAULT)
 KNOWN = Measured(

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.store import turn_table, turns
+from robust_run.store import turn_table
+from robust_run.store.rules import turns
+from robust_run.store.rules.turns import LEAST, STALE_S, Fetching, Urgency, allowed, line
 from robust_run.store.turn_table import CHECKPOINT, IMAGE, SET_UP, TurnTable
-from robust_run.store.turns import LEAST, STALE_S, Fetching, Urgency, allowed, line
 
 NOW_S = 1000.0
 

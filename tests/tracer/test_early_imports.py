@@ -8,8 +8,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from robust_run.launcher.agent.warm.identity import FREE_PREFIXES, FREE_VARIABLES
-from robust_run.tracer.arm import early_imports
-from robust_run.tracer.arm.early_imports import changed, folder_of, kept
+from robust_run.tracer.arm.startup import early_imports
+from robust_run.tracer.arm.startup.early_imports import changed, folder_of, kept
 
 STDLIB, SITE, PROJECT = "/usr/lib/python3.11", "/env/lib/python3.11/site-packages", "/home/me/project"
 AT_START = [STDLIB, SITE]

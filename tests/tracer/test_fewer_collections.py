@@ -9,7 +9,7 @@ import pytest
 from armed_programs import Worker
 
 from robust_run.launcher.agent.warm import process
-from robust_run.tracer.arm import fewer_collections
+from robust_run.tracer.arm.startup import fewer_collections
 
 INSIDE = "import gc, sys\nsys.seen = [gc.get_threshold(), gc.isenabled()]\n"
 ASK = """

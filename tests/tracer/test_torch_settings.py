@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from robust_run.tracer.arm.torch_settings import differ
+from robust_run.tracer.arm.startup.torch_settings import differ
 
 AT_START = b"PATH=/bin\0TORCH_LOGS=+dynamo\0TORCHELASTIC_RUN_ID=a\0HOME=/root\0ROBUST_STEPS_FILE=x\0"
 LEFT_ALONE = {"PATH": "/bin", "TORCH_LOGS": "+dynamo", "TORCHELASTIC_RUN_ID": "a", "HOME": "/root"}

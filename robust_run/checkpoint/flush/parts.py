@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import msgspec
 
-from robust_run.checkpoint.encoding import decode
 from robust_run.checkpoint.flush.plan import RankSaid
+from robust_run.checkpoint.rules.encoding import decode
 from robust_run.checkpoint.types import Values
 from robust_run.ckpt_io.errors import CheckpointError
 from robust_run.ckpt_io.memory import segment

@@ -9,11 +9,11 @@ from importlib import metadata
 
 import msgspec
 
-from robust_run.checkpoint.encoding import encode
 from robust_run.checkpoint.flush import parts
 from robust_run.checkpoint.flush.choosing import plan_of
 from robust_run.checkpoint.flush.exchange import Exchange
 from robust_run.checkpoint.flush.plan import VALUES, Piece, RankFile, RankSaid, file_of, own_of, pieces_of, tensors_of
+from robust_run.checkpoint.rules.encoding import encode
 from robust_run.checkpoint.types import Values
 from robust_run.ckpt_io.errors import CheckpointError
 from robust_run.ckpt_io.memory.flushing.words import FlushOrder, Generation, OfferedPart

@@ -25,8 +25,9 @@ from robust_run.ckpt_io.ahead import rules
 from robust_run.ckpt_io.ahead.words import FetchNews, FetchOrder, FetchPace
 from robust_run.errors import RobustRunError
 from robust_run.health.sensors.process import die_with_parent
+from robust_run.own_process import boot
 
-_BOOT = "import sys; del sys.path[0]; from robust_run.ckpt_io.ahead.process import main; main(*map(int, sys.argv[1:]))"
+_BOOT = boot("robust_run.ckpt_io.ahead.process", "main(*map(int, sys.argv[1:]))")
 #: Workers' imports go first, and the agent, whose silence would cost the attempt.
 _NICE = 10
 _TELL_S = 1.0
@@ -192,7 +193,7 @@ class _Fetching:
     def _take_turns(self, fetcher: Fetcher, threads: int) -> None:
         """Let go first what is needed sooner."""
         from robust_run.store import turn_table
-        from robust_run.store.turns import Urgency
+        from robust_run.store.rules.turns import Urgency
 
         def look(table: turn_table.TurnTable) -> bool:
             table.say(

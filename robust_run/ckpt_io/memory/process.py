@@ -15,8 +15,9 @@ import socket
 import sys
 
 from robust_run.health.sensors.process import die_with_parent
+from robust_run.own_process import boot
 
-_BOOT = "import sys; del sys.path[0]; from robust_run.ckpt_io.memory.process import main; main(int(sys.argv[1]))"
+_BOOT = boot("robust_run.ckpt_io.memory.process", "main(int(sys.argv[1]))")
 
 
 def command(descriptor: int) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import os
 import stat
 from typing import Any
 
-from robust_run.ckpt_io.memory_dir.names import Kept
+from robust_run.ckpt_io.memory_dir.kept import Kept
 from robust_run.ckpt_io.mount.operations import BLOCK_BYTES
 
 

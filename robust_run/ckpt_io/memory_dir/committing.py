@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from robust_run.ckpt_io.memory_dir.names import Kept, Names
+from robust_run.ckpt_io.memory_dir.kept import Kept
+from robust_run.ckpt_io.memory_dir.names import Names
 from robust_run.ckpt_io.memory_dir.writing import WrittenFile, closed_wrong
 
 

@@ -13,7 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from robust_run.ckpt_io.memory_dir.names import Kept, Names, parents
+from robust_run.ckpt_io.memory_dir.kept import Kept
+from robust_run.ckpt_io.memory_dir.names import Names, parents
 from robust_run.ckpt_io.seen import is_temporary
 
 #: A file is left alone for so long after it was closed, a folder after the last change, and for longer where a name is temporary.

@@ -7,7 +7,7 @@ import itertools
 import os
 import threading
 
-from robust_run.ckpt_io.memory_dir.names import Kept
+from robust_run.ckpt_io.memory_dir.kept import Kept
 from robust_run.ckpt_io.memory_dir.writing import WrittenFile
 
 

@@ -13,9 +13,10 @@ import mfusepy
 
 from robust_run.ckpt_io.memory_dir.attributes import attributes, of_memory, of_storage
 from robust_run.ckpt_io.memory_dir.committing import Committing
+from robust_run.ckpt_io.memory_dir.kept import Kept
 from robust_run.ckpt_io.memory_dir.memory_file import read_into
 from robust_run.ckpt_io.memory_dir.name_operations import NameOperations
-from robust_run.ckpt_io.memory_dir.names import Kept, Names
+from robust_run.ckpt_io.memory_dir.names import Names
 from robust_run.ckpt_io.memory_dir.open_files import OpenFiles, Reading
 from robust_run.ckpt_io.memory_dir.writing import Make, WrittenFile, closed_wrong
 from robust_run.ckpt_io.mount.callers import Caller, Callers

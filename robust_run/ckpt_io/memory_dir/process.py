@@ -23,10 +23,9 @@ from robust_run.ckpt_io.mount.mounts import KIND, unmount
 from robust_run.ckpt_io.mount.types import ServingReady
 from robust_run.decoders import json_decoder
 from robust_run.errors import PlatformError, RobustRunError
+from robust_run.own_process import boot
 
-_BOOT = (
-    "import sys; del sys.path[0]; from robust_run.ckpt_io.memory_dir.process import main; sys.exit(main(sys.argv[1]))"
-)
+_BOOT = boot("robust_run.ckpt_io.memory_dir.process", "sys.exit(main(sys.argv[1]))")
 #: How often people hear how far it is.
 TELL_S = 2.0
 END_S = 5.0

@@ -9,14 +9,11 @@ import stat
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
+from robust_run.ckpt_io.memory_dir.kept import Kept
 from robust_run.ckpt_io.memory_dir.memory_file import MemoryFile
 from robust_run.ckpt_io.memory_dir.types import STAGING_PREFIX
 from robust_run.store.local_writing import make_folders, start_writing, sync_folder
-
-if TYPE_CHECKING:
-    from robust_run.ckpt_io.memory_dir.names import Kept
 
 _CHUNK_BYTES = 8 << 20
 

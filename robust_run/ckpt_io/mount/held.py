@@ -22,11 +22,12 @@ import msgspec
 
 from robust_run.ckpt_io.mount.held_types import AttemptTold, HeldOptions, HeldServing, HeldTrouble
 from robust_run.errors import RobustRunError
+from robust_run.own_process import boot
 
 if TYPE_CHECKING:
     from robust_run.ckpt_io.mount.held_operations import HeldOperations
 
-_BOOT = "import sys; del sys.path[0]; from robust_run.ckpt_io.mount.held import main; main(*sys.argv[1:])"
+_BOOT = boot("robust_run.ckpt_io.mount.held", "main(*sys.argv[1:])")
 #: Requests are short; a thread that wants the interpreter does not wait the usual 5 ms for it.
 _SWITCH_S = 0.0005
 _MOST_BYTES = 1 << 16

@@ -28,9 +28,10 @@ from robust_run.mounts import facts, namespace, syscalls
 from robust_run.mounts.errors import MountRefused
 from robust_run.mounts.ladder import POSSIBLE
 from robust_run.mounts.table import mounts
+from robust_run.own_process import boot
 
-_BOOT = "import sys; del sys.path[0]; from robust_run.ckpt_io.mount.placing import main; main(sys.argv[1])"
-_TRY = "import sys; del sys.path[0]; from robust_run.ckpt_io.mount.placing import attempt; attempt()"
+_BOOT = boot("robust_run.ckpt_io.mount.placing", "main(sys.argv[1])")
+_TRY = boot("robust_run.ckpt_io.mount.placing", "attempt()", "attempt")
 _DEVICE = "/dev/fuse"
 _TOOL, _LIMIT_S = "fusermount3", 30.0
 

@@ -5,21 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from robust_run.health.metrics import watching
-from robust_run.health.sensors import (
-    clock_skew,
-    disk,
-    fsync,
-    gpus,
-    infiniband,
-    kernel_log,
-    memory,
-    mounts,
-    neighbours,
-    network,
-    pressure,
-    stores,
-    traffic,
-)
+from robust_run.health.sensors import clock_skew, disk, fsync, gpus, kernel_log, memory, mounts, pressure, stores
+from robust_run.health.sensors.links import infiniband, neighbours, network, traffic
 from robust_run.health.sensors.settings import SensorSettings
 from robust_run.health.sensors.types import Sensor, SensorWorld
 

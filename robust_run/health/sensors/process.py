@@ -23,11 +23,12 @@ from robust_run.decoders import json_decoder
 from robust_run.health.sensors.settings import SensorSettings
 from robust_run.health.sensors.types import Event, SensorWorld
 from robust_run.health.sensors.usage import Measured
+from robust_run.own_process import boot
 
 MOST_LINE_BYTES = 1 << 20
 MOST_EVENT_BYTES = 1 << 16
 _PR_SET_PDEATHSIG = 1
-_BOOT = "import sys; del sys.path[0]; from robust_run.health.sensors.process import main; main(*map(int, sys.argv[1:]))"
+_BOOT = boot("robust_run.health.sensors.process", "main(*map(int, sys.argv[1:]))")
 
 
 class SensorSetup(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from robust_run.health.sensors.ethtool import DriverStatistics
+from robust_run.health.sensors.links.ethtool import DriverStatistics
 from robust_run.health.types import Event, EventKind
 
 __all__ = ["AbsentError", "Condition", "Event", "EventKind", "Levels", "Sensor", "SensorWorld", "Standing"]

@@ -83,7 +83,7 @@ class AgentCode:
     def _take_turn(self) -> None:
         """Have what else this node fetches let the code go first: nothing starts before it."""
         from robust_run.store import turn_table
-        from robust_run.store.turns import Urgency
+        from robust_run.store.rules.turns import Urgency
 
         self._table = self._table or turn_table.opened(turn_table.begin({}))
         if self._table is not None:

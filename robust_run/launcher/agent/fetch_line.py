@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from robust_run.store import turns
+from robust_run.store.rules import turns
 from robust_run.store.turn_table import TurnTable, opened
 
 #: It is said first, and again, after so long: most starts are over before.

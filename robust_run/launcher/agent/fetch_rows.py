@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from robust_run.report.startup.types import Fetch
-    from robust_run.store.turns import Fetching
+    from robust_run.store.rules.turns import Fetching
 
 
 def came() -> dict[str, int]:

@@ -13,10 +13,11 @@ from collections.abc import Iterable
 import msgspec
 
 from robust_run.health.checks import replay as phases
+from robust_run.health.ladder.types import Event as LadderEvent
 from robust_run.health.ladder.types import Replayed
 from robust_run.launcher.core.attempts import begin
 from robust_run.launcher.core.ladder.ladder_state import GroupRun, LadderState, ReplayRun, ladder_state_of, remember
-from robust_run.launcher.core.ladder.rungs import REPLAY_LEAST_S, REPLAY_MOST_S, advance
+from robust_run.launcher.core.ladder.rungs import REPLAY_LEAST_S, REPLAY_MOST_S, decided, next_rung, stop, taken
 from robust_run.launcher.core.membership import name_of
 from robust_run.launcher.core.resume import resuming
 from robust_run.launcher.core.state import CorePolicy, JobState
@@ -27,6 +28,21 @@ from robust_run.launcher.model.resume_events import LookForCheckpoints
 #: A replay makes at least so many steps and twice as many as the attempt that failed, and lasts so long at least and at most.
 LEAST_STEPS = 10
 LEAST_S, MOST_S = REPLAY_LEAST_S, REPLAY_MOST_S
+
+
+def advance(
+    policy: CorePolicy, state: JobState, event: LadderEvent, now_s: float, at_unix_s: float = 0.0
+) -> list[Action]:
+    """Take in what came of a rung that was waited for, and take the next."""
+    ladder_state, decision = next_rung(policy, state, ladder_state_of(state), event)
+    remember(state, ladder_state)
+    if decision is None:
+        return begin(policy, state, now_s)
+    if decision.rung == "stop":
+        return stop(state, decision)
+    if decision.rung == "replay":
+        return [decided(state, decision), *start(policy, state, now_s)]
+    return taken(policy, state, decision, now_s, at_unix_s)
 
 
 def start(policy: CorePolicy, state: JobState, now_s: float) -> list[Action]:

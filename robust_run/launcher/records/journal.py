@@ -61,7 +61,7 @@ class Journal:
     ) -> None:
         self.term = 1
         """Of the controller that writes. What an earlier one still writes, because it does not know of this one, is void."""
-        self._path = path
+        self.path = path
         self._clock = clock
         self._write = write
         self._on_error = on_error
@@ -145,22 +145,14 @@ class Journal:
     def is_empty(self) -> bool:
         """Whether nothing is on record yet."""
         try:
-            return os.path.getsize(self._path) == 0
+            return os.path.getsize(self.path) == 0
         except OSError:
             return True
 
-    def past(self) -> list[JournalEntry]:
-        """Return what is on record and in force, for a controller that continues. Raises UserError, see `read`."""
-        self._end_torn_line()
-        from robust_run.launcher.records.journal_reading import read  # who writes a journal only does not import it
-
-        _, entries = read(self._path)
-        return list(in_force(entries))
-
-    def _end_torn_line(self) -> None:
+    def end_torn_line(self) -> None:
         """Keep what is written next apart from a line that a power loss cut short."""
         try:
-            with open(self._path, "rb") as file:
+            with open(self.path, "rb") as file:
                 size = file.seek(0, os.SEEK_END)
                 file.seek(max(size - 1, 0))
                 torn = file.read(1) not in (b"", b"\n")
@@ -192,7 +184,7 @@ class Journal:
     def _complain(self, error: OSError) -> None:
         if not self.problem:
             self.problem = error.strerror or str(error)
-            self._on_error(self._path, error)
+            self._on_error(self.path, error)
 
     def sync_soon(self) -> None:
         """Start making what was appended durable, in the background."""

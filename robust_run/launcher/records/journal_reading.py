@@ -9,7 +9,7 @@ import msgspec
 
 from robust_run.decoders import json_decoder
 from robust_run.errors import UserError
-from robust_run.launcher.records.journal import JournalEntry, JournalHeader
+from robust_run.launcher.records.journal import Journal, JournalEntry, JournalHeader, in_force
 from robust_run.version import RUN_DIR_SCHEMA
 
 #: No line of ours is longer: a start of 10,000 nodes has 2 MB.
@@ -32,6 +32,13 @@ def read(path: str) -> tuple[JournalHeader, list[JournalEntry]]:
     with open(path, "rb") as file:
         lines = file.read().split(b"\n")
     return _header(lines[0], path), list(_entries(json_decoder(JournalEntry), lines[1:]))
+
+
+def past_of(journal: Journal) -> list[JournalEntry]:
+    """Return what is on record and in force, for a controller that continues and writes on. Raises UserError, see `read`."""
+    journal.end_torn_line()
+    _, entries = read(journal.path)
+    return list(in_force(entries))
 
 
 def _header(line: bytes, path: str) -> JournalHeader:

@@ -46,18 +46,8 @@ from robust_run.launcher.start.fleet_memory import look_back
 from robust_run.launcher.start.many.controller_supervisor import REPLACED
 
 #: Events that a successor must know of before anything is done about them.
-URGENT = (
-    JobStarted,
-    NodeEvicted,
-    NodeReadmitted,
-    HealthSeen,
-    SignalReceived,
-    LimitNear,
-    LeaseRecorded,
-    CodeCaptured,
-    UpdateStaged,
-    RollbackAsked,
-)
+URGENT = (JobStarted, NodeEvicted, NodeReadmitted, HealthSeen, SignalReceived, LimitNear, LeaseRecorded)
+URGENT_OF_CODE = (CodeCaptured, UpdateStaged, RollbackAsked)
 #: Connections at the port that have not proven themselves, where this process may open enough files.
 MOST_STRANGERS = 1024
 SIGTERM = 15
@@ -268,7 +258,7 @@ class ControllerProcess:
             self._finished.set()
 
     def _changed(self, event: Event, hold: LeadershipHold, state: JobState) -> None:
-        hold.changed(state, urgent=isinstance(event, URGENT))
+        hold.changed(state, urgent=isinstance(event, (*URGENT, *URGENT_OF_CODE)))
         self._eviction_list.after(event, state)
         if self._remembered is not None:
             self._remembered.after(event, state)

@@ -12,6 +12,7 @@ from robust_run.launcher.core.step import replay
 from robust_run.launcher.model.actions import Finish
 from robust_run.launcher.records.incidents import IncidentBook
 from robust_run.launcher.records.journal import GONE_S, Journal, events_of
+from robust_run.launcher.records.journal_reading import past_of
 from robust_run.launcher.records.run_directory import RunDirectory
 from robust_run.launcher.start.console import DRAIN_S, Console, drawing, telling
 
@@ -40,7 +41,9 @@ class ControllerRecords:
 
     async def past(self, hold: LeadershipHold) -> JobState:
         """Return the state to continue from: what the journal says or, where it is not shared, what was saved."""
-        past = [] if self.journal.is_empty() else self.journal.past()  # it may have been lost before it began anything
+        past = (
+            [] if self.journal.is_empty() else past_of(self.journal)
+        )  # it may have been lost before it began anything
         self.book.load(past)
         if past:
             self.started_unix_s = past[0].at

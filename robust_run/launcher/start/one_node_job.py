@@ -100,7 +100,9 @@ class OneNodeJob:
         policy = policy_of(self._spec)
         state = JobState()
         if self._resumed:
-            past = self._journal.past()
+            from robust_run.launcher.records.journal_reading import past_of  # who begins a journal reads none
+
+            past = past_of(self._journal)
             state = replay(policy, events_of(past))
             self._journal.term = state.term + 1
             self._book.load(past)

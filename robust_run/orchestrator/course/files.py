@@ -9,7 +9,7 @@ import msgspec
 
 from robust_run.atomic_file import write_file
 from robust_run.decoders import json_decoder
-from robust_run.orchestrator.course.points import FIRST_S, LARGEST_BYTES, MOST_POINTS, SCHEMA, Course, CoursePoint
+from robust_run.orchestrator.rules.course_points import FIRST_S, LARGEST_BYTES, MOST_POINTS, SCHEMA, Course, CoursePoint
 from robust_run.report.files import open_regular
 
 NAME = "roles-course.json"

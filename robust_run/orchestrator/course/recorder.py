@@ -9,9 +9,9 @@ from contextlib import suppress
 from robust_run.clock import Clock
 from robust_run.harmless import Harmless
 from robust_run.orchestrator.course import files
-from robust_run.orchestrator.course.points import Course, CoursePoint, added, fill_of, point_of
-from robust_run.orchestrator.idle import IdleBook
 from robust_run.orchestrator.queue.book import QueueBook
+from robust_run.orchestrator.rules.course_points import Course, CoursePoint, added, fill_of, point_of
+from robust_run.orchestrator.rules.idle import IdleBook
 
 #: The file is written so often at most, and when the job ends.
 WRITE_S = 5.0

@@ -7,9 +7,7 @@ from collections.abc import Callable, Iterable
 
 from robust_run.launcher.control.handshake import printable
 from robust_run.orchestrator.connection import Worker
-from robust_run.orchestrator.nodes.carrier import Carrier
-from robust_run.orchestrator.nodes.labels import MOST_LABELS, is_label
-from robust_run.orchestrator.nodes.words import (
+from robust_run.orchestrator.model.node_words import (
     BEAT_S,
     GONE_S,
     Beat,
@@ -29,11 +27,9 @@ from robust_run.orchestrator.nodes.words import (
     ToNode,
     UpdateOrder,
 )
-from robust_run.orchestrator.state import UP, JobState
-from robust_run.orchestrator.updates.questions import is_rolled_back, under_way
-from robust_run.orchestrator.updates.rules import start_again
-from robust_run.orchestrator.updates.words import CodeFate, CodeLost, CodeSeen, UpdateMember
-from robust_run.orchestrator.words import (
+from robust_run.orchestrator.model.state import UP, JobState
+from robust_run.orchestrator.model.update_words import CodeFate, CodeLost, CodeSeen, UpdateMember
+from robust_run.orchestrator.model.words import (
     Event,
     NodeGone,
     NodeOffered,
@@ -42,6 +38,10 @@ from robust_run.orchestrator.words import (
     StopMember,
     WorldEnded,
 )
+from robust_run.orchestrator.nodes.carrier import Carrier
+from robust_run.orchestrator.rules.labels import MOST_LABELS, is_label
+from robust_run.orchestrator.rules.update_questions import is_rolled_back, under_way
+from robust_run.orchestrator.rules.update_rules import start_again
 
 MOST_NODES = 4096
 #: Who was heard so lately is no remainder of a connection that broke.

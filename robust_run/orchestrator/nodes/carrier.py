@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from robust_run.errors import RobustRunError
 from robust_run.launcher.control.code_transfer import parts_of
 from robust_run.launcher.records.code.types import TreeParts
-from robust_run.orchestrator.nodes.words import CodeKept, CodeParts, CodeWanted
+from robust_run.orchestrator.model.node_words import CodeKept, CodeParts, CodeWanted
 from robust_run.orchestrator.updates.shelf import Shelf
 
 FETCH_S = 30.0

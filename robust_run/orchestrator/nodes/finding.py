@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from robust_run.orchestrator.nodes.words import Founded, NodeWelcome, Several
-from robust_run.orchestrator.succession.words import Voter
+from robust_run.orchestrator.model.node_words import Founded, NodeWelcome, Several
+from robust_run.orchestrator.model.succession_words import Voter
 
 
 class Finding:

@@ -9,33 +9,21 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
-from collections import deque
 from collections.abc import Mapping
-from contextlib import suppress
 
-import msgspec
-
-from robust_run.atomic_file import write_file
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError
 from robust_run.launcher.records.memory_folders import remove_tree
 from robust_run.launcher.records.run_directory import RunDirectory
 from robust_run.orchestrator.guarding.words import Asked, Link, started_at
 from robust_run.orchestrator.launchers import Launchers
-from robust_run.orchestrator.nodes.dialing import Call, Line, dial
-from robust_run.orchestrator.nodes.finding import Finding
-from robust_run.orchestrator.nodes.lease import NodeLease
-from robust_run.orchestrator.nodes.orders import Orders
-from robust_run.orchestrator.nodes.under_slurm import ASK_S, LOST_S, Start
-from robust_run.orchestrator.nodes.words import (
+from robust_run.orchestrator.model.node_words import (
     BEAT_S,
     NODE,
     SILENT_S,
     Beat,
     Founded,
     FromNode,
-    Happened,
     JobOver,
     Leaving,
     NodeWelcome,
@@ -45,11 +33,15 @@ from robust_run.orchestrator.nodes.words import (
     Taken,
     ToNode,
 )
-from robust_run.orchestrator.spec import MANY
-from robust_run.orchestrator.words import Event
-from robust_run.roles.client import Place
+from robust_run.orchestrator.model.spec import MANY
+from robust_run.orchestrator.model.words import Event
+from robust_run.orchestrator.nodes.dialing import Call, Line, dial
+from robust_run.orchestrator.nodes.finding import Finding
+from robust_run.orchestrator.nodes.orders import Orders
+from robust_run.orchestrator.nodes.telling import Aloud, PlaceFile, Unsaid
+from robust_run.orchestrator.nodes.under_slurm import ASK_S, LOST_S, Start
+from robust_run.orchestrator.rules.lease import NodeLease
 from robust_run.roles.words import Me, Refused, ToWorker
-from robust_run.terminal import plain
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
 SILENT = 69
@@ -76,16 +68,16 @@ class Follower:
         self._meeting, self._env, self._clock, self._link = meeting, env, clock, link
         self._orders: Orders | None = None
         self._line: Line | None = None
-        self._place: Place | None = None
-        self._unsaid: deque[Happened] = deque()
-        self._number = 0
+        self._place_file = PlaceFile(meeting)
+        self._unsaid = Unsaid()
         self._boot = os.urandom(8).hex()
         self._guard = f"{os.getppid()}.{started_at(os.getppid())}"
         self._guard_said: list[object] = self._finding.guard_said
         self._heard_s = clock.monotonic_s()
         self._lease = NodeLease(self._heard_s)
         self._leaves = ""
-        self._said = ""
+        self._aloud = Aloud()
+        self.say = self._aloud.say
         self._ask_at_s = 0.0
         self._code: int | None = None
 
@@ -109,7 +101,7 @@ class Follower:
                 except PlatformError as error:
                     if self._orders is None:
                         raise
-                    self._say_once(f"{error}; it is tried again")
+                    self._aloud.say_once(f"{error}; it is tried again")
                 finally:
                     self._hang_up()
                 if self._code is None:
@@ -120,17 +112,6 @@ class Follower:
             return self._code
         finally:
             watch.cancel()
-
-    def say(self, text: str) -> None:
-        """Tell people a line."""
-        with suppress(OSError):
-            sys.stderr.write(f"robust-run: {plain(text)}\n")
-            sys.stderr.flush()
-
-    def _say_once(self, text: str) -> None:
-        if text != self._said:
-            self._said = text
-            self.say(text)
 
     def _guard_speaks(self) -> None:
         """Before there are launchers: its first word is kept for them, and who is told to end has nothing to wait for."""
@@ -190,12 +171,11 @@ class Follower:
             case JobOver():
                 self._code = message.code
             case NotYet():
-                self._say_once(f"this node waits: {message.why}")
+                self._aloud.say_once(f"this node waits: {message.why}")
             case Refused():
                 raise PlatformError(f"the leader at {line.there}:{port} refuses: {message.why}")
             case Taken():
-                while self._unsaid and self._unsaid[0].number <= message.number:
-                    self._unsaid.popleft()
+                self._unsaid.on_record(message.number)
             case _ if self._orders is not None:
                 self._orders.take(message)
             case _:
@@ -204,7 +184,7 @@ class Follower:
     def _welcomed(self, welcome: NodeWelcome, line: Line, port: int) -> None:
         is_new = self._orders is None
         orders = self._orders or self._open(welcome)
-        self._write_place(line.there, port, moves=welcome.term > 0)
+        self._place_file.write(self._folder, line.there, port, moves=welcome.term > 0)
         orders.offered_s = self._clock.monotonic_s()
         self._send(
             Offer(
@@ -255,25 +235,9 @@ class Follower:
         self.say(f"{self._meeting.name} is part of {welcome.job}, logs in {self._folder}")
         return orders
 
-    def _write_place(self, address: str, port: int, *, moves: bool) -> None:
-        """Say where the leader is, to workers of this node; where it may move, to people who look here, too."""
-        place = Place(
-            address=address, port=port, secret=self._meeting.secret, roles=(), moves=moves, tls=self._meeting.tls
-        )
-        if place == self._place:
-            return
-        data = msgspec.json.encode(place)
-        write_file(os.path.join(self._folder, f"roles.{self._meeting.name}.place"), data, mode=0o600)
-        if moves:
-            write_file(os.path.join(self._folder, "roles.place"), data, mode=0o600)
-        self._place = place
-
     def _happened(self, event: Event) -> None:
         event = self._orders.as_told(event) if self._orders is not None else event
-        self._number += 1
-        happened = Happened(number=self._number, event=event)
-        self._unsaid.append(happened)
-        self._send(happened)
+        self._send(self._unsaid.add(event))
         if self._leaves and self._orders is not None and not self._orders.launchers.running():
             self._code = 128 + signal.SIGTERM
             self._hang_up()

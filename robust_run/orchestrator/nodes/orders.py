@@ -11,9 +11,8 @@ from robust_run.clock import Clock
 from robust_run.errors import RobustRunError
 from robust_run.launcher.control.code_transfer import parts_of
 from robust_run.orchestrator.launchers import Launchers
-from robust_run.orchestrator.names import MemberName
-from robust_run.orchestrator.nodes.lease import NodeLease
-from robust_run.orchestrator.nodes.words import (
+from robust_run.orchestrator.model.names import MemberName
+from robust_run.orchestrator.model.node_words import (
     LEASE_S,
     Beat,
     CodeKept,
@@ -25,7 +24,8 @@ from robust_run.orchestrator.nodes.words import (
     StopOrder,
     UpdateOrder,
 )
-from robust_run.orchestrator.words import Event, StopMember, WorldEnded
+from robust_run.orchestrator.model.words import Event, StopMember, WorldEnded
+from robust_run.orchestrator.rules.lease import NodeLease
 
 
 class Orders:

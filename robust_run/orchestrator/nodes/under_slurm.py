@@ -22,7 +22,7 @@ from robust_run.launcher.model.world import World
 from robust_run.launcher.start.options.options import Options
 from robust_run.orchestrator import journal
 from robust_run.orchestrator.machine import ALL_THERE_IS, NodeHas
-from robust_run.orchestrator.spec import RolesSpec
+from robust_run.orchestrator.model.spec import RolesSpec
 from robust_run.slurm.rules import kill_wait
 from robust_run.slurm.rules.scrub import without_binding
 from robust_run.slurm.rules.surroundings import OUTER

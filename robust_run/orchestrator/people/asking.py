@@ -14,7 +14,9 @@ from robust_run.launcher.operator.reading.incident_reading import read_incidents
 from robust_run.launcher.operator.reading.runs import is_run
 from robust_run.orchestrator.journal import NAME, spec_of
 from robust_run.orchestrator.members import Tail
-from robust_run.orchestrator.people.chain_words import (
+from robust_run.orchestrator.model.words import Line
+from robust_run.orchestrator.people.operator import look
+from robust_run.orchestrator.people.views.chain_words import (
     Inside,
     WholeChain,
     asked_at,
@@ -23,11 +25,9 @@ from robust_run.orchestrator.people.chain_words import (
     rank_of,
     whole,
 )
-from robust_run.orchestrator.people.history import Historian, History, RolesNow
-from robust_run.orchestrator.people.operator import look
-from robust_run.orchestrator.words import Line
+from robust_run.orchestrator.people.views.history import Historian, History, RolesNow
 from robust_run.report.types import Incident
-from robust_run.roles.words import MemberView, RolesView
+from robust_run.roles.view_words import MemberView, RolesView
 from robust_run.terminal import plain
 
 #: Members whose launchers are asked at most; and after how long no further one is.

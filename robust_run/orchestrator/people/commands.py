@@ -16,7 +16,7 @@ from robust_run.terminal import plain
 
 if TYPE_CHECKING:
     from robust_run.orchestrator.people.asking import MemberIncident
-    from robust_run.orchestrator.people.history import Loss, RolesNow
+    from robust_run.orchestrator.people.views.history import Loss, RolesNow
 
 #: A loss is told by the incident that its launcher has made of it within so long.
 NOTICED_S = 60.0
@@ -38,7 +38,7 @@ def top(run: str, *, log_dir: str, as_json: bool) -> None:
     if as_json:
         print_document(asking.live(path, reader))
         return
-    from robust_run.orchestrator.people import screen
+    from robust_run.orchestrator.people.views import screen
 
     if not is_for_keys(os.environ):
         now = asking.live(path, reader)
@@ -56,9 +56,10 @@ def top(run: str, *, log_dir: str, as_json: bool) -> None:
 
 def why(run: str, *, log_dir: str, as_json: bool) -> None:
     """Say who waits for whom across roles, to the line of code. Raises UserError, PlatformError."""
-    from robust_run.orchestrator.people import asking, chain_words
+    from robust_run.orchestrator.people import asking
     from robust_run.orchestrator.people.operator import look
-    from robust_run.orchestrator.people.views import headline
+    from robust_run.orchestrator.people.views import chain_words
+    from robust_run.orchestrator.people.views.whole import headline
 
     path = _run(run, log_dir)
     view = look(path)

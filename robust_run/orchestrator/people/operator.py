@@ -11,12 +11,13 @@ import msgspec
 from robust_run.errors import PlatformError, UserError
 from robust_run.launcher.control.errors import ProtocolError
 from robust_run.launcher.operator.reading.runs import not_here, runs_folder
-from robust_run.orchestrator import core
 from robust_run.orchestrator.course import files as course
-from robust_run.orchestrator.course.points import idle_of
 from robust_run.orchestrator.journal import NAME, read, spec_of
-from robust_run.orchestrator.people.views import view_of
+from robust_run.orchestrator.people.views.whole import view_of
+from robust_run.orchestrator.rules import core
+from robust_run.orchestrator.rules.course_points import idle_of
 from robust_run.roles.client import Connection, Place, channel_of, connected
+from robust_run.roles.view_words import RolesView
 from robust_run.roles.wire import Frames, WorkerHalf
 from robust_run.roles.words import (
     OPERATOR,
@@ -28,7 +29,6 @@ from robust_run.roles.words import (
     LookCall,
     Me,
     Refused,
-    RolesView,
     RollbackCall,
     ToWorker,
     UpdateCall,

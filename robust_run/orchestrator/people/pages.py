@@ -15,15 +15,15 @@ from robust_run.launcher.operator.reading.incident_reading import read_incidents
 from robust_run.launcher.operator.reading.runs import is_run
 from robust_run.launcher.operator.reading.which import subject
 from robust_run.launcher.operator.views.life import JobLife
-from robust_run.orchestrator.command import parsed
 from robust_run.orchestrator.course import files
+from robust_run.orchestrator.model.command import parsed
+from robust_run.orchestrator.model.state import UP
 from robust_run.orchestrator.people.asking import HistoryReader, not_here
-from robust_run.orchestrator.people.history import History
 from robust_run.orchestrator.people.operator import by_journal, look
-from robust_run.orchestrator.people.page import MOST_LOSSES, RolesPage, roles_html
-from robust_run.orchestrator.state import UP
+from robust_run.orchestrator.people.views.history import History
+from robust_run.orchestrator.people.views.page import MOST_LOSSES, RolesPage, roles_html
 from robust_run.report.pages.words import clock_time, incident_name
-from robust_run.roles.words import RolesView
+from robust_run.roles.view_words import RolesView
 
 #: Pages of members that are drawn: the newest starts first.
 MOST_DRAWN = 64

@@ -20,8 +20,8 @@ import msgspec
 
 from robust_run.atomic_file import write_file
 from robust_run.errors import PlatformError, UserError
-from robust_run.orchestrator.queue.core import leased_to, resume, step
-from robust_run.orchestrator.queue.state import Answer, QueueState
+from robust_run.orchestrator.model.queue_state import Answer, QueueState
+from robust_run.orchestrator.rules.queue_core import leased_to, resume, step
 from robust_run.roles.queue_words import MOST_NAMES, ConsumerGone, Put, QueueEvent, QueueLimits, Took
 
 NAME = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]{0,63}")

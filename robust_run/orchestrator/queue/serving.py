@@ -9,13 +9,13 @@ import msgspec
 
 from robust_run.clock import Clock
 from robust_run.orchestrator.connection import Worker
-from robust_run.orchestrator.elastic.window import DemandBook
-from robust_run.orchestrator.idle import IdleBook
+from robust_run.orchestrator.model.queue_state import Answer as QueueAnswer
 from robust_run.orchestrator.queue.book import QueueBook
-from robust_run.orchestrator.queue.core import counts, leased_to, next_expiry_s, position
-from robust_run.orchestrator.queue.state import Answer as QueueAnswer
 from robust_run.orchestrator.queue.waiting import Waiting
-from robust_run.orchestrator.traffic import TrafficBook
+from robust_run.orchestrator.rules.elastic.window import DemandBook
+from robust_run.orchestrator.rules.idle import IdleBook
+from robust_run.orchestrator.rules.queue_core import counts, leased_to, next_expiry_s, position
+from robust_run.orchestrator.rules.traffic import TrafficBook
 from robust_run.roles.queue_words import GiveBack, Put, QueueEvent, Release, Renew, Took
 from robust_run.roles.words import Answer, Me, PositionCall, QueueCall
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from robust_run.orchestrator.model.queue_state import Answer
 from robust_run.orchestrator.queue.book import Kept
-from robust_run.orchestrator.queue.state import Answer
 from robust_run.roles.queue_words import Put, QueueEvent, Took
 
 

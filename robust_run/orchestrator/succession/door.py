@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from robust_run.orchestrator.connection import Worker
 from robust_run.orchestrator.entrance import Entrance
+from robust_run.orchestrator.model.succession_words import PEER
 from robust_run.orchestrator.server import RoleServer
 from robust_run.orchestrator.succession.replica import Replica
-from robust_run.orchestrator.succession.words import PEER
 from robust_run.roles.words import Me, Welcome
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from contextlib import suppress
 import msgspec
 
 from robust_run.errors import PlatformError
-from robust_run.orchestrator.succession.words import BATCH_BYTES, Entry, Run
+from robust_run.orchestrator.model.succession_words import BATCH_BYTES, Entry, Run
 
 _MAGIC = b"robust-run voter 1\n"
 _HEADER_BYTES = 8

@@ -7,16 +7,16 @@ from collections.abc import Callable
 
 import msgspec
 
+from robust_run.orchestrator.model.node_words import Founded, Several
+from robust_run.orchestrator.model.queue_state import QueueState
+from robust_run.orchestrator.model.spec import RolesSpec
+from robust_run.orchestrator.model.succession_words import FEWEST_NODES, MOST_VOTERS, Voter
 from robust_run.orchestrator.nodes.book import NodeBook
-from robust_run.orchestrator.nodes.words import Founded, Several
 from robust_run.orchestrator.queue.book import QueueBook
-from robust_run.orchestrator.queue.state import QueueState
 from robust_run.orchestrator.server import RoleServer
-from robust_run.orchestrator.spec import RolesSpec
 from robust_run.orchestrator.succession.door import Door
 from robust_run.orchestrator.succession.replica import Replica
 from robust_run.orchestrator.succession.stores import LoggedJournal, LoggedQueue, Past
-from robust_run.orchestrator.succession.words import FEWEST_NODES, MOST_VOTERS, Voter
 from robust_run.roles.queue_words import QueueLimits
 
 #: Nodes are waited for so long when the job is over, to hear of it.

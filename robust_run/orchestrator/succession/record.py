@@ -6,7 +6,7 @@ import msgspec
 
 from robust_run.atomic_file import write_file
 from robust_run.errors import PlatformError
-from robust_run.orchestrator.succession.words import Voter
+from robust_run.orchestrator.model.succession_words import Voter
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 

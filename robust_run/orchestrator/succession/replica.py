@@ -18,12 +18,22 @@ import msgspec
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError, RobustRunError
 from robust_run.orchestrator.connection import Worker
+from robust_run.orchestrator.model.succession_words import (
+    PEER,
+    Append,
+    Appended,
+    AskVote,
+    Entry,
+    FromPeer,
+    PeerHello,
+    Vote,
+    Voter,
+    What,
+)
 from robust_run.orchestrator.nodes.dialing import Call, Line, dial
-from robust_run.orchestrator.succession import core
-from robust_run.orchestrator.succession.log import Log
-from robust_run.orchestrator.succession.members import counting
-from robust_run.orchestrator.succession.record import Record, boot_id, write_record
-from robust_run.orchestrator.succession.state import (
+from robust_run.orchestrator.rules.raft import core
+from robust_run.orchestrator.rules.raft.members import counting
+from robust_run.orchestrator.rules.raft.state import (
     Action,
     Came,
     Committed,
@@ -44,20 +54,10 @@ from robust_run.orchestrator.succession.state import (
     Went,
     Wrote,
 )
-from robust_run.orchestrator.succession.state import Record as RecordNow
+from robust_run.orchestrator.rules.raft.state import Record as RecordNow
+from robust_run.orchestrator.succession.log import Log
+from robust_run.orchestrator.succession.record import Record, boot_id, write_record
 from robust_run.orchestrator.succession.stores import void
-from robust_run.orchestrator.succession.words import (
-    PEER,
-    Append,
-    Appended,
-    AskVote,
-    Entry,
-    FromPeer,
-    PeerHello,
-    Vote,
-    Voter,
-    What,
-)
 from robust_run.roles.words import Me, Refused, ToWorker
 
 LOOK_S = 0.25

@@ -16,12 +16,12 @@ import msgspec
 
 from robust_run.atomic_file import write_file
 from robust_run.orchestrator.journal import NAME, Head
+from robust_run.orchestrator.model.queue_state import Answer, Held, QueueState
+from robust_run.orchestrator.model.spec import RolesSpec
+from robust_run.orchestrator.model.succession_words import Entry, What
+from robust_run.orchestrator.model.words import Event, Line
 from robust_run.orchestrator.queue.book import RECONNECT_S, matters
-from robust_run.orchestrator.queue.core import resume, step
-from robust_run.orchestrator.queue.state import Answer, Held, QueueState
-from robust_run.orchestrator.spec import RolesSpec
-from robust_run.orchestrator.succession.words import Entry, What
-from robust_run.orchestrator.words import Event, Line
+from robust_run.orchestrator.rules.queue_core import resume, step
 from robust_run.roles.queue_words import QueueEvent
 from robust_run.version import RUN_DIR_SCHEMA, __version__
 

@@ -17,11 +17,11 @@ from robust_run.launcher.operator.views.code_words import CodeView, RefusedWish,
 from robust_run.launcher.operator.views.status_types import ActionView
 from robust_run.launcher.records.code.tree_store import TreeStore
 from robust_run.launcher.records.code.types import CodeTree
-from robust_run.orchestrator import core
 from robust_run.orchestrator.journal import NAME, is_roles_run, read, spec_of
+from robust_run.orchestrator.model.update_words import RoleCode
 from robust_run.orchestrator.people.meant import newest
 from robust_run.orchestrator.people.operator import answer_to, find_run, look
-from robust_run.orchestrator.updates.words import RoleCode
+from robust_run.orchestrator.rules import core
 from robust_run.roles.words import CodeCall, RollbackCall, UpdateCall
 
 #: Code that this machine has, and the leader's has not, is there after so long.

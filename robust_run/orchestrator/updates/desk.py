@@ -14,10 +14,10 @@ from robust_run.launcher.operator.views.code_operations import checked, why_no_w
 from robust_run.launcher.operator.views.code_words import MOVED, RollbackWish, UpdateWish
 from robust_run.launcher.operator.views.operations import OperationRefusedError, one_line
 from robust_run.launcher.records.code.tree_store import TreeStore
-from robust_run.orchestrator.spec import RolesSpec
-from robust_run.orchestrator.state import JobState
-from robust_run.orchestrator.updates import questions
-from robust_run.orchestrator.updates.words import RoleCode, TakeBackAsked, UpdateAsked
+from robust_run.orchestrator.model.spec import RolesSpec
+from robust_run.orchestrator.model.state import JobState
+from robust_run.orchestrator.model.update_words import RoleCode, TakeBackAsked, UpdateAsked
+from robust_run.orchestrator.rules import update_questions as questions
 from robust_run.roles.words import Answer, CodeCall, RollbackCall, UpdateCall
 
 

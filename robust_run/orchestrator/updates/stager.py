@@ -18,7 +18,7 @@ from robust_run.launcher.model.code_events import CodeRecord, CodeVersion, Ledge
 from robust_run.launcher.operator.code.remote import MovedError, Versions
 from robust_run.launcher.operator.reading.client import SaysNoError, reach, this_machine
 from robust_run.launcher.operator.views.code_words import RollbackWish, UpdateWish
-from robust_run.orchestrator.updates.words import CodeFate, Fate, UpdateMember
+from robust_run.orchestrator.model.update_words import CodeFate, Fate, UpdateMember
 
 LOOK_S = 0.5
 FINAL: tuple[Fate, ...] = ("trusted", "rolled_back", "refused")

@@ -25,8 +25,8 @@ from robust_run.prefetch.rules.source_health import Health
 from robust_run.prefetch.rules.types import BlockMap, BlockRun, FetchCounts, FetchLimits, Priority
 from robust_run.store.cancelling import Cancellation
 from robust_run.store.errors import Cancelled, Unavailable
+from robust_run.store.rules.turns import Urgency
 from robust_run.store.turn_table import IMAGE, TurnTable
-from robust_run.store.turns import Urgency
 
 _TICK_S = 0.25
 

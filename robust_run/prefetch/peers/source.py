@@ -21,7 +21,7 @@ from robust_run.prefetch.rules.types import BlockMap, FetchLimits, Priority
 from robust_run.store.cancelling import Cancellation
 from robust_run.store.errors import Cancelled, StoreError, Unavailable
 from robust_run.store.http_connections import Connections
-from robust_run.store.http_replies import check_range
+from robust_run.store.rules.http_replies import check_range
 from robust_run.store.types import StoreOptions
 
 #: Of a request: who asks, which owners have failed him, and that it shall not be sent on again. Of an answer: whom to ask

@@ -57,8 +57,8 @@ def list_modules(path: str, began: tuple[Sequence[str], Mapping[str, str]] | Non
     descriptor = None
     try:
         descriptor = os.open(f"{path}.modules", os.O_WRONLY | os.O_CLOEXEC)
-        has_torch = not load("torch_settings").are_the_programs()
-        others = set(load("early_imports").may_be_early(sys.modules, sys.path, began)) if began else set()
+        has_torch = not load("startup/torch_settings").are_the_programs()
+        others = set(load("startup/early_imports").may_be_early(sys.modules, sys.path, began)) if began else set()
         names = [name for name in sys.modules if (has_torch if name.partition(".")[0] == "torch" else name in others)]
         os.write(descriptor, "\n".join(names).encode("utf-8", errors="replace") + b"\n.\n")
     except OSError:

@@ -55,13 +55,13 @@ def give_up_tracing(reason: Exception) -> None:
 
 
 def load(name: str) -> ModuleType:
-    """Return a module made of a file beside this one. It is in no path and not in `sys.modules`."""
+    """Return a module made of a file beside this one, or below. It is in no path and not in `sys.modules`."""
     from _frozen_importlib_external import SourceFileLoader  # that of importlib.machinery, which would be imported
 
     if name in loaded:
         return loaded[name]
     path = os.path.join(os.path.dirname(__file__), f"{name}.py")
-    module = type(sys)(f"robust_run_{name}")
+    module = type(sys)(f"robust_run_{name.replace('/', '_')}")
     module.__file__ = path
     module.__dict__.update(load=load, give_up=give_up)
     code = SourceFileLoader(module.__name__, path).get_code(module.__name__)
@@ -91,12 +91,12 @@ def redirect_code() -> int:
     steady = os.environ.pop("ROBUST_CODE_STEADY", "")
     if root and copy:
         try:
-            load("redirect").install(root, copy)
+            load("startup/redirect").install(root, copy)
         except Exception as error:
             give_up(error, "importing from the copy of the code")
     elif steady:
         try:
-            load("steady").install(steady)
+            load("startup/steady").install(steady)
         except Exception as error:
             give_up(error, "keeping edits out")
     return int(probation) if probation.isdecimal() else 0
@@ -233,7 +233,7 @@ def note_start(path: str, awaited: dict[str, Callable[[ModuleType], None]]) -> N
     try:
         if not os.path.exists(f"{path}.marks"):
             return
-        marks = load("marks").MarksWriter(f"{path}.marks")
+        marks = load("startup/marks").MarksWriter(f"{path}.marks")
         on_first_step.append(marks.stop)
         marks.join(awaited)
         marks.watch_imports()
@@ -245,7 +245,7 @@ def around_imports() -> dict[str, Callable[[], Callable[[], Any]]]:
     """Return what is done around the execution of modules: garbage is collected seldom, unless ROBUST_TRACE_GC=0."""
     try:
         if os.environ.get("ROBUST_TRACE_GC") != "0" and "torch" not in sys.modules:
-            return dict(load("fewer_collections").AROUND)
+            return dict(load("startup/fewer_collections").AROUND)
     except Exception as error:
         give_up(error, "importing with fewer garbage collections")
     return {}
@@ -268,7 +268,7 @@ def arm() -> None:
         if MODULE_OF_FUNCTIONS not in sys.modules:  # else they are wrapped with the rest
             awaited[MODULE_OF_FUNCTIONS] = record_functions
         if awaited:
-            sys.meta_path.insert(0, load("awaiting").WaitForModules(awaited, around_imports(), give_up))
+            sys.meta_path.insert(0, load("startup/awaiting").WaitForModules(awaited, around_imports(), give_up))
     except Exception as error:
         give_up(error)
 

@@ -1,7 +1,8 @@
 """The marks file: what a worker spent its start on, readable while it starts and after it was killed.
 
 One file of 2 KiB for each worker of an attempt. The launcher creates it (`steps.create_marks`), the worker writes to it until
-its first optimizer step (`robust_run/tracer/arm/marks.py`), the launcher reads it. Cells of eight bytes, in the machine's order:
+its first optimizer step (`robust_run/tracer/arm/startup/marks.py`), the launcher reads it. Cells of eight bytes, in the
+machine's order:
 
     0 magic   1 version   2 pid   3 monotonic time when the interpreter was there   4 number of spans
     5 kind of what goes on now, 0: nothing   6 since when   7 reserved   from 8: spans: kind, begin, end

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import pytest
 from sensor_ground import Tree
 
-from robust_run.health.sensors.ethtool import DriverStatistics, Pauses, pauses
-from robust_run.health.sensors.network import read
+from robust_run.health.sensors.links.ethtool import DriverStatistics, Pauses, pauses
+from robust_run.health.sensors.links.network import read
 from robust_run.health.sensors.numbers.measures import of_network
 from robust_run.health.sensors.types import SensorWorld
 
@@ -96,7 +96,7 @@ def test_a_real_driver_answers(private: Callable[..., subprocess.Popen[str]]) ->
         "--net",
         """if True:
         import subprocess
-        from robust_run.health.sensors.ethtool import DriverStatistics
+        from robust_run.health.sensors.links.ethtool import DriverStatistics
         subprocess.run("ip link add ours type veth peer name theirs".split(), check=True)
         found = DriverStatistics()("ours")
         print("peer_ifindex" in found, len(found) > 3, DriverStatistics()("lo"))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from sensor_ground import Tree
 
-from robust_run.health.sensors import traffic
-from robust_run.health.sensors.infiniband import Port, PortsState, judge, read
+from robust_run.health.sensors.links import traffic
+from robust_run.health.sensors.links.infiniband import Port, PortsState, judge, read
+from robust_run.health.sensors.links.traffic import TrafficSample, TrafficState
 from robust_run.health.sensors.settings import InfinibandSettings, TrafficSettings
-from robust_run.health.sensors.traffic import TrafficSample, TrafficState
 from robust_run.health.sensors.types import AbsentError, Event, SensorWorld
 
 SETTINGS = InfinibandSettings()

@@ -11,9 +11,9 @@ from sensor_ground import StubDriver, Tree
 from robust_run.health.metrics.reports import MetricPoint
 from robust_run.health.metrics.watching import Said
 from robust_run.health.outliers.metrics import metric_named
-from robust_run.health.sensors import infiniband
 from robust_run.health.sensors.disk import DiskSample, parse_disks
-from robust_run.health.sensors.network import InterfaceLink, NetworkSample
+from robust_run.health.sensors.links import infiniband
+from robust_run.health.sensors.links.network import InterfaceLink, NetworkSample
 from robust_run.health.sensors.numbers.measures import (
     of_disks,
     of_gpu_counters,

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 from sensor_ground import LIMIT_S, Tree, Watched
 
-from robust_run.health.sensors import cgroups, kernel_log, memory, neighbours, pressure
+from robust_run.health.sensors import cgroups, kernel_log, memory, pressure
+from robust_run.health.sensors.links import neighbours
+from robust_run.health.sensors.links.neighbours import NeighbourSample, NeighbourState, Process
 from robust_run.health.sensors.memory import MemorySample
-from robust_run.health.sensors.neighbours import NeighbourSample, NeighbourState, Process
 from robust_run.health.sensors.pressure import PressureSample, PressureState
 from robust_run.health.sensors.settings import KernelLogSettings, MemorySettings, NeighbourSettings, PressureSettings
 from robust_run.health.sensors.types import AbsentError, Event, SensorWorld

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from sensor_ground import LIMIT_S, Tree
 
-from robust_run.health.sensors import network
-from robust_run.health.sensors.network import InterfaceLink, NetworkSample, NetworkState, judge, read
+from robust_run.health.sensors.links import network
+from robust_run.health.sensors.links.network import InterfaceLink, NetworkSample, NetworkState, judge, read
 from robust_run.health.sensors.settings import NetworkSettings
 from robust_run.health.sensors.types import AbsentError, Event, SensorWorld
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from jobs import PATIENT, Job, kill, run, running, script, wait_for
 
-from robust_run.launcher.start.guard import Requests, wait_for_end
+from robust_run.launcher.start.child_end import wait_for_end
+from robust_run.launcher.start.guard import Requests
 
 #: What a worker may be doing when the end comes. Each makes `up-<rank>` when it has got there.
 WORKERS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from robust_run.launcher.agent.fetch_line import AGAIN_S, FIRST_S, FetchLine
 from robust_run.store import turn_table
-from robust_run.store.turns import Urgency
+from robust_run.store.rules.turns import Urgency
 
 
 def test_it_is_said_when_a_start_takes_long_and_then_seldom() -> None:

@@ -79,14 +79,14 @@ def test_how_many_checkpoints_stay_starts_no_keeper_and_is_told(machine: Machine
 
 @pytest.mark.parametrize("text", ["1", "42", "all", "ALL", ""])
 def test_how_many_stay_is_told_as_the_program_reads_it(text: str) -> None:
-    from robust_run.checkpoint.settings import parse_keep as read
+    from robust_run.checkpoint.rules.settings import parse_keep as read
 
     assert read(parse_keep(text)) == (int(text) if text.isdecimal() else 0)
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "1.5", "some", "3d", "1" * 30])
 def test_what_says_no_number_of_checkpoints_is_refused_by_both(text: str) -> None:
-    from robust_run.checkpoint.settings import parse_keep as read
+    from robust_run.checkpoint.rules.settings import parse_keep as read
 
     for reads in (parse_keep, read):
         with pytest.raises(UserError, match=r"1 or more, or all"):
@@ -141,7 +141,7 @@ def test_what_is_no_size_is_refused_with_what_to_write(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["100", "10m", "30s", "2h", " 5M ", ""])
 def test_what_workers_are_told_is_what_the_program_reads(text: str) -> None:
-    from robust_run.checkpoint.cadence import parse_every as read
+    from robust_run.checkpoint.rules.cadence import parse_every as read
 
     word = parse_every(text)
     assert not word or read(word)

@@ -17,6 +17,7 @@ from robust_run.launcher.model.job import JobSpec, OutputStreams, Std, VerdictDr
 from robust_run.launcher.model.resume_events import ResumeChosen
 from robust_run.launcher.records.incidents import IncidentBook
 from robust_run.launcher.records.journal import Journal, JournalEntry
+from robust_run.launcher.records.journal_reading import past_of as past_of_journal
 from robust_run.launcher.records.run_directory import RunDirectory
 from robust_run.report.files import incident as incident_file
 
@@ -80,7 +81,7 @@ def test_an_incident_whose_file_was_never_written_is_made_again_from_the_journal
         lost.record(action(attempt), lambda _delay_s, _call: None)  # the second never comes to be written
     assert (tmp_path / "incidents" / "0001.json").exists() and not (tmp_path / "incidents" / "0002.json").exists()
 
-    entries = journal.past()
+    entries = past_of_journal(journal)
     found = book_of(tmp_path)
     found.load(entries)
     assert [each.verdict.sentence for each in found.incidents] == ["rank 1 died (0)", "rank 1 died (1)"]
@@ -108,7 +109,7 @@ def past_of(
     if stepped:
         journal.event(FirstStep(attempt=1, node="n", at_s=95.0), 95.0)
     journal.event(Tick(), 99.0)
-    entries = journal.past()
+    entries = past_of_journal(journal)
     return [*entries[:-1], msgspec.structs.replace(entries[-1], at=entries[-1].at + goes_on_s)]
 
 

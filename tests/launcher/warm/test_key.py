@@ -13,9 +13,9 @@ import pytest
 
 from robust_run.errors import UserError
 from robust_run.launcher.start.warm import key, origins, registry, surroundings
+from robust_run.launcher.start.warm.commands import parse_duration_s
 from robust_run.launcher.start.warm.handover import started_anew
 from robust_run.launcher.start.warm.key import Announcement, Fingerprint
-from robust_run.robust_cli import parse_duration_s
 from robust_run.tracer.files.arming import arm_environment
 
 MODULES = ("torch", "torch.distributed")

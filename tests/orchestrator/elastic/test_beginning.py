@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from robust_run.orchestrator.elastic.beginning import Beginning
-from robust_run.orchestrator.nodes.words import Several
+from robust_run.orchestrator.model.node_words import Several
+from robust_run.orchestrator.rules.elastic.beginning import Beginning
 
 
 def beginning(fewest: int, nodes: int) -> Beginning:

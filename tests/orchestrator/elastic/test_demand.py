@@ -12,13 +12,13 @@ import pytest
 from role_story import TRAINER, Story, role, rollout, started, stopped
 
 from robust_run.launcher.model.code_events import CodeVersion
-from robust_run.orchestrator.core import replay
-from robust_run.orchestrator.elastic.demand import window_s
-from robust_run.orchestrator.elastic.words import Measured, MemberDemand
-from robust_run.orchestrator.names import MemberName
-from robust_run.orchestrator.spec import RolesSpec
-from robust_run.orchestrator.updates.words import CodeSeen, UpdateAsked
-from robust_run.orchestrator.words import Action, Asked, RankReady, SayLine, WorldFailed
+from robust_run.orchestrator.model.demand_words import Measured, MemberDemand
+from robust_run.orchestrator.model.names import MemberName
+from robust_run.orchestrator.model.spec import RolesSpec
+from robust_run.orchestrator.model.update_words import CodeSeen, UpdateAsked
+from robust_run.orchestrator.model.words import Action, Asked, RankReady, SayLine, WorldFailed
+from robust_run.orchestrator.rules.core import replay
+from robust_run.orchestrator.rules.elastic.demand import window_s
 
 
 @dataclasses.dataclass

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from robust_run.orchestrator.elastic.window import DemandBook
-from robust_run.orchestrator.elastic.words import MemberDemand
+from robust_run.orchestrator.model.demand_words import MemberDemand
+from robust_run.orchestrator.rules.elastic.window import DemandBook
 from robust_run.roles.queue_words import Done, GiveBack, Keep, Position, Put, Restore, Took
 
 TAKE, PUT = Took(consumer="", count=1), Put(key="", generation=0, payload=b"")

@@ -6,8 +6,8 @@ from typing import Any
 
 from role_story import Story, acts, role, rollout, started, stopped
 
-from robust_run.orchestrator.people.views import lacks_room, view_of
-from robust_run.orchestrator.words import Action, Asked, NodeGone, NodeOffered, SayLine, Tick
+from robust_run.orchestrator.model.words import Action, Asked, NodeGone, NodeOffered, SayLine, Tick
+from robust_run.orchestrator.people.views.whole import lacks_room, view_of
 
 
 def story(members: int = 3, devices: int = 0, **more: Any) -> Story:

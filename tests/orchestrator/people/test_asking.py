@@ -9,15 +9,15 @@ import pytest
 from page_ground import incident
 
 from robust_run.errors import PlatformError
-from robust_run.orchestrator import core
 from robust_run.orchestrator.journal import NAME, Journal
-from robust_run.orchestrator.names import MemberName
+from robust_run.orchestrator.model.names import MemberName
+from robust_run.orchestrator.model.state import JobState
+from robust_run.orchestrator.model.words import Begun, Event, Line, NodeOffered, WorldRuns
 from robust_run.orchestrator.people.asking import HistoryReader, incidents_of, not_here, whole_chains
-from robust_run.orchestrator.people.history import History, MemberCourse
+from robust_run.orchestrator.people.views.history import History, MemberCourse
 from robust_run.orchestrator.roles_file import parse
-from robust_run.orchestrator.state import JobState
-from robust_run.orchestrator.words import Begun, Event, Line, NodeOffered, WorldRuns
-from robust_run.roles.words import WaitChain
+from robust_run.orchestrator.rules import core
+from robust_run.roles.view_words import WaitChain
 from tests.orchestrator.people.views import WAITS, member, view, works
 
 SPEC = parse('[roles.a]\ncommand = "a.py"\n')

@@ -7,7 +7,7 @@ import pytest
 from page_ground import scene
 from seen_ranks import process, sight, stack
 
-from robust_run.orchestrator.people.chain_words import (
+from robust_run.orchestrator.people.views.chain_words import (
     Inside,
     asked_at,
     elsewhere,
@@ -16,7 +16,7 @@ from robust_run.orchestrator.people.chain_words import (
     rank_of,
     whole,
 )
-from robust_run.roles.words import WaitChain, WaitStep
+from robust_run.roles.view_words import WaitChain, WaitStep
 from robust_run.tracer.types import Op, Scene
 from tests.orchestrator.people.views import WAITS, member, view, works
 

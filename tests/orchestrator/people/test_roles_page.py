@@ -9,12 +9,12 @@ import msgspec
 import pytest
 from page_ground import assert_harmless, look_at
 
-from robust_run.orchestrator.course.points import CoursePoint, Fill, Waited
-from robust_run.orchestrator.people.history import History, Loss, MemberCourse, Moment, Stretch
-from robust_run.orchestrator.people.page import MOST_LOSSES, RolesPage, roles_html
-from robust_run.orchestrator.people.page_charts import MOST_ROWS
+from robust_run.orchestrator.people.views.history import History, Loss, MemberCourse, Moment, Stretch
+from robust_run.orchestrator.people.views.page import MOST_LOSSES, RolesPage, roles_html
+from robust_run.orchestrator.people.views.page_charts import MOST_ROWS
+from robust_run.orchestrator.rules.course_points import CoursePoint, Fill, Waited
 from robust_run.roles.queue_words import Counts
-from robust_run.roles.words import WaitChain
+from robust_run.roles.view_words import WaitChain
 from tests.orchestrator.people.views import WAITS, history, member, view, works
 
 HOSTILE = "<script>alert(1)</script>\u202e\"'&"

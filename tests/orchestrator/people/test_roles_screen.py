@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
 from robust_run.launcher.operator.top.keys import Looking
-from robust_run.orchestrator.people.history import Moment
-from robust_run.orchestrator.people.screen import plain, rows_of, screen, total_of
+from robust_run.orchestrator.people.views.history import Moment
+from robust_run.orchestrator.people.views.screen import plain, rows_of, screen, total_of
 from robust_run.roles.queue_words import Counts
-from robust_run.roles.words import WaitChain
+from robust_run.roles.view_words import WaitChain
 from tests.orchestrator.people.views import WAITS, history, member, now, view, works
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from robust_run.orchestrator.people.history import History, Loss, MemberCourse, Moment, RolesNow, Stretch
-from robust_run.orchestrator.waits import lines_of
+from robust_run.orchestrator.people.views.history import History, Loss, MemberCourse, Moment, RolesNow, Stretch
+from robust_run.orchestrator.rules.waits import lines_of
 from robust_run.roles.queue_words import Counts
-from robust_run.roles.words import MemberView, RolesView, RoleView, WaitChain, WaitStep
+from robust_run.roles.view_words import MemberView, RolesView, RoleView, WaitChain, WaitStep
 
 WAITS = WaitStep(worker="trainer/0:0", does="waits", for_s=45.0, queue="samples", what="an item")
 

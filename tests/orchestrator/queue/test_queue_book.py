@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robust_run.errors import PlatformError, UserError
+from robust_run.orchestrator.model.queue_state import QueueState
 from robust_run.orchestrator.queue import book
 from robust_run.orchestrator.queue.book import LEAST_BYTES, NUMBERS_LEFT_OUT, Queue, QueueBook, recovered
-from robust_run.orchestrator.queue.core import counts, step
-from robust_run.orchestrator.queue.state import QueueState
+from robust_run.orchestrator.rules.queue_core import counts, step
 from robust_run.roles.queue_words import (
     MOST_NAMES,
     ConsumerGone,

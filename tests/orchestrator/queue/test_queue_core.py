@@ -7,9 +7,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from robust_run.orchestrator.queue import core
-from robust_run.orchestrator.queue.core import counts, expire, position, step
-from robust_run.orchestrator.queue.state import QueueState
+from robust_run.orchestrator.model.queue_state import QueueState
+from robust_run.orchestrator.rules import queue_core as core
+from robust_run.orchestrator.rules.queue_core import counts, expire, position, step
 from robust_run.roles.queue_words import (
     MOST_ITEM_BYTES,
     MOST_TAKE_BYTES,

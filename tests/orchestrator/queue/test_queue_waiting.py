@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from robust_run.orchestrator.model.queue_state import Answer
 from robust_run.orchestrator.queue.book import Queue
-from robust_run.orchestrator.queue.state import Answer
 from robust_run.orchestrator.queue.waiting import Waiting
 from robust_run.roles.queue_words import Done, Put, QueueLimits, Took
 

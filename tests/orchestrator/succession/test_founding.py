@@ -11,16 +11,16 @@ from typing import cast
 import pytest
 
 from robust_run.clock import SystemClock
+from robust_run.orchestrator.model.node_words import Founded, Several
+from robust_run.orchestrator.model.succession_words import Entry, Voter
 from robust_run.orchestrator.nodes.book import NodeBook
 from robust_run.orchestrator.nodes.dialing import Call
-from robust_run.orchestrator.nodes.words import Founded, Several
 from robust_run.orchestrator.succession.door import Door
 from robust_run.orchestrator.succession.log import Log, begin_again
 from robust_run.orchestrator.succession.post import Post
 from robust_run.orchestrator.succession.record import read_record
 from robust_run.orchestrator.succession.replica import Hooks, Replica, Seat
 from robust_run.orchestrator.succession.stores import Past
-from robust_run.orchestrator.succession.words import Entry, Voter
 
 SECRET = b"s" * 32
 

@@ -11,14 +11,14 @@ import pytest
 
 from robust_run.clock import SystemClock
 from robust_run.errors import PlatformError
+from robust_run.orchestrator.model.queue_state import QueueState
+from robust_run.orchestrator.model.succession_words import Voter
 from robust_run.orchestrator.nodes.dialing import Call
-from robust_run.orchestrator.queue.core import counts
-from robust_run.orchestrator.queue.state import QueueState
+from robust_run.orchestrator.rules.queue_core import counts
 from robust_run.orchestrator.succession.door import Door
 from robust_run.orchestrator.succession.record import read_record
 from robust_run.orchestrator.succession.replica import Hooks, Replica, Seat
 from robust_run.orchestrator.succession.stores import LoggedQueue, Past
-from robust_run.orchestrator.succession.words import Voter
 from robust_run.roles.queue_words import Done, Put, Took
 
 SECRET = b"s" * 32

@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from voters import Voters
 
-from robust_run.orchestrator.nodes.words import GONE_S, KILL_S, LEASE_S
-from robust_run.orchestrator.succession.members import LOST_S
-from robust_run.orchestrator.succession.state import Leaves
-from robust_run.orchestrator.succession.words import LEAD_S, STAGGER_S, VOTE_WAIT_S
+from robust_run.orchestrator.model.node_words import GONE_S, KILL_S, LEASE_S
+from robust_run.orchestrator.model.succession_words import LEAD_S, STAGGER_S, VOTE_WAIT_S
+from robust_run.orchestrator.rules.raft.members import LOST_S
+from robust_run.orchestrator.rules.raft.state import Leaves
 
 WELL_S = 40.0
 """After so long in which nothing is broken, somebody leads."""

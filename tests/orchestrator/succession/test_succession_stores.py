@@ -12,19 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robust_run.launcher.model.code_events import Ledger
-from robust_run.orchestrator import core
-from robust_run.orchestrator.again import MOMENTS, another_clock
-from robust_run.orchestrator.elastic.state import Needs
+from robust_run.orchestrator.model.demand_state import Needs
+from robust_run.orchestrator.model.queue_state import QueueState
+from robust_run.orchestrator.model.spec import RoleSpec, RolesSpec
+from robust_run.orchestrator.model.state import JobState, Member
+from robust_run.orchestrator.model.succession_words import Entry, What
+from robust_run.orchestrator.model.update_words import RoleCode
+from robust_run.orchestrator.model.words import Begun, JobStarted, Line, NodeLeads, NodeOffered, WorldEnded, WorldRuns
+from robust_run.orchestrator.model.words import MemberName as Name
 from robust_run.orchestrator.queue.book import RECONNECT_S
-from robust_run.orchestrator.queue.core import counts
-from robust_run.orchestrator.queue.state import QueueState
-from robust_run.orchestrator.spec import RoleSpec, RolesSpec
-from robust_run.orchestrator.state import JobState, Member
+from robust_run.orchestrator.rules import core
+from robust_run.orchestrator.rules.again import MOMENTS, another_clock
+from robust_run.orchestrator.rules.queue_core import counts
 from robust_run.orchestrator.succession.stores import LoggedJournal, LoggedQueue, Past, void
-from robust_run.orchestrator.succession.words import Entry, What
-from robust_run.orchestrator.updates.words import RoleCode
-from robust_run.orchestrator.words import Begun, JobStarted, Line, NodeLeads, NodeOffered, WorldEnded, WorldRuns
-from robust_run.orchestrator.words import MemberName as Name
 from robust_run.roles.queue_words import ConsumerGone, Done, GiveBack, Keep, Put, QueueEvent, Took
 
 SPEC = RolesSpec(name="job", roles=(RoleSpec(name="a", command=("a.py",), restart="alone"),))

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from robust_run.errors import PlatformError
+from robust_run.orchestrator.model.succession_words import Entry, Voter
 from robust_run.orchestrator.succession.log import Log, begin_again
 from robust_run.orchestrator.succession.record import Record, read_record, write_record
-from robust_run.orchestrator.succession.words import Entry, Voter
 
 
 def entry(index: int, term: int = 1, what: str = "journal", name: str = "", size: int = 10) -> Entry:

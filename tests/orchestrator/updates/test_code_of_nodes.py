@@ -14,8 +14,7 @@ from robust_run.launcher.control.code_transfer import parts_of
 from robust_run.launcher.core import code_ledger
 from robust_run.launcher.model.code_events import CodeVersion, Ledger
 from robust_run.launcher.operator.views.code_words import UpdateWish
-from robust_run.orchestrator.nodes.carrier import Carrier
-from robust_run.orchestrator.nodes.words import (
+from robust_run.orchestrator.model.node_words import (
     CodeKept,
     CodeParts,
     CodeWanted,
@@ -25,11 +24,12 @@ from robust_run.orchestrator.nodes.words import (
     Taken,
     UpdateOrder,
 )
-from robust_run.orchestrator.spec import RoleSpec, RolesSpec
+from robust_run.orchestrator.model.spec import RoleSpec, RolesSpec
+from robust_run.orchestrator.model.update_words import CodeLost, CodeSeen, RoleCode, UpdateAsked, UpdateMember
+from robust_run.orchestrator.model.words import WorldEnded, WorldRuns
+from robust_run.orchestrator.nodes.carrier import Carrier
 from robust_run.orchestrator.updates.desk import CodeDesk
 from robust_run.orchestrator.updates.shelf import Shelf
-from robust_run.orchestrator.updates.words import CodeLost, CodeSeen, RoleCode, UpdateAsked, UpdateMember
-from robust_run.orchestrator.words import WorldEnded, WorldRuns
 from robust_run.roles.words import UpdateCall
 
 

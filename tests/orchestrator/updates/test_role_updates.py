@@ -8,12 +8,19 @@ import pytest
 from role_story import Story, role, rollout, started, stopped
 
 from robust_run.launcher.model.code_events import CodeVersion
-from robust_run.orchestrator.core import replay
-from robust_run.orchestrator.names import MemberName
-from robust_run.orchestrator.updates.questions import code_words, under_way
-from robust_run.orchestrator.updates.rules import PROOF_S, SETTLE_S
-from robust_run.orchestrator.updates.words import CodeFate, CodeSeen, Fate, TakeBackAsked, UpdateAsked, UpdateMember
-from robust_run.orchestrator.words import Action, Asked, NodeGone, NodeOffered, SayLine, Tick
+from robust_run.orchestrator.model.names import MemberName
+from robust_run.orchestrator.model.update_words import (
+    CodeFate,
+    CodeSeen,
+    Fate,
+    TakeBackAsked,
+    UpdateAsked,
+    UpdateMember,
+)
+from robust_run.orchestrator.model.words import Action, Asked, NodeGone, NodeOffered, SayLine, Tick
+from robust_run.orchestrator.rules.core import replay
+from robust_run.orchestrator.rules.update_questions import code_words, under_way
+from robust_run.orchestrator.rules.update_rules import PROOF_S, SETTLE_S
 
 FIRST = CodeVersion(number=1, tree="a" * 64, summary="as the job was started")
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from robust_run.ckpt_io.memory.flushing.words import AnyOrder, FlushAnswer, FlushDone, FlushOrder, FlushSilent
+from robust_run.own_process import boot
 
 #: How long one that was killed may take to be gone: one that waits for a storage that hangs cannot be.
 KILLED_WITHIN_S = 2.0
@@ -31,7 +32,7 @@ class FlushLimits(NamedTuple):
 
 
 _LOOK_S = 1.0
-_BOOT = "import sys; del sys.path[0]; from robust_run.checkpoint.flush.process import main; main(int(sys.argv[1]))"
+_BOOT = boot("robust_run.checkpoint.flush.process", "main(int(sys.argv[1]))")
 _decoder: msgspec.json.Decoder[FlushAnswer] = msgspec.json.Decoder(FlushAnswer)
 
 

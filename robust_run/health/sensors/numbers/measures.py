@@ -11,8 +11,8 @@ from typing import Any
 
 from robust_run.health.metrics.watching import Said
 from robust_run.health.sensors.disk import DiskSample
-from robust_run.health.sensors.infiniband import Port
-from robust_run.health.sensors.network import NetworkSample
+from robust_run.health.sensors.links.infiniband import Port
+from robust_run.health.sensors.links.network import NetworkSample
 from robust_run.health.sensors.nvml import GpuCounters, GpuSample
 from robust_run.health.sensors.pressure import PressureSample
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import pairwise
 
-from robust_run.health.sensors.ethtool import DriverStatistics, pauses
 from robust_run.health.sensors.files import names_in, number, to_decimal
+from robust_run.health.sensors.links.ethtool import DriverStatistics, pauses
 from robust_run.health.signs.nic_bursts import NicBurst
 
 #: Length of a burst, and of the slices that it is made of.

@@ -15,7 +15,7 @@ from robust_run.clock import Clock
 from robust_run.errors import PlatformError
 from robust_run.launcher.agent.places.block_peers import peers_of
 from robust_run.launcher.agent.places.image_place import ImagePlace, MadeImage
-from robust_run.launcher.agent.places.image_start import make_folders, plan_of, prepared_image
+from robust_run.launcher.agent.places.image_plan import make_folders, plan_of, prepared_image
 from robust_run.launcher.agent.places.made_place import Hears
 from robust_run.launcher.agent.places.place import AnyPlace
 from robust_run.launcher.agent.places.setup_place import SetupBrought

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from robust_run.errors import PlatformError
+from robust_run.own_process import boot
 
 #: Connections that may wait before the store's process is up: far more than the ranks of a node.
 BACKLOG = 4096
@@ -19,7 +20,7 @@ BACKLOG = 4096
 #: What is said of a process that hung up; the node, which has its exit code, may know more.
 DIED = "the store's process died"
 
-_BOOT = "import sys; del sys.path[0]; from robust_run.launcher.agent.workers.store_process import main; main(int(sys.argv[1]))"
+_BOOT = boot("robust_run.launcher.agent.workers.store_process", "main(int(sys.argv[1]))")
 
 
 class StartsHelpers(Protocol):

@@ -27,6 +27,7 @@ from robust_run.launcher.controller.comparing.outlier_words import event_of, sta
 from robust_run.launcher.core.membership import name_of
 from robust_run.launcher.core.state import JobState
 from robust_run.launcher.model.health_events import HealthSeen
+from robust_run.own_process import boot
 
 if TYPE_CHECKING:
     import asyncio
@@ -42,7 +43,7 @@ STEP_S, STEP_TIMES = 60.0, 3.0
 _MOST_LAST_WORDS = 300
 #: A row needs one core for a moment: libraries of linear algebra would start a thread for each.
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-_BOOT = "import sys; del sys.path[0]; from robust_run.robust_cli import main; main()"
+_BOOT = boot("robust_run.robust_cli", "main()")
 _MOST_LINE_BYTES = 1 << 16
 ENDED = "outlier.ended"
 USUAL = Comparing()

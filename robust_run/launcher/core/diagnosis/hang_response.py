@@ -195,7 +195,7 @@ def _why_no_node(policy: CorePolicy, state: JobState, verdict: TraceVerdict, at_
     A program that stops or computes longer in one rank does so wherever that rank is, and would use up one standby after the
     other.
     """
-    from robust_run.launcher.core.ladder.rungs import evict_share
+    from robust_run.launcher.core.ladder.suspects import evict_share
 
     if evict_share(policy) <= 0:
         return "--max-evict-share 0: rules evict no node"

@@ -6,8 +6,7 @@ from robust_run.health.ladder import suspicion
 from robust_run.health.ladder.cover import TimeLost, cover
 from robust_run.health.ladder.step import most_evicted
 from robust_run.launcher.core.ladder.ladder_state import ladder_state_of
-from robust_run.launcher.core.ladder.rungs import evict_share
-from robust_run.launcher.core.ladder.suspects import hosts, times_of
+from robust_run.launcher.core.ladder.suspects import evict_share, hosts, times_of
 from robust_run.launcher.core.state import LADDER, CorePolicy, JobState
 
 #: By whom evictions are decided that count towards the share.

@@ -32,9 +32,19 @@ from robust_run.launcher.core.diagnosis.judge import AttemptJudgement as Verdict
 from robust_run.launcher.core.diagnosis.judge import is_hang, is_nan, was_sent_a_signal
 from robust_run.launcher.core.ladder import swapping
 from robust_run.launcher.core.ladder.ladder_state import LadderState, ladder_state_of, remember
-from robust_run.launcher.core.ladder.rungs import advance, decided, evict, evict_share, next_rung, stop, taken
-from robust_run.launcher.core.ladder.suspects import blame, checked, hosts, is_suspect, outstanding, ranked, to_blame
+from robust_run.launcher.core.ladder.rungs import decided, evict, next_rung, stop, taken
+from robust_run.launcher.core.ladder.suspects import (
+    blame,
+    checked,
+    evict_share,
+    hosts,
+    is_suspect,
+    outstanding,
+    ranked,
+    to_blame,
+)
 from robust_run.launcher.core.membership import is_usable
+from robust_run.launcher.core.replaying import advance
 from robust_run.launcher.core.state import CorePolicy, JobState
 from robust_run.launcher.model.actions import Action, RecordIncident, Say
 from robust_run.launcher.model.check_events import Diagnosed, StandbyChecked

@@ -11,7 +11,9 @@ from robust_run.health.ladder.types import Event as LadderEvent
 from robust_run.health.ladder.types import LadderDecision, LadderPolicy
 from robust_run.launcher.core import membership
 from robust_run.launcher.core.attempts import begin, finish
-from robust_run.launcher.core.ladder.ladder_state import LadderState, ladder_state_of, remember
+from robust_run.launcher.core.ladder import swapping
+from robust_run.launcher.core.ladder.ladder_state import LadderState, ladder_state_of
+from robust_run.launcher.core.ladder.suspects import evict_share, times_of
 from robust_run.launcher.core.restart import excused
 from robust_run.launcher.core.state import LADDER, CorePolicy, Eviction, JobState
 from robust_run.launcher.model.actions import Action, Finish, Say
@@ -25,15 +27,6 @@ PROVEN = frozenset(("suspects_evicted", "certain_evicted", "replay_found"))
 LEAST_FOR_REPLAY = 4
 #: How long checks measure on a job's only node, which has no peer to be compared with; and else.
 LONE_S, USUAL_S, NAN_S = 1.0, 3.0, 30.0
-
-
-def evict_share(policy: CorePolicy) -> float:
-    """Return what share of the nodes rules may evict together: as the command line says, else the file of rules."""
-    if policy.max_evict_share is None and policy.health_rules:
-        from robust_run.launcher.core.diagnosis.rule_book import book_of
-
-        return book_of(policy).limits.max_evict_share
-    return LadderPolicy().max_evict_share if policy.max_evict_share is None else policy.max_evict_share
 
 
 def limits(policy: CorePolicy, state: JobState) -> LadderPolicy:
@@ -57,8 +50,6 @@ def limits(policy: CorePolicy, state: JobState) -> LadderPolicy:
 
 def _time_lost(policy: CorePolicy, state: JobState, *, may_replay: bool) -> TimeLost:
     """Return what is weighed where one of several nodes is at fault and not all can be taken over for."""
-    from robust_run.launcher.core.ladder.suspects import times_of
-
     times, lived_s = times_of(policy), state.progress.lived_s
     find_s = REPLAY_PASSES * min(max(REPLAY_LEAST_S, 2 * lived_s), REPLAY_MOST_S)
     return TimeLost(
@@ -69,35 +60,14 @@ def _time_lost(policy: CorePolicy, state: JobState, *, may_replay: bool) -> Time
     )
 
 
-def advance(
-    policy: CorePolicy, state: JobState, event: LadderEvent, now_s: float, at_unix_s: float = 0.0
-) -> list[Action]:
-    """Take in what came of a rung that was waited for, and take the next."""
-    ladder_state, decision = next_rung(policy, state, ladder_state_of(state), event)
-    remember(state, ladder_state)
-    if decision is None:
-        return begin(policy, state, now_s)
-    if decision.rung == "stop":
-        return stop(state, decision)
-    if decision.rung == "replay":
-        from robust_run.launcher.core import replaying
-
-        return [decided(state, decision), *replaying.start(policy, state, now_s)]
-    return taken(policy, state, decision, now_s, at_unix_s)
-
-
 def taken(
     policy: CorePolicy, state: JobState, decision: LadderDecision, now_s: float, at_unix_s: float = 0.0
 ) -> list[Action]:
     """Evict whom a decision names, or set it aside, and begin the next attempt."""
     actions: list[Action] = [decided(state, decision)]
     if decision.rung == "swap":
-        from robust_run.launcher.core.ladder import swapping
-
         actions += swapping.set_aside(state, decision.nodes[0], decision.sentence)
     if decision.rule in PROVEN:
-        from robust_run.launcher.core.ladder import swapping
-
         failures = swapping.failures_of(ladder_state_of(state), decision.nodes)
         state.trail = excused(state.trail, failures)
     for name in decision.nodes if decision.rung == "evict" else ():

@@ -8,6 +8,7 @@ import msgspec
 
 from robust_run.health.checks.types import CheckJudgement
 from robust_run.health.ladder import suspicion
+from robust_run.health.ladder.types import LadderPolicy
 from robust_run.health.rules.types import LadderTimes
 from robust_run.launcher.core.diagnosis.rule_book import book_of
 from robust_run.launcher.core.ladder.ladder_state import LadderState
@@ -82,3 +83,10 @@ def outstanding(
     half_life_s = times_of(policy).half_life_s
     one = suspicion.outstanding(ladder_state.suspicions, hosts(state), suspicion.OFTEN, now_s, half_life_s)
     return one if one in blamed else ""
+
+
+def evict_share(policy: CorePolicy) -> float:
+    """Return what share of the nodes rules may evict together: as the command line says, else the file of rules."""
+    if policy.max_evict_share is None and policy.health_rules:
+        return book_of(policy).limits.max_evict_share
+    return LadderPolicy().max_evict_share if policy.max_evict_share is None else policy.max_evict_share

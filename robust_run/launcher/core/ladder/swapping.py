@@ -126,7 +126,7 @@ def when(
 
 def _may(policy: CorePolicy, state: JobState) -> bool:
     """Whether a standby is there that is not needed elsewhere, and rules may take nodes out at all."""
-    from robust_run.launcher.core.ladder.rungs import evict_share
+    from robust_run.launcher.core.ladder.suspects import evict_share
 
     if not most_evicted(evict_share(policy), len(state.layout)):
         return False

@@ -12,7 +12,7 @@ import click
 from robust_run.clock import seconds_of
 from robust_run.errors import RobustRunError, UserError
 from robust_run.json_output import document
-from robust_run.launcher.operator.commands.job_commands import about_a_run, show_lines
+from robust_run.launcher.operator.commands.about_run import about_a_run, show_lines
 from robust_run.terminal import plain
 
 if TYPE_CHECKING:

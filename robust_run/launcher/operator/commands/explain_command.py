@@ -7,7 +7,7 @@ import os
 import click
 
 from robust_run.json_output import document
-from robust_run.launcher.operator.commands.job_commands import about_a_run, show_lines
+from robust_run.launcher.operator.commands.about_run import about_a_run, show_lines
 
 
 @click.command()

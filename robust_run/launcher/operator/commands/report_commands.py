@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from robust_run.json_output import print_document
-from robust_run.launcher.operator.commands.job_commands import complete_run
+from robust_run.launcher.operator.commands.about_run import complete_run
 from robust_run.terminal import plain
 
 if TYPE_CHECKING:

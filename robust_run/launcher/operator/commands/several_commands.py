@@ -45,7 +45,7 @@ def show_runs(folder: str, *, as_json: bool) -> int:
     """Print how all runs of a folder are."""
     import shutil
 
-    from robust_run.launcher.operator.commands.job_commands import has_colours, show_lines
+    from robust_run.launcher.operator.commands.about_run import has_colours, show_lines
     from robust_run.launcher.operator.reading.several import runs_page
     from robust_run.launcher.operator.views.run_rows import lines
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from robust_run.json_output import print_document
-from robust_run.launcher.operator.commands.job_commands import about_a_run, has_colours
+from robust_run.launcher.operator.commands.about_run import about_a_run, has_colours
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

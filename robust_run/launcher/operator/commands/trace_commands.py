@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from robust_run.json_output import print_document
-from robust_run.launcher.operator.commands.job_commands import about_a_run, show_lines
+from robust_run.launcher.operator.commands.about_run import about_a_run, show_lines
 from robust_run.terminal import plain
 
 if TYPE_CHECKING:

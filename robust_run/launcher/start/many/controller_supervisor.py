@@ -15,14 +15,13 @@ from robust_run.launcher.agent.workers import workers
 from robust_run.launcher.controller.config import ControllerConfig
 from robust_run.launcher.model.job import JobSpec
 from robust_run.launcher.records.run_directory import RunDirectory
+from robust_run.own_process import boot
 from robust_run.signals import describe_exit
 
 #: Exit code of a controller that another one has replaced: it is started again as a candidate.
 REPLACED = 75
 
-_BOOT = (
-    "import sys; del sys.path[0]; from robust_run.launcher.start.controller_process import main; main(int(sys.argv[1]))"
-)
+_BOOT = boot("robust_run.launcher.start.controller_process", "main(int(sys.argv[1]))")
 
 #: A controller that lived this long was well; one that did not is started again more slowly each time.
 WELL_S = 2.0

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection
 from typing import Protocol
 
 from robust_run.launcher.agent.workers.process_tree import Killing, Sweep, send
-from robust_run.launcher.start.guard import wait_for_end
+from robust_run.launcher.start.child_end import wait_for_end
 from robust_run.launcher.start.priority import raise_priority
 
 #: How often the fence is looked at, and how often while something is left that must be dead.

@@ -19,19 +19,16 @@ from robust_run.launcher.start.options.rendezvous import (
     is_one_node,
     job_id,
     nothing_for_one_node,
-    parse_endpoint,
+    parse_coordinator,
     parse_host,
     parse_nnodes,
     parse_settings,
     parse_standby,
 )
 
-MOST_COORDINATORS = 16
 MOST_NAME = 253
 """Characters of a host's name, as DNS has it."""
 _NODE_NAME = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MOST_NAME - 1}}}")
-ETCD_PORT = 2379
-"""Where none is given, as with etcd."""
 
 
 def resolve_many(options: Options, world: World) -> tuple[ManyNodes | None, tuple[str, ...]]:
@@ -103,29 +100,6 @@ def _remarks(options: Options, place: RendezvousPlace, *, static: bool) -> tuple
             f"without --master-addr HOST the nodes meet at {place.host}:{place.port}, which is no other machine than this",
         )
     return ()
-
-
-def parse_coordinator(options: Options) -> str:
-    """Return `etcd://HOST:PORT,...` with every port written out, empty if there is none."""
-    text = options.coordinator or ""
-    if not text:
-        return ""
-    scheme, _, rest = text.partition("://")
-    endpoints = rest.split(",")
-    if scheme != "etcd" or len(endpoints) > MOST_COORDINATORS:
-        raise UserError(f"--coordinator {text!r} is not etcd://HOST:PORT, with up to {MOST_COORDINATORS} HOST:PORT")
-    if options.controller_standby == 0:
-        raise UserError("--coordinator is for controllers that stand by; say how many with --controller-standby K")
-    written = []
-    for endpoint in endpoints:
-        try:
-            host, port = parse_endpoint(endpoint) if endpoint.strip() else ("", None)
-        except UserError:
-            host, port = "", None
-        if not host or port == 0:
-            raise UserError(f"--coordinator: {endpoint!r} is not HOST:PORT; write etcd://HOST:PORT,HOST:PORT")
-        written.append(f"[{host}]:{port or ETCD_PORT}" if ":" in host else f"{host}:{port or ETCD_PORT}")
-    return f"etcd://{','.join(written)}"
 
 
 def _insecure(options: Options) -> bool:

@@ -16,7 +16,7 @@ from robust_run.launcher.start.options.options import Options
 
 LEAST_BYTES = 1 << 20
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE | re.ASCII)
-#: As `robust_run.checkpoint.cadence` reads it.
+#: As `robust_run.checkpoint.rules.cadence` reads it.
 _EVERY = re.compile(r"[1-9]\d{0,8}[smh]?", re.ASCII)
 _KEEP = re.compile(r"[1-9]\d{0,8}", re.ASCII)
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}

@@ -16,6 +16,9 @@ from robust_run.launcher.start.options.option_types import NODES, Options
 from robust_run.launcher.start.options.options import OPTIONS
 
 HIGHEST_PORT = 65535
+MOST_COORDINATORS = 16
+ETCD_PORT = 2379
+"""Where none is given, as with etcd."""
 MOST_NODES = 100_000
 """More nodes than any cluster has: a larger number is a slip of the finger."""
 _THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
@@ -183,13 +186,34 @@ def parse_standby(text: str, most: int) -> int:
     return int(text)
 
 
+def parse_coordinator(options: Options) -> str:
+    """Return `etcd://HOST:PORT,...` with every port written out, empty if there is none."""
+    text = options.coordinator or ""
+    if not text:
+        return ""
+    scheme, _, rest = text.partition("://")
+    endpoints = rest.split(",")
+    if scheme != "etcd" or len(endpoints) > MOST_COORDINATORS:
+        raise UserError(f"--coordinator {text!r} is not etcd://HOST:PORT, with up to {MOST_COORDINATORS} HOST:PORT")
+    if options.controller_standby == 0:
+        raise UserError("--coordinator is for controllers that stand by; say how many with --controller-standby K")
+    written = []
+    for endpoint in endpoints:
+        try:
+            host, port = parse_endpoint(endpoint) if endpoint.strip() else ("", None)
+        except UserError:
+            host, port = "", None
+        if not host or port == 0:
+            raise UserError(f"--coordinator: {endpoint!r} is not HOST:PORT; write etcd://HOST:PORT,HOST:PORT")
+        written.append(f"[{host}]:{port or ETCD_PORT}" if ":" in host else f"{host}:{port or ETCD_PORT}")
+    return f"etcd://{','.join(written)}"
+
+
 def is_one_node(options: Options) -> bool:
     """Whether the job needs no network; with standbys it does. Raises UserError where the options contradict each other."""
     fewest, most = parse_nnodes(options.nnodes)
     standby = parse_standby(options.standby, most)
     if options.coordinator:
-        from robust_run.launcher.start.options.many_nodes import parse_coordinator
-
         parse_coordinator(options)
     if options.wait_for_nodes is not None:
         check_seconds("--wait-for-nodes", options.wait_for_nodes)

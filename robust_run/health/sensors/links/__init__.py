@@ -1,0 +1,1 @@
+"""Sensors of links between nodes: what cards and switches count, and which neighbours are reached."""

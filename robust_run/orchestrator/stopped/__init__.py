@@ -1,1 +1,0 @@
-"""Workers that are stopped while others wait: `watch` finds out, `deciding` says whether it is certain, `asking` acts."""
