@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from robust_run.health.checks.plan import Wish
     from robust_run.health.checks.show import ChecksReport
     from robust_run.launcher.operator.code.remote import Versions
+    from robust_run.launcher.operator.reading.several import OtherRuns
     from robust_run.slurm.rules.role_needs import RoleNeed
 
 #: Groups of commands by name, and where each is.
@@ -159,6 +160,7 @@ def robust(context: click.Context) -> None:
     context.ensure_object(dict)["check_nodes"] = _check_nodes
     context.obj["versions_of_roles"] = _versions_of_roles
     context.obj["role_needs"] = _role_needs
+    context.obj["other_runs"] = _other_runs
 
 
 def _role_needs(path: str) -> tuple[str, tuple[RoleNeed, ...]]:
@@ -178,6 +180,13 @@ def _role_needs(path: str) -> tuple[str, tuple[RoleNeed, ...]]:
         )
         for role in spec.roles
     )
+
+
+def _other_runs() -> OtherRuns:
+    """Tell of jobs of several roles, for lists of runs, which know jobs of one world."""
+    from robust_run.orchestrator.people.rows import RunsOfRoles
+
+    return RunsOfRoles()
 
 
 def _check_nodes(run: str, nodes: Sequence[str], wish: Wish, say: Callable[[str], None]) -> ChecksReport:

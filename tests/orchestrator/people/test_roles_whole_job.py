@@ -61,8 +61,16 @@ def test_commands_that_are_given_the_whole_job_tell_of_all_its_members(tmp_path:
         assert "running" in page and 'href="members/rollout-0.1/report.html"' in page
         assert 'href="members/rollout-0.1/incidents/0001.html"' in page
 
+        folder = os.path.dirname(run)
+        listed = said("status", "--all", "--log-dir", folder)
+        assert "1 run: 1 running" in listed and "rollout/0: rank 0 was killed by SIGKILL" in listed
+
         roles.go()
         roles.done()
+        assert "1 run: 1 done" in said("report", folder)
+        assert f'href="{os.path.basename(run)}/report.html"' in Path(folder, "runs.html").read_text()
+        (row,) = json.loads(said("status", "--all", "--log-dir", folder, "--json"))["runs"]
+        assert (row["state"], row["tone"], row["ranks"], row["incidents"]) == ("done", "calm", 3, 1)
         assert "page: " in roles.job.err
         page = (roles.job.run_dir / "report.html").read_text()
         assert "<title>done · " in page and "Members over time" in page
@@ -83,5 +91,7 @@ def test_a_job_whose_leader_was_killed_with_its_guard_is_told_from_its_journal(t
         why = said("why", run)
         assert "nobody answers" in why and "members/trainer-0.1" in why
         assert "nobody answers" in said("top", run)
+        listed = said("status", "--all", "--log-dir", os.path.dirname(run))
+        assert "1 run: 1 not known" in listed and "its leader does not answer" in listed
         assert "nobody leads the job" in said("report", run)
         assert "<title>no leader · " in (roles.job.run_dir / "report.html").read_text()

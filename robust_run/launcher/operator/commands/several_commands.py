@@ -14,6 +14,7 @@ from robust_run.report.files import open_regular
 from robust_run.terminal import plain
 
 if TYPE_CHECKING:
+    from robust_run.launcher.operator.reading.several import OtherRuns
     from robust_run.report.pages.runs_page import RunRow, RunsPage
 
 #: Runs without a page of their own that get one, the newest.
@@ -32,13 +33,20 @@ def folder_of(run: str, log_dir: str, *, every: bool) -> str:
     where = runs_folder(log_dir, os.environ)
     if not every:
         is_one = not run or "\0" in run or is_run(run) or is_run(os.path.join(where, run))
-        return "" if is_one or not holds_runs(run) else run
+        return "" if is_one or not holds_runs(run, _others()) else run
     folder = run or where
     if is_run(folder):
         raise PlatformError(f"{folder!r} is one run; name a folder of runs with --all")
-    if not holds_runs(folder):
+    if not holds_runs(folder, _others()):
         raise PlatformError(f"no run in {folder!r}; name a folder of runs or give --log-dir")
     return folder
+
+
+def _others() -> OtherRuns | None:
+    """Return what knows of jobs of several roles; None: nothing does here."""
+    context = click.get_current_context(silent=True)
+    made = (context.find_object(dict) or {}).get("other_runs") if context is not None else None
+    return made() if made is not None else None
 
 
 def show_runs(folder: str, *, as_json: bool) -> int:
@@ -49,7 +57,7 @@ def show_runs(folder: str, *, as_json: bool) -> int:
     from robust_run.launcher.operator.reading.several import runs_page
     from robust_run.launcher.operator.views.run_rows import lines
 
-    page = runs_page(folder, os.environ)
+    page = runs_page(folder, os.environ, others=_others())
     if as_json:
         print_document(page)
         return 0
@@ -72,7 +80,7 @@ def write_runs(folder: str, *, html: str, as_json: bool) -> int:
     path = os.path.join(folder, PAGE_NAME)
     if not _may_replace(path):
         raise PlatformError(f"{path!r} is no page of robust-run and is not replaced; move it away")
-    page = _with_pages(runs_page(folder, os.environ))
+    page = _with_pages(runs_page(folder, os.environ, others=_others()))
     try:
         write_file(path, runs_html(page).encode(errors="backslashreplace"))
     except OSError as error:
@@ -115,6 +123,7 @@ def _draw(row: RunRow) -> bool:
     """Draw a run's own page; False where that is not possible, or nothing is known of whether it lives."""
     from robust_run.errors import RobustRunError
     from robust_run.launcher.operator.pages.report_pages import write_report
+    from robust_run.launcher.operator.reading.several import is_of
     from robust_run.launcher.operator.views.life import JobLife
 
     try:
@@ -127,8 +136,12 @@ def _draw(row: RunRow) -> bool:
     if row.state == "no controller":
         command = f"robust-run --resume {shlex.quote(row.run_directory)}"
         life = JobLife(life="gone", note="its controller is gone", command=command)
+    others = _others()
     try:
-        write_report(row.run_directory, life)
+        if others is not None and is_of(others, row.run_directory):
+            others.draw(row.run_directory)
+        else:
+            write_report(row.run_directory, life)
     except RobustRunError:
         return False
     return True

@@ -11,7 +11,9 @@ import shlex
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from typing import Protocol
 
 from robust_run.decoders import json_decoder
 from robust_run.errors import RobustRunError
@@ -31,44 +33,81 @@ _INCIDENT = re.compile(r"[0-9]{4,6}\.json")
 
 Ask = Callable[[str], bytes]
 """Returns the status that the controller of a run directory answers with. Called in threads. Raises RobustRunError."""
-_Answer = bytes | Exception
+_Answer = bytes | Exception | RunRow
 
 
-def runs_page(folder: str, env: Mapping[str, str], limit_s: float = LIMIT_S, ask: Ask | None = None) -> RunsPage:
+class OtherRuns(Protocol):
+    """Runs without a controller: jobs of several roles, which this room knows nothing of."""
+
+    journal: str
+    """Name of the file by which their run directories are known."""
+
+    def row(self, path: str, *, may_ask: bool) -> RunRow:
+        """Return the row of one: asked for, or by what it left. Raises RobustRunError, OSError."""
+        ...
+
+    def draw(self, path: str) -> None:
+        """Write its page into it. Raises RobustRunError."""
+        ...
+
+
+def runs_page(
+    folder: str,
+    env: Mapping[str, str],
+    limit_s: float = LIMIT_S,
+    ask: Ask | None = None,
+    others: OtherRuns | None = None,
+) -> RunsPage:
     """Return how the runs of a folder are, the newest first. `ask`: instead of asking their controllers."""
-    paths = _folders(folder)
+    paths = _folders(folder, others)
     chosen = paths[:MOST_RUNS]
-    served = [path for path in chosen if os.path.lexists(os.path.join(path, PLACE_NAME))]
-    answers = _answers(served, ask or partial(_status, env=env, here=this_machine()), limit_s)
+    of_others = {path for path in chosen if others is not None and is_of(others, path)}
+    served = [path for path in chosen if os.path.lexists(os.path.join(path, PLACE_NAME)) or path in of_others]
+    status = ask or partial(_status, env=env, here=this_machine())
+    call = partial(_called, status=status, others=others, of_others=of_others)
+    answers = _answers(served, call, limit_s)
     silent = NoAnswerError(f"its controller did not answer within {limit_s:g} s", refused=False)
-    rows = [_row(path, answers.get(path, silent) if path in served else None) for path in chosen]
+    rows = []
+    for path in chosen:
+        answer = answers.get(path, silent) if path in served else None
+        rows.append(_row(path, answer, others if path in of_others else None))
     rows.sort(key=lambda row: row.started_unix_s if row.started_unix_s is not None else 0.0, reverse=True)
     return RunsPage(
         folder=os.path.abspath(folder), at_unix_s=time.time(), runs=tuple(rows), left_out=len(paths) - len(chosen)
     )
 
 
-def holds_runs(folder: str) -> bool:
+def is_of(others: OtherRuns, path: str) -> bool:
+    """Whether this is the run directory of a job of several roles."""
+    return os.path.lexists(os.path.join(path, others.journal)) and not is_run(path)
+
+
+def holds_runs(folder: str, others: OtherRuns | None = None) -> bool:
     """Whether this is a folder of runs, and no run itself."""
-    return bool(folder) and "\0" not in folder and not is_run(folder) and bool(_folders(folder))
+    if not folder or "\0" in folder or is_run(folder) or (others is not None and is_of(others, folder)):
+        return False
+    return bool(_folders(folder, others))
 
 
-def _folders(folder: str) -> list[str]:
+def _called(path: str, status: Ask, others: OtherRuns | None, of_others: set[str]) -> bytes | RunRow:
+    return others.row(path, may_ask=True) if others is not None and path in of_others else status(path)
+
+
+def _folders(folder: str, others: OtherRuns | None) -> list[str]:
     """Return what runs left in a folder, the one with the latest news first: journals, and what nodes left without one."""
     try:
         with os.scandir(folder) as entries:
             paths = [os.path.abspath(entry.path) for entry in entries]
     except OSError:
         return []
-    found = [(written_s, path) for path in paths if (written_s := _written_s(path)) is not None]
+    found = [(written_s, path) for path in paths if (written_s := _written_s(path, others)) is not None]
     return [path for _, path in sorted(found, reverse=True)]
 
 
-def _written_s(path: str) -> float | None:
-    try:
-        return os.lstat(os.path.join(path, JOURNAL_NAME)).st_mtime
-    except OSError:
-        pass
+def _written_s(path: str, others: OtherRuns | None) -> float | None:
+    for name in (JOURNAL_NAME, *([others.journal] if others is not None else ())):
+        with suppress(OSError):
+            return os.lstat(os.path.join(path, name)).st_mtime
     try:
         names = os.listdir(path)
         return os.stat(path).st_mtime if any(re.fullmatch(r"attempt_[0-9]+", name) for name in names) else None
@@ -80,7 +119,7 @@ def _status(path: str, env: Mapping[str, str], here: ClientMachine) -> bytes:
     return reach(path, "", "", env, here).get("/v1/status")
 
 
-def _answers(paths: Sequence[str], ask: Ask, limit_s: float) -> dict[str, _Answer]:
+def _answers(paths: Sequence[str], ask: Callable[[str], bytes | RunRow], limit_s: float) -> dict[str, _Answer]:
     """Return what controllers say within a time, by run directory; those that say nothing are missing."""
     give_up_at_s = time.monotonic() + limit_s
     found: dict[str, _Answer] = {}
@@ -107,8 +146,12 @@ def _answers(paths: Sequence[str], ask: Ask, limit_s: float) -> dict[str, _Answe
     return dict(found)
 
 
-def _row(path: str, answer: _Answer | None) -> RunRow:
+def _row(path: str, answer: _Answer | None, others: OtherRuns | None) -> RunRow:
     try:
+        if isinstance(answer, RunRow):
+            return answer
+        if others is not None:
+            return others.row(path, may_ask=False)
         if not is_run(path):
             return broken_row(path, "there is no journal.jsonl in it: its controller is or was on another node")
         job = json_decoder(JobView).decode(answer) if isinstance(answer, bytes) else _by_journal(path, answer)
