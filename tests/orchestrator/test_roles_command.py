@@ -35,11 +35,11 @@ def test_a_job_is_shown_scaled_and_ended(tmp_path: Path) -> None:
         for name in ("trainer-0", "rollout-0", "rollout-1"):
             roles.pid(name)
         wait_for(lambda: document("roles", run)["members"]["rollout/1"]["ready"], "both to be ready")
+        wait_for(lambda: document("roles", run)["queues"]["prompts"]["leased"] == 2, "both to have taken one")
         found = document("roles", run)
         assert found["phase"] == "going"
         assert found["members"]["rollout/0"]["pid"] == roles.launcher("rollout-0")
         assert found["members"]["rollout/2"]["state"] == "held"
-        assert found["queues"]["prompts"]["leased"] == 2
         lines = said("roles", roles.job.run_id, "--log-dir", str(tmp_path / "runs"))
         assert "rollout: 2 wanted of 1 to 3, 2 ready, restart alone" in lines
         assert said("status", run).splitlines()[0] == "roles runs", "robust status shows it too"

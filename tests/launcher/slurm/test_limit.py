@@ -68,9 +68,9 @@ def test_workers_are_warned_and_the_job_ends_while_it_can_be_requeued(tmp_path: 
     assert node.ended == 1
 
 
-@pytest.mark.parametrize("said", [facts(1000.0), facts(None)])
-def test_a_limit_that_was_moved_warns_nobody(tmp_path: Path, said: SlurmJobFacts) -> None:
-    node = Node(tmp_path)
+@pytest.mark.parametrize("left_s", [1000.0, None])
+def test_a_limit_that_was_moved_warns_nobody(tmp_path: Path, left_s: float | None) -> None:
+    node, said = Node(tmp_path), facts(left_s)
     node.limit._near(said, SAID)
     assert node.warned is None
     node.limit._limit(facts(100.0), time.time() + 100.0, "")
