@@ -48,7 +48,7 @@ from robust_run.orchestrator.model.words import (
     WorldEnded,
 )
 from robust_run.orchestrator.nodes.book import NodeBook
-from robust_run.orchestrator.nodes.under_slurm import ANEW, PATIENCE_S, Start
+from robust_run.orchestrator.nodes.under_slurm import ANEW, Start
 from robust_run.orchestrator.queue.book import QueueBook
 from robust_run.orchestrator.queue.serving import QueueService
 from robust_run.orchestrator.rules import core
@@ -222,7 +222,7 @@ class Leader:
                 )
         if self._post is not None and self._fleet.others is not None:
             self._post.found(self._fleet.others)
-        self.tell(Begun(patience_s=PATIENCE_S if self._start.slurm is not None else None))
+        self.tell(Begun(patience_s=self._start.patience_s))
 
     async def _all_nodes(self, several: Several) -> None:
         """Wait until all nodes have come; or, once the fewest have, for the last call. Raises PlatformError."""
@@ -274,7 +274,7 @@ class Leader:
             self._post.goes_on(self._fleet.others)
             self._post.found_later(self._fleet.others, self._several.fewest or self._several.nodes)
             # Who founded the job may have been lost before it began.
-            self.tell(Begun(patience_s=PATIENCE_S if self._start.slurm is not None else None))
+            self.tell(Begun(patience_s=self._start.patience_s))
         self.tell(Tick())
 
     async def _open(self) -> None:

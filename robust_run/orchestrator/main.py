@@ -29,7 +29,7 @@ from robust_run.orchestrator.model.node_words import Several
 from robust_run.orchestrator.model.spec import RolesSpec
 from robust_run.orchestrator.model.succession_words import FEWEST_NODES
 from robust_run.orchestrator.nodes.follower import SILENT, Follower
-from robust_run.orchestrator.nodes.under_slurm import ANEW, Start, UnderSlurm, hold_signals, run_of
+from robust_run.orchestrator.nodes.under_slurm import ANEW, Start, UnderSlurm, hold_signals, patience_s, run_of
 from robust_run.orchestrator.roles_file import load
 from robust_run.orchestrator.rules import labels
 from robust_run.slurm.rules.role_needs import fragile
@@ -75,7 +75,8 @@ def _launch(  # noqa: C901, PLR0912
         if goes_on and is_done(os.path.join(log_dir, run_id)):
             _say(f"the run in {os.path.join(log_dir, run_id)} is done; another --run-id starts a new one")
             return 0
-    start = Start(has=has, token=world.random_hex(16), slurm=slurm)
+    patient_s = patience_s(options.wait_for_nodes, is_under_slurm=slurm is not None)
+    start = Start(has=has, token=world.random_hex(16), slurm=slurm, patience_s=patient_s)
     has_voters = where is not None and where.nodes >= FEWEST_NODES
     if where is not None and not where.is_leader:
         if log_dir is None:

@@ -20,6 +20,7 @@ from robust_run.launcher.agent.workers.environment import warning_file
 from robust_run.launcher.model.job_parts import SlurmUse
 from robust_run.launcher.model.world import World
 from robust_run.launcher.start.options.options import Options
+from robust_run.launcher.start.options.rendezvous import check_seconds
 from robust_run.orchestrator import journal
 from robust_run.orchestrator.machine import ALL_THERE_IS, NodeHas
 from robust_run.orchestrator.model.spec import RolesSpec
@@ -29,7 +30,7 @@ from robust_run.slurm.rules.surroundings import OUTER
 from robust_run.slurm.rules.types import SlurmEnded, SlurmStep
 
 PATIENCE_S = 60.0
-"""So long a job waits where too few nodes are left: Slurm gives it none back."""
+"""So long a job waits where too few nodes are left: Slurm gives it none back. Elsewhere it waits for ever."""
 LOST_S, ASK_S = 60.0, 15.0
 """A node that finds no leader for so long asks Slurm whether its node is down, so often."""
 DOWN_WITHIN_S = 600.0
@@ -120,9 +121,19 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     token: str = ""
     """Random, the same for all leaders that the guard of this start has."""
     slurm: UnderSlurm | None = None
+    patience_s: float | None = None
+    """So long a member waits that no node is left for, before the job ends; None: for ever."""
 
 
 ANEW = Start()
+
+
+def patience_s(asked_s: float | None, *, is_under_slurm: bool) -> float | None:
+    """Return how long nodes are waited for without which a role cannot go on. `asked_s`: --wait-for-nodes. Raises UserError."""
+    if asked_s is None:
+        return PATIENCE_S if is_under_slurm else None
+    check_seconds("--wait-for-nodes", asked_s)
+    return asked_s
 
 
 def ended_as(exit_code: int, ending: journal.Ending | None, warned: str) -> SlurmEnded:
