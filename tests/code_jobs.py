@@ -12,6 +12,8 @@ from typing import Any
 from jobs import Job, wait_for
 from small_optimizer import SGD
 
+from robust_run.launcher.operator.code.remote import versions_to_read
+
 #: Trains until its version of `model.py` says that it is enough, and goes on where it was. Every attempt notes what it is.
 TRAIN = f"""
 import json, os, sys, time
@@ -95,8 +97,14 @@ def fates(job: Job, folder: Path) -> dict[int, str]:
 
 
 def wait_for_fate(job: Job, folder: Path, number: int, fate: str) -> None:
-    """Wait until this became of a version."""
-    wait_for(lambda: fates(job, folder).get(number) == fate, f"version {number} to be {fate}: {fates(job, folder)}")
+    """Wait until this became of a version: `robust code log` says so, whose question is asked here again and again."""
+
+    def now() -> dict[int, str]:
+        about = versions_to_read(os.environ, run=str(job.run_dir), log_dir="", url="", token_file="", tls_ca="")
+        return {record.version.number: record.fate for record in about.view().code.records}
+
+    wait_for(lambda: now().get(number) == fate, f"version {number} to be {fate}")
+    assert fates(job, folder)[number] == fate
 
 
 def wait_for_steps(folder: Path, attempt: int) -> None:

@@ -1,6 +1,6 @@
 """Runs programs as workers that were forked from a warm process, and as plain `python -u ...`, in the same way.
 
-`serve` is the smallest warm process there can be: it imports torch and forks a worker for every request.
+`serve` is the smallest warm process there can be: it imports modules and forks a worker for every request.
 """
 
 from __future__ import annotations
@@ -134,8 +134,13 @@ class Forker:
 
 
 @contextmanager
-def warm_process(cwd: Path, more_path: str = "", *, modules: tuple[str, ...] = ()) -> Iterator[Forker]:
-    """Start a warm process for the time of a block. `modules`: what it imports besides torch."""
+def warm_process(
+    cwd: Path, more_path: str = "", *, modules: tuple[str, ...] = (), with_torch: bool = True
+) -> Iterator[Forker]:
+    """Start a warm process for the time of a block. `modules`: what it imports besides torch.
+
+    `with_torch`: whether that is imported; without it a worker ends in a fifth of the time.
+    """
     from robust_run.launcher.agent.warm.start_up import start_environment
 
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -143,6 +148,8 @@ def warm_process(cwd: Path, more_path: str = "", *, modules: tuple[str, ...] = (
     env = environment()
     if more_path:
         env["PYTHONPATH"] += os.pathsep + more_path
+    if with_torch:
+        modules = ("torch.distributed", *modules)
     env.update(start_environment(env, "forks:serve", (str(theirs.fileno()), *modules)))
     process = subprocess.Popen(
         [sys.executable, "-u", "-c", "raise AssertionError('the warm process ran its program')"],
@@ -170,7 +177,7 @@ def serve(descriptor: str, *modules: str) -> None:
     from robust_run.launcher.agent.warm.identity import Identity
     from robust_run.launcher.agent.warm.run import run
 
-    for module in ("torch.distributed", *modules):
+    for module in modules:
         __import__(module)
     control = socket.socket(fileno=int(descriptor))
     while True:

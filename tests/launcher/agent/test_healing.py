@@ -15,9 +15,9 @@ from jobs import ALL_REDUCE, PATIENT, Job, run, running, script, unused_port, wa
 EXAMPLE = Path(__file__).parents[3] / "examples" / "train_gpt.py"
 
 
-@pytest.mark.parametrize("nproc", [2, 4])
-def test_twenty_of_twenty_restarts_succeed(tmp_path: Path, nproc: int) -> None:
-    restarts = 20
+def test_twenty_of_twenty_restarts_succeed(tmp_path: Path) -> None:
+    """Of two ranks: a hundred, in `launcher/warm/test_warm_jobs.py`."""
+    restarts, nproc = 20, 4
     path = script(tmp_path, ALL_REDUCE % {"restarts": restarts})
     with running(tmp_path, "--nproc-per-node", str(nproc), "--max-restarts", "100", path) as job:
         for attempt in range(restarts):
@@ -59,7 +59,7 @@ def train(tmp_path: Path, out: str, *more: str, program: str = str(EXAMPLE)) -> 
 
 
 def test_a_job_with_kills_ends_with_the_same_weights_as_an_undisturbed_one_bit_for_bit(tmp_path: Path) -> None:
-    code, _ = run(tmp_path, *train(tmp_path, "calm"))
+    code, _ = run(tmp_path, *train(tmp_path, "calm", "--max-restarts", "0"))
     assert code == 0
     faults = [(1, 4), (0, 12), (1, 16)]  # (rank, after the checkpoint of this step)
     held = script(tmp_path, HELD)
@@ -67,6 +67,8 @@ def test_a_job_with_kills_ends_with_the_same_weights_as_an_undisturbed_one_bit_f
         for attempt, (rank, step) in enumerate(faults):
             pid = job.pids(attempt)[rank]
             wait_for(lambda: list((tmp_path / "stormy").glob(f"step-{step:08d}-*.pt")), f"step {step}")  # noqa: B023
+            if attempt == 0:  # else its import of torch is for nothing, and the next attempt does it again
+                wait_for(lambda: len(job.after("warm_ready", 2, "standby_ready")) >= 2, "standby workers")
             os.kill(pid, signal.SIGKILL)
         assert job.finish() == 0
         job.assert_nothing_left()
@@ -143,13 +145,13 @@ def test_training_steps_are_progress(tmp_path: Path) -> None:
         for step in range(attempt + 1):
             model(torch.ones(2)).sum().backward()
             optimizer.step()
-        if attempt < 3:
+        if attempt < 2:
             os._exit(9)
         """,
     )
     code, job = run(tmp_path, "--max-restarts", "1", path)
     assert code == 0
-    assert [event["progress"]["steps"] for event in job.events("attempt_ended")] == [1, 2, 3, 4]
+    assert [event["progress"]["steps"] for event in job.events("attempt_ended")] == [1, 2, 3]
 
 
 def test_growing_checkpoints_are_progress(tmp_path: Path) -> None:

@@ -13,8 +13,10 @@ from pathlib import Path
 
 import pytest
 from clusters import start_all, write
+from fake_torch import write_fake_torch
 from hosts import Cluster, need_hosts
 from jobs import PATIENT, Job, run, running, script, wait_for
+from small_optimizer import SGD
 
 from robust_run.report.files import startup as file
 from robust_run.report.startup.phases import seconds_of
@@ -26,7 +28,7 @@ from tests.launcher.images.setup_ground import Ground, ground_at
 TRAIN = """
 import os, sys, time
 import torch, torch.distributed as dist
-
+OPTIMIZER
 dist.init_process_group("gloo")
 rank, attempt = dist.get_rank(), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
 
@@ -39,7 +41,7 @@ class Slow:
 torch.save([Slow()], f"checkpoint-{rank}")
 torch.load(f"checkpoint-{rank}", weights_only=False)
 model = torch.nn.Linear(4, 4)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+optimizer = SGD(model.parameters(), lr=0.1)
 for step in range(3):
     model(torch.ones(4)).sum().backward()
     for parameter in model.parameters():
@@ -50,7 +52,13 @@ while attempt < int(sys.argv[2]) and not os.path.exists("go"):
     time.sleep(0.01)
 dist.destroy_process_group()
 sys.exit(3 if attempt < int(sys.argv[2]) else 0)
-"""
+""".replace("OPTIMIZER", SGD)
+
+#: Options of jobs that are not to be started again: none starts a warm process for that.
+ONCE = ("--max-restarts", "0")
+
+#: A program that makes a step where torch is a fake.
+STEP = "import torch\ntorch.optim.Optimizer().step()\n"
 
 
 def starts(job: Job) -> list[AttemptStartup]:
@@ -82,7 +90,7 @@ def robust(job: Job, *arguments: str, code: int = 0, command: str = "report") ->
 
 
 def test_a_start_is_measured_told_and_drawn(tmp_path: Path) -> None:
-    code, job = run(tmp_path, "--nproc-per-node", "2", script(tmp_path, TRAIN), "8", "0")
+    code, job = run(tmp_path, "--nproc-per-node", "2", *ONCE, script(tmp_path, TRAIN), "8", "0")
     assert code == 0
     (line,) = [line for line in job.err.splitlines() if "first step after" in line]
     assert "imports" in line
@@ -116,7 +124,7 @@ def test_a_start_is_measured_told_and_drawn(tmp_path: Path) -> None:
 def test_a_warm_restart_imports_next_to_nothing(tmp_path: Path) -> None:
     script(tmp_path, "import time\ntime.sleep(8)\n", "large.py")  # however slow the machine is at other things
     path = script(tmp_path, f"import large\n{TRAIN}")
-    preload = "torch,torch.distributed,torch._dynamo,large"
+    preload = "torch,torch.distributed,large"
     env = {"PYTHONPATH": os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))}
     arguments = ("--nproc-per-node", "2", "--preload", preload, path, "0", "1")
     with running(tmp_path, *arguments, env=env, prefix=PATIENT) as job:
@@ -136,8 +144,8 @@ def test_a_warm_restart_imports_next_to_nothing(tmp_path: Path) -> None:
 
 
 def test_a_start_that_goes_on_can_be_looked_at(tmp_path: Path) -> None:
-    text = "import os, time, torch\nopen('up', 'w').close()\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
-    with running(tmp_path, script(tmp_path, text)) as job:
+    text = "import os, time\nopen('up', 'w').close()\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
+    with running(tmp_path, *ONCE, script(tmp_path, text)) as job:
         job.wait_for_file("up", tmp_path)
         (start,) = wait_for(lambda: starts(job), "startup.json", 60.0)
         assert not start.complete
@@ -150,7 +158,8 @@ def test_a_start_that_goes_on_can_be_looked_at(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("switch", ["ROBUST_STARTUP", "ROBUST_TRACE"])
 def test_it_can_be_switched_off(tmp_path: Path, switch: str) -> None:
-    code, job = run(tmp_path, script(tmp_path, TRAIN), "0", "0", env={switch: "0"})
+    write_fake_torch(tmp_path)
+    code, job = run(tmp_path, *ONCE, script(tmp_path, STEP), env={switch: "0"})
     assert code == 0
     assert starts(job) == []
     assert "first step" not in job.err
@@ -158,13 +167,13 @@ def test_it_can_be_switched_off(tmp_path: Path, switch: str) -> None:
 
 
 def test_what_a_run_directory_holds_in_its_place_is_refused_in_a_line(tmp_path: Path) -> None:
-    _, job = run(tmp_path, script(tmp_path, ""))
+    _, job = run(tmp_path, *ONCE, script(tmp_path, ""))
     (job.run_dir / file.NAME).write_text("{")
     assert "not a startup.json" in robust(job, "--startup", code=1)
 
 
 def test_without_an_option_the_pages_are_written(tmp_path: Path) -> None:
-    _, job = run(tmp_path, script(tmp_path, ""))
+    _, job = run(tmp_path, *ONCE, script(tmp_path, ""))
     assert "report.html" in robust(job)
     assert (job.run_dir / "report.html").exists()
 
@@ -179,7 +188,7 @@ def ground(tmp_path: Path) -> Iterator[Ground]:
 
 
 def test_a_set_up_has_its_part(ground: Ground) -> None:
-    code, job = ground.run(*ground.options(), script(ground.folder, f"import tiny\n{TRAIN}"), "0", "0")
+    code, job = ground.run(*ground.options(), *ONCE, script(ground.folder, f"import tiny\n{TRAIN}"), "0", "0")
     shutil.rmtree(ground.folder / "work" / f"torchinductor_{getpass.getuser()}", ignore_errors=True)  # torch's own
     assert code == 0, job.err
     (start,) = starts(job)
@@ -228,7 +237,8 @@ def test_two_nodes_tell_one_controller_and_the_slow_one_is_named(tmp_path: Path)
 
 
 def test_it_fits_the_file_system_of_a_job_without_logs(tmp_path: Path) -> None:
-    code, job = run(tmp_path, script(tmp_path, TRAIN), "0", "0", log_dir=Path("/dev/null"))
+    write_fake_torch(tmp_path)
+    code, job = run(tmp_path, *ONCE, script(tmp_path, STEP), log_dir=Path("/dev/null"))
     assert code == 0
     assert "first step after" in job.err
     assert not os.path.exists(job.run_dir)

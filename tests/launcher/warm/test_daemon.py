@@ -13,12 +13,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from jobs import Job, run, running, script, wait_for
+
+from robust_run.launcher.start.warm import registry
 
 PROBE = Path(__file__).with_name("probe.py")
 ROBUST = (sys.executable, "-c", "from robust_run.robust_cli import main; main()")
@@ -26,7 +28,7 @@ ROBUST = (sys.executable, "-c", "from robust_run.robust_cli import main; main()"
 #: Tests run on machines that are busy: a warm process that answers late is none of their business.
 PATIENT = {"ROBUST_WARM_DAEMON": "30"}
 
-#: For tests in which no job is forked: torch takes seconds.
+#: For tests in which it does not matter what is imported: torch takes seconds.
 LIGHT = ("--preload", "json")
 
 
@@ -60,8 +62,9 @@ class Warm:
         return [each["pid"] for each in self.status()]
 
     def kill(self) -> None:
-        for pid in self.pids():
-            with suppress(ProcessLookupError):
+        for lock in self.folder.glob("*.lock"):
+            pid = registry.holder(str(lock))
+            if pid > 0:
                 os.kill(pid, signal.SIGKILL)
 
 
@@ -205,7 +208,7 @@ def test_a_module_that_cannot_be_forked_is_named(own: Warm, tmp_path: Path) -> N
     )
     script(tmp_path, text, "starts_a_thread.py")
     env = {"PYTHONPATH": os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))}
-    refused = own.robust("start", "--preload", "torch,starts_a_thread", env=env)
+    refused = own.robust("start", "--preload", "json,starts_a_thread", env=env)
     assert refused.returncode == 2
     assert "starts_a_thread cannot be preloaded: after it, a Python thread runs (mine)" in refused.stderr
     assert own.pids() == []
@@ -227,7 +230,8 @@ def facts_of(tmp_path: Path, name: str, env: dict[str, str]) -> tuple[dict[str, 
             runpy.run_path("probe.py", run_name="__main__")
             print("read:", line)
         """
-    arguments = ("--log-dir", "logs", "--run-id", name, script(place, text), "--lr", "ä", str(place / "facts"))
+    options = ("--max-restarts", "0", "--log-dir", "logs", "--run-id", name)
+    arguments = (*options, script(place, text), "--lr", "ä", str(place / "facts"))
     launcher = "import os; os.umask(0o27); os.nice(3); from robust_run.cli import main; main()"
     with (place / "in").open() as stdin:
         done = subprocess.run(
@@ -269,19 +273,6 @@ def test_its_workers_see_what_workers_started_from_nothing_see(shared: Warm, tmp
     assert {name: (plain[name], warm[name]) for name in plain if plain[name] != warm.get(name)} == {}
 
 
-@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGINT, signal.SIGUSR1], ids=lambda number: number.name)
-def test_its_workers_ignore_what_the_launcher_was_started_with_ignored(
-    shared: Warm, tmp_path: Path, number: signal.Signals
-) -> None:
-    """The warm process ignores none of them. SIGINT is one that a job is told to end with: we pass it on."""
-    ignores = (
-        f"import os, signal, sys; signal.signal({int(number)}, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
-    )
-    path = script(tmp_path, f"import signal; print(signal.getsignal({int(number)}) == signal.SIG_IGN)")
-    code, job = run(tmp_path, path, env=shared.env, prefix=(sys.executable, "-c", ignores))
-    assert (code, job.out, how(job)) == (0, f"{number != signal.SIGINT}\n", [["fork"]])
-
-
 def test_exit_code_and_output_are_those_of_any_job(shared: Warm, tmp_path: Path) -> None:
     path = script(tmp_path, SAY_AND_FAIL)
     code, job = run(tmp_path, "--max-restarts", "0", "--nproc-per-node", "2", path, env=shared.env)
@@ -293,10 +284,18 @@ def test_exit_code_and_output_are_those_of_any_job(shared: Warm, tmp_path: Path)
     assert f"started from the warm process (pid {shared.pids()[0]})" in job.err
 
 
-def test_a_job_of_one_worker_has_its_own_kind(shared: Warm, tmp_path: Path) -> None:
-    path = script(tmp_path, "import sys; print('torch' in sys.modules)")
-    code, job = run(tmp_path, path, env=shared.env)
-    assert (code, job.out, how(job)) == (0, "True\n", [["fork"]])
+def test_a_job_of_one_worker_has_its_own_kind_and_ignores_what_the_launcher_was_started_with_ignored(
+    shared: Warm, tmp_path: Path
+) -> None:
+    """The warm process ignores none of them. SIGINT is one that a job is told to end with: we pass it on."""
+    numbers = [int(number) for number in (signal.SIGHUP, signal.SIGINT, signal.SIGUSR1)]
+    ignores = (
+        f"import os, signal, sys; [signal.signal(n, signal.SIG_IGN) for n in {numbers}]; "
+        "os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    text = f"import signal, sys; print('torch' in sys.modules, *(signal.getsignal(n) == signal.SIG_IGN for n in {numbers}))"
+    code, job = run(tmp_path, script(tmp_path, text), env=shared.env, prefix=(sys.executable, "-c", ignores))
+    assert (code, job.out, how(job)) == (0, "True True False True\n", [["fork"]])
 
 
 def test_after_a_kill_it_heals_as_ever(shared: Warm, tmp_path: Path) -> None:
@@ -393,9 +392,9 @@ def test_a_killed_agent_leaves_nothing(shared: Warm, tmp_path: Path) -> None:
 
 
 def test_a_killed_warm_process_harms_no_job(own: Warm, tmp_path: Path) -> None:
-    pid = own.start()
+    pid = own.start(*LIGHT)
     path = script(tmp_path, UNTIL_TOLD)
-    with running(tmp_path, "--nproc-per-node", "2", "--max-restarts", "0", path, env=own.env) as job:
+    with running(tmp_path, "--nproc-per-node", "2", "--max-restarts", "0", *LIGHT, path, env=own.env) as job:
         for rank in (0, 1):
             job.wait_for_file(f"up-{rank}", tmp_path)
         os.kill(pid, signal.SIGKILL)
@@ -407,9 +406,9 @@ def test_a_killed_warm_process_harms_no_job(own: Warm, tmp_path: Path) -> None:
 
 
 def test_after_the_warm_process_a_killed_agent_still_takes_its_workers_along(own: Warm, tmp_path: Path) -> None:
-    pid = own.start()
+    pid = own.start(*LIGHT)
     path = script(tmp_path, UNTIL_TOLD)
-    with running(tmp_path, "--nproc-per-node", "2", path, env=own.env) as job:
+    with running(tmp_path, "--nproc-per-node", "2", *LIGHT, path, env=own.env) as job:
         for rank in (0, 1):
             job.wait_for_file(f"up-{rank}", tmp_path)
         os.kill(pid, signal.SIGKILL)
@@ -419,9 +418,9 @@ def test_after_the_warm_process_a_killed_agent_still_takes_its_workers_along(own
 
 
 def test_stopping_it_lets_its_jobs_go_on(own: Warm, tmp_path: Path) -> None:
-    pid = own.start()
+    pid = own.start(*LIGHT)
     path = script(tmp_path, UNTIL_TOLD)
-    with running(tmp_path, "--nproc-per-node", "2", "--max-restarts", "0", path, env=own.env) as job:
+    with running(tmp_path, "--nproc-per-node", "2", "--max-restarts", "0", *LIGHT, path, env=own.env) as job:
         for rank in (0, 1):
             job.wait_for_file(f"up-{rank}", tmp_path)
         assert "takes no more jobs" in own.robust("stop").stdout
@@ -440,7 +439,8 @@ def refused(tmp_path: Path, warm: Warm, *arguments: str, **more: Any) -> str:
     """Run a job that must start from nothing, once, and return the line about the warm process."""
     env = {**warm.env, **more.pop("env", {})}
     path = script(tmp_path, "import os; open('ran', 'a').write(os.environ['RANK'])")
-    code, job = run(tmp_path, *arguments, "--nproc-per-node", "2", path, env=env, **more)
+    options = ("--nproc-per-node", "2", "--max-restarts", "0")  # it starts no warm process of its own beside it
+    code, job = run(tmp_path, *arguments, *options, path, env=env, **more)
     assert code == 0, job.err
     assert sorted((tmp_path / "ran").read_text()) == ["0", "1"], "it ran once"
     (tmp_path / "ran").unlink()
@@ -533,29 +533,29 @@ def test_another_user(own: Warm, tmp_path: Path) -> None:
 
 
 def test_one_that_was_killed_is_not_missed_and_is_started_anew(own: Warm, tmp_path: Path) -> None:
-    pid = own.start()
+    pid = own.start(*LIGHT)
     os.kill(pid, signal.SIGKILL)
     wait_for(lambda: is_gone(pid), "its end")
     assert list(own.folder.glob("*.sock"))
     assert own.robust("status").returncode == 1
-    assert refused(tmp_path, own) == ""
-    second = own.start()
-    code, job = run(tmp_path, "--nproc-per-node", "2", script(tmp_path, HELLO), env=own.env)
+    assert refused(tmp_path, own, *LIGHT) == ""
+    second = own.start(*LIGHT)
+    code, job = run(tmp_path, "--nproc-per-node", "2", *LIGHT, script(tmp_path, HELLO), env=own.env)
     assert (code, how(job)) == (0, [["fork", "fork"]])
     assert second != pid
 
 
 def test_a_stopped_one_holds_nobody_up_and_starts_nothing_twice(own: Warm, tmp_path: Path) -> None:
-    pid = own.start()
+    pid = own.start(*LIGHT)
     os.kill(pid, signal.SIGSTOP)
     wait_for(lambda: state_of(pid) == "T", "it to be stopped")
-    line = refused(tmp_path, own, env={"ROBUST_WARM_DAEMON": ""})
+    line = refused(tmp_path, own, *LIGHT, env={"ROBUST_WARM_DAEMON": ""})
     assert "it did not answer within 0.5 s because it is stopped" in line
     assert own.status()[0]["state"] == "stopped"
     os.kill(pid, signal.SIGCONT)
     wait_for(lambda: own.status()[0]["served"] == 0 and own.status()[0]["state"] == "idle", "it to find the job gone")
     assert not (tmp_path / "ran").exists()
-    code, job = run(tmp_path, "--nproc-per-node", "2", script(tmp_path, HELLO), env=own.env)
+    code, job = run(tmp_path, "--nproc-per-node", "2", *LIGHT, script(tmp_path, HELLO), env=own.env)
     assert (code, how(job)) == (0, [["fork", "fork"]])
 
 
@@ -576,7 +576,7 @@ def test_code_that_changed_since_it_was_imported(own: Warm, tmp_path: Path) -> N
     module = tmp_path / "my_module.py"
     module.write_text("VALUE = 1\n")
     env = {"PYTHONPATH": os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))}
-    arguments = ("--preload", "torch,my_module")
+    arguments = ("--preload", "json,my_module")
     pid = own.start(*arguments, env=env)
     path = script(tmp_path, "import my_module, sys; sys.stdout.write(f'{my_module.VALUE}\\n')")
     code, job = run(tmp_path, "--nproc-per-node", "2", *arguments, path, env={**own.env, **env})

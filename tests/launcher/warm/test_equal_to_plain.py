@@ -12,11 +12,12 @@ import subprocess
 import sys
 import textwrap
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from forks import Ended, Forker, environment, run_plain
+from forks import Ended, Forker, environment, run_plain, warm_process
 
 PROBE = Path(__file__).with_name("probe.py")
 
@@ -30,6 +31,22 @@ FORMS = {
     "code": ("-c", "import programs.probe; programs.probe.main()"),
     "dashes": ("--", "-dash.py"),
 }
+
+
+@pytest.fixture(scope="module")
+def light_forker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forker]:
+    """A warm process with what torch imports of Python itself, for what torch has no part in: each end with torch takes long."""
+    modules = (
+        "multiprocessing.connection",
+        "concurrent.futures",
+        "logging",
+        "ctypes",
+        "threading",
+        "atexit",
+        "inspect",
+    )
+    with warm_process(tmp_path_factory.mktemp("light"), modules=modules, with_torch=False) as forker:
+        yield forker
 
 
 @pytest.fixture
@@ -67,8 +84,10 @@ def test_a_long_command_line_is_shown_in_full(forker: Forker, place: Path) -> No
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_all_it_sees_of_itself_is_the_same(forker: Forker, place: Path, form: str) -> None:
-    plain, forked = look(forker, place, (*FORMS[form], "--lr", "1"), environment(RANK="1", MASTER_PORT="29500"))
+def test_all_it_sees_of_itself_is_the_same(forker: Forker, light_forker: Forker, place: Path, form: str) -> None:
+    """With torch as a script and as a module; what other forms there are is Python's business."""
+    chosen = forker if form in {"script", "module"} else light_forker
+    plain, forked = look(chosen, place, (*FORMS[form], "--lr", "1"), environment(RANK="1", MASTER_PORT="29500"))
     assert differences(plain, forked) == {}
     assert plain.keys() == forked.keys()
 
@@ -202,10 +221,11 @@ ENDINGS = {
 
 @pytest.mark.parametrize("form", ["script", "module"])
 @pytest.mark.parametrize("ending", ENDINGS)
-def test_it_ends_in_the_same_way(forker: Forker, tmp_path: Path, ending: str, form: str) -> None:
+def test_it_ends_in_the_same_way(forker: Forker, light_forker: Forker, tmp_path: Path, ending: str, form: str) -> None:
+    """Scripts with torch, modules without: how it was started and what was imported are not known of each other."""
     (tmp_path / "train.py").write_text(textwrap.dedent(ENDINGS[ending]))
-    argv = ("train.py",) if form == "script" else ("-m", "train")
-    plain, forked = run_plain(argv, tmp_path, environment()), forker.run(argv, tmp_path, environment())
+    argv, chosen = (("train.py",), forker) if form == "script" else (("-m", "train"), light_forker)
+    plain, forked = run_plain(argv, tmp_path, environment()), chosen.run(argv, tmp_path, environment())
     assert without_addresses(forked) == without_addresses(plain)
 
 
@@ -231,7 +251,7 @@ def without_addresses(ended: Ended) -> Ended:
     ids=" ".join,
 )
 def test_a_program_that_cannot_be_run_is_refused_by_python_itself(
-    forker: Forker, tmp_path: Path, argv: tuple[str, ...]
+    light_forker: Forker, tmp_path: Path, argv: tuple[str, ...]
 ) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "package").mkdir()
@@ -239,7 +259,7 @@ def test_a_program_that_cannot_be_run_is_refused_by_python_itself(
     (tmp_path / "binary.py").write_bytes(b"\x80\x81\xff\n")
     plain = run_plain(argv, tmp_path, environment())
     assert plain.code not in (0, 99)
-    assert forker.run(argv, tmp_path, environment()) == plain
+    assert light_forker.run(argv, tmp_path, environment()) == plain
 
 
 def test_a_forked_worker_can_be_interrupted_from_outside(forker: Forker, tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ def test_pools_find_the_functions_and_classes_of_main(forker: Forker, tmp_path: 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_data_loaders_have_workers(forker: Forker, tmp_path: Path, method: str) -> None:
+    workers = 2 if method == "fork" else 1  # others import torch anew
     program = f"""
         import torch
         from torch.utils.data import DataLoader, Dataset
@@ -48,7 +49,7 @@ def test_data_loaders_have_workers(forker: Forker, tmp_path: Path, method: str) 
             def __len__(self): return 8
             def __getitem__(self, i): return torch.tensor(i * i)
         if __name__ == '__main__':
-            loader = DataLoader(Squares(), batch_size=4, num_workers=2, multiprocessing_context='{method}')
+            loader = DataLoader(Squares(), batch_size=4, num_workers={workers}, multiprocessing_context='{method}')
             print([batch.tolist() for batch in loader])
     """
     assert run(forker, tmp_path, program) == (0, "[[0, 1, 4, 9], [16, 25, 36, 49]]\n", "")
@@ -59,11 +60,11 @@ def test_torch_multiprocessing_spawns(forker: Forker, tmp_path: Path) -> None:
         import torch, torch.multiprocessing as mp
         def work(rank, shared): shared[rank] = rank + 1
         if __name__ == '__main__':
-            shared = torch.zeros(2).share_memory_()
-            mp.spawn(work, args=(shared,), nprocs=2)
+            shared = torch.zeros(1).share_memory_()
+            mp.spawn(work, args=(shared,), nprocs=1)
             print(shared.tolist())
     """
-    assert run(forker, tmp_path, program) == (0, "[1.0, 2.0]\n", "")
+    assert run(forker, tmp_path, program) == (0, "[1.0]\n", "")
 
 
 def test_programs_can_be_started(forker: Forker, tmp_path: Path) -> None:
@@ -99,7 +100,9 @@ def test_torch_computes_in_parallel_and_backward(forker: Forker, tmp_path: Path)
 )
 def test_torch_compiles_with_backward(forker: Forker, tmp_path: Path) -> None:
     program = """
-        import torch
+        import torch, torch._inductor.config as config
+        config.cpp_cache_precompile_headers = False  # which pays off with the tenth graph
+        config.cpp.vec_isa_ok = True  # else a compiler tries what /proc/cpuinfo says already
         @torch.compile
         def f(x): return (x.sin() * x).sum()
         if __name__ == '__main__':
@@ -166,7 +169,7 @@ def test_code_that_changed_since_the_fork_is_found(forker: Forker, tmp_path: Pat
 
 def test_the_users_own_start_up_code_runs_in_every_worker(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import os, builtins; builtins.started_by = os.getpid()\n")
-    with warm_process(tmp_path, str(tmp_path)) as forker:
+    with warm_process(tmp_path, str(tmp_path), with_torch=False) as forker:
         env = environment()
         env["PYTHONPATH"] += os.pathsep + str(tmp_path)
         program = "import os, sitecustomize; print(started_by == os.getpid(), sitecustomize.__file__)"

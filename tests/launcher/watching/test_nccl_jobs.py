@@ -12,20 +12,21 @@ from pathlib import Path
 
 import pytest
 from jobs import PATIENT, Job, run, running, script, wait_for
+from small_optimizer import SGD
 
 from robust_run.tracer.plugin import build, layout, reader
 
 #: Trains with dropout, data of its own on each rank and gradients that are summed; leaves every bit of what it learnt.
-TRAIN = """
+TRAIN = f"""
 import hashlib, os
 import torch, torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-
+{SGD}
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 torch.manual_seed(1)
 model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.Dropout(0.3), torch.nn.Linear(64, 1)))
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+optimizer = SGD(model.parameters(), lr=1e-2)
 torch.manual_seed(rank)
 losses = []
 for step in range(40):
@@ -38,6 +39,9 @@ content = b"".join(p.detach().numpy().tobytes() for p in model.parameters()) + r
 print(rank, hashlib.sha256(content).hexdigest(), "ROBUST_NCCL_TRACE" in os.environ)
 dist.destroy_process_group()
 """
+
+#: Of jobs that are not to be started again: none starts a warm process for that.
+TWO_RANKS_ONCE = ("--nproc-per-node", "2", "--max-restarts", "0")
 
 #: Says what it got, and starts again by being killed, twice.
 SHOW = """
@@ -76,7 +80,8 @@ def test_a_job_trains_bit_for_bit_as_without(tmp_path: Path, cache: dict[str, st
     path = script(tmp_path, TRAIN)
     results = {}
     for option in ("on", "off"):
-        code, job = run(tmp_path, "--nproc-per-node", "2", "--trace-nccl", option, path, env=cache)
+        options = (*TWO_RANKS_ONCE, "--trace-nccl", option)
+        code, job = run(tmp_path, *options, path, env=cache)
         assert code == 0, job.err
         lines = sorted(line.split() for line in job.out.splitlines())
         assert [line[2] for line in lines] == [str(option == "on")] * 2
@@ -238,7 +243,7 @@ def test_a_memory_file_system_that_is_full_is_no_reason_not_to_train(
     mount = f'mount -t tmpfs -o size={"1m" if size == "0" else size} none /dev/shm && {{ {fill} exec "$@"; }}'
     path = script(tmp_path, TRAIN)
     prefix = (unshare, "-m", "sh", "-c", mount, "sh")
-    with running(tmp_path, "--nproc-per-node", "2", "--trace-nccl", "on", path, env=cache, prefix=prefix) as job:
+    with running(tmp_path, *TWO_RANKS_ONCE, "--trace-nccl", "on", path, env=cache, prefix=prefix) as job:
         code = job.finish()
         job.assert_nothing_left()
     assert code == 0, job.err

@@ -7,13 +7,13 @@ import sys
 from pathlib import Path
 
 from jobs import running, script, wait_for
+from small_optimizer import SGD
 
 #: At step 41 a bit flips on rank 1 while the sum is on its way to the program: in the memory of the machine, as it were.
-TRAIN = """
+TRAIN = f"""
 import os, time
 import torch, torch.distributed as dist
-from small_optimizer import SGD as TEXT
-exec(TEXT)
+{SGD}
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 weights = torch.nn.Parameter(torch.zeros(5000))
@@ -41,9 +41,8 @@ dist.destroy_process_group()
 
 
 def test_the_rank_on_which_a_bit_of_a_reduced_value_flips_is_named_and_training_goes_on(tmp_path: Path) -> None:
-    env = {"PYTHONPATH": str(Path(__file__).parents[2])}
     options = ("--nproc-per-node", "3", "--check-reduced", "5")
-    with running(tmp_path, *options, script(tmp_path, TRAIN), env=env) as job:
+    with running(tmp_path, *options, script(tmp_path, TRAIN)) as job:
         wait_for(lambda: (tmp_path / "flipped").exists(), "the bit to flip")
         (told,) = wait_for(lambda: job.actions("record_incident"), f"it to be seen:\n{job.journal()[-3:]}")
         shown = [sys.executable, "-c", "from robust_run.robust_cli import main; main()", "status", str(job.run_dir)]

@@ -70,7 +70,8 @@ def test_a_frozen_rank_is_named_with_its_cgroup_and_left_alone(version: str, tmp
     (tmp_path / "go on").touch()
     _, name, frozen, thawed = VERSIONS[version]
     program = script(tmp_path, STUCK)
-    with cgroup(version) as group, running(tmp_path, "--nproc-per-node", "2", program, cwd=tmp_path) as job:
+    options = ("--nproc-per-node", "2", "--hang-after", "2")
+    with cgroup(version) as group, running(tmp_path, *options, program, cwd=tmp_path) as job:
         job.wait_for_file("stuck", tmp_path)
         (group / "cgroup.procs").write_text(str(job.pids()[1]))
         (group / name).write_text(frozen)
