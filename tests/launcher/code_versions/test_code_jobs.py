@@ -24,6 +24,11 @@ from jobs import PATIENT, Job, run, running, script, wait_for
 OPTIONS = ("--nproc-per-node", "2", "--probation-steps", "10", "--restart-grace", "1")
 
 
+def wait_for_standbys(job: Job) -> None:
+    """Spare the next attempt the imports, and the job those of a warm process that would come too late."""
+    wait_for(lambda: len(job.events("standby_ready")) >= 2, "standby workers")
+
+
 def wait_captured(job: Job, folder: Path) -> None:
     wait_for(lambda: job.events("code_captured"), "the code to be captured")
     wait_for(lambda: (job.run_dir / "api.json").exists(), "somebody to ask")
@@ -41,6 +46,7 @@ def test_a_pending_update_waits_for_a_crash_and_the_weights_go_on(tmp_path: Path
         assert "model.py +1 -1" in said.stdout
         assert fates(job, tmp_path) == {1: "trusted", 2: "pending"}
         assert not (tmp_path / "began-1-0").exists(), "nothing was disturbed"
+        wait_for_standbys(job)
         crash(job, 0)
         now = began(tmp_path, 1)
         assert (now["scale"], began(tmp_path, 1, rank=1)["scale"]) == (2, 2)
@@ -78,6 +84,7 @@ def test_a_bad_update_is_rolled_back_without_a_human(
     with running(tmp_path, *OPTIONS, "train.py") as job:
         wait_for_steps(tmp_path, 0)
         (survived,) = wait_for(lambda: job.events("steps_survived"), "how long a step takes")
+        wait_for_standbys(job)
         if kind == "slow":
             pause = max(pause, 4 * survived["step_s"])  # on a busy machine it takes longer than it should
         write_code(tmp_path, scale=3, extra=extra, pause=pause)
