@@ -133,5 +133,7 @@ def clean_environment(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
     if warm_ground.fits(request.node):
         monkeypatch.setenv("ROBUST_WARM_FOLDER", str(request.getfixturevalue("warm_folder")))
         monkeypatch.setenv("ROBUST_WARM_DAEMON", warm_ground.PATIENT_S)
+        for name, value in warm_ground.SEVERAL.items():
+            monkeypatch.setenv(name, value)
     if warm_ground.fits_on_hosts(request.node):
         monkeypatch.setenv(host_warmth.WANTED, "yes")

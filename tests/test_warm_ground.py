@@ -12,9 +12,12 @@ from clusters import start_all, write
 from jobs import run, script
 
 
-def test_jobs_of_these_files_start_from_the_warm_process_unless_that_is_switched_off(tmp_path: Path) -> None:
-    code, job = run(tmp_path, "--nproc-per-node", "2", script(tmp_path, "print('hello')"))
-    assert (code, job.out.count("hello")) == (0, 2)
+@pytest.mark.parametrize("nproc", [1, 2])
+def test_jobs_of_these_files_start_from_the_warm_process_unless_that_is_switched_off(
+    tmp_path: Path, nproc: int
+) -> None:
+    code, job = run(tmp_path, "--nproc-per-node", str(nproc), script(tmp_path, "print('hello')"))
+    assert (code, job.out.count("hello")) == (0, nproc)
     assert ("started from the warm process" in job.err) == warm_ground.WANTED
 
 

@@ -43,7 +43,7 @@ START_S = 170.0
 PATIENT_S = "30"
 """So long a job waits for it: busy machines are none of a test's business."""
 SEVERAL = {"OMP_NUM_THREADS": "1"}
-"""What jobs of several workers have by default: with it jobs of one start from the same process."""
+"""What jobs of several workers have by default. Tests of these files have it set: so jobs of one start from the same process."""
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,6 @@ import pytest
 from dashboards import expressions, needs_promtool
 from etcd import free_port
 from jobs import running, script, wait_for
-from warm_ground import SEVERAL
 
 from robust_run.launcher.operator.reading.client import ApiTarget
 
@@ -104,7 +103,7 @@ def plain(expression: str) -> str:
 @needs_promtool
 def test_a_real_prometheus_reads_a_real_job_and_promtool_has_nothing_to_say_of_its_metrics(tmp_path: Path) -> None:
     options = ("--http-port", "0", "--slow-round", "1")
-    with running(tmp_path, *options, script(tmp_path, TRAINS), env=SEVERAL) as run:
+    with running(tmp_path, *options, script(tmp_path, TRAINS)) as run:
         place = run.run_dir / "api.json"
         wait_for(place.exists, "the job to be served")
         wait_for(lambda: run.events("first_step"), "the first step")
