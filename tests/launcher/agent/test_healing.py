@@ -63,7 +63,8 @@ def test_a_job_with_kills_ends_with_the_same_weights_as_an_undisturbed_one_bit_f
     assert code == 0
     faults = [(1, 4), (0, 12), (1, 16)]  # (rank, after the checkpoint of this step)
     held = script(tmp_path, HELD)
-    with running(tmp_path, *train(tmp_path, "stormy", "--max-restarts", "10", program=held)) as job:
+    options = ("--max-restarts", "10", "--hang-after", "600")  # a rank that is held hangs
+    with running(tmp_path, *train(tmp_path, "stormy", *options, program=held)) as job:
         for attempt, (rank, step) in enumerate(faults):
             pid = job.pids(attempt)[rank]
             wait_for(lambda: list((tmp_path / "stormy").glob(f"step-{step:08d}-*.pt")), f"step {step}")  # noqa: B023
@@ -237,7 +238,8 @@ if attempt in "01":
 
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV"])
 def test_a_traceback_that_the_program_has_dealt_with_is_not_the_cause(tmp_path: Path, name: str) -> None:
-    code, job = run(tmp_path, "--nproc-per-node", "2", script(tmp_path, HANDLED % {"signal": name}))
+    options = ("--nproc-per-node", "2", "--diagnose", "never")
+    code, job = run(tmp_path, *options, script(tmp_path, HANDLED % {"signal": name}))
     assert code == 0
     incidents = job.actions("record_incident")
     assert [incident["verdict"]["ranks"] for incident in incidents] == [[1], [1]]
