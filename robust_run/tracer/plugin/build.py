@@ -65,9 +65,14 @@ def compile_object(
         clear(folder)
         with tempfile.TemporaryDirectory(dir=folder, prefix=WORK_PREFIX) as work:
             built = os.path.join(work, os.path.basename(target))
-            argv = command(compiler, source, built, flags=flags)
             result = subprocess.run(
-                argv, capture_output=True, text=True, errors="replace", timeout=COMPILE_LIMIT_S, check=False
+                command(compiler, source, built, flags=flags),
+                env={**os.environ, "TMPDIR": work},  # a job may end now, and what the compiler leaves is found here
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=COMPILE_LIMIT_S,
+                check=False,
             )
             if result.returncode:
                 first = (result.stderr.strip() or f"exit status {result.returncode}").splitlines()[0]

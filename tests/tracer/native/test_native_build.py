@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from robust_run.tracer.native import build
+from robust_run.tracer.plugin.build import WORK_PREFIX, compile_object
 
 
 def no_compiler(name: str) -> str | None:
@@ -79,3 +80,13 @@ def test_another_build_of_python_gets_one_of_its_own(monkeypatch: pytest.MonkeyP
     ours = build.target_path("/cache")
     monkeypatch.setattr(sys, "version", sys.version + " rebuilt")
     assert build.target_path("/cache") != ours
+
+
+def test_what_a_compiler_leaves_that_is_killed_lies_where_it_is_cleared_away(tmp_path: Path) -> None:
+    compiler, seen, folder = tmp_path / "cc", tmp_path / "seen", tmp_path / "cache"
+    compiler.write_text(f'#!/bin/sh\nprintf %s "$TMPDIR" > {seen}\nexit 1\n')
+    compiler.chmod(0o755)
+    folder.mkdir()
+    assert "cannot build" in compile_object(str(folder / "x.so"), "x.c", (), "x", "for x", lambda _: str(compiler))
+    work = Path(seen.read_text())
+    assert work.parent == folder and work.name.startswith(WORK_PREFIX)
