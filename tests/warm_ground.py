@@ -24,7 +24,7 @@ FILES = frozenset(
     """
     ckpt_io/mount/test_saving_jobs.py examples/test_train_gpt.py faults/test_matrix.py faults/test_waits.py
     launcher/api/test_live_report.py launcher/api/test_prometheus.py launcher/controller/test_outlook.py
-    launcher/facts/test_job_facts.py launcher/notify/test_jobs.py launcher/code_versions/test_code_jobs.py
+    launcher/facts/test_job_facts.py launcher/code_versions/test_code_jobs.py
     launcher/agent/test_endings.py launcher/agent/test_healing.py launcher/watching/test_health_jobs.py
     launcher/watching/test_ladder_jobs.py launcher/watching/test_nccl_jobs.py launcher/watching/test_nccl_stall.py
     launcher/memory/test_memory_dcp_jobs.py launcher/memory/test_memory_dir_jobs.py

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import msgspec
 import pytest
 from fleet_made import BEGIN_S, DAY_S, Planted, fleet, incident, name_of, run
-from page_ground import HOSTILE, assert_harmless, look_at
+from page_ground import HOSTILE, assert_harmless, assert_they_draw_without_errors_and_fit
 from prometheus_client.parser import text_string_to_metric_families
 
 from robust_run.fleet.gauges import MOST_LEMONS, families
@@ -49,33 +50,31 @@ FLEETS = {
 }
 
 
-@pytest.mark.parametrize("name", FLEETS)
-@pytest.mark.parametrize("width", [390, 1280])
-def test_the_page_draws_without_errors_and_fits(tmp_path: Path, name: str, width: int) -> None:
-    html = fleet_html(
-        FLEETS[name](), "robust fleet /runs --html x.html", {"/runs/job": "job/report.html"}, every_s=30.0
-    )
-    (tmp_path / "page.html").write_text(html)
-    found = look_at(tmp_path, "page.html", width=width)
-    assert not found["bad"], "no error, and nothing that its own policy forbids"
-    assert not found["console"], found["console"]
-    assert found["width"] <= width, f"wider than the window: {found['wide']}"
+@functools.cache
+def made(name: str) -> Fleet:
+    return FLEETS[name]()
+
+
+def test_pages_draw_without_errors_and_fit(tmp_path: Path) -> None:
+    links = {"/runs/job": "job/report.html"}
+    pages = {name: fleet_html(made(name), "robust fleet /runs --html x.html", links, every_s=30.0) for name in FLEETS}
+    assert_they_draw_without_errors_and_fit(tmp_path, pages)
 
 
 @pytest.mark.parametrize("name", FLEETS)
 def test_the_page_has_no_element_that_is_not_ours(name: str) -> None:
-    assert_harmless(fleet_html(FLEETS[name](), "robust fleet /runs --html x.html"))
+    assert_harmless(fleet_html(made(name), "robust fleet /runs --html x.html"))
 
 
 @pytest.mark.parametrize("name", FLEETS)
 def test_lines_fit_100_columns_and_a_terminal_obeys_none(name: str) -> None:
-    for line in lines_of(FLEETS[name]()):
+    for line in lines_of(made(name)):
         assert len(line) <= 100, line
         assert line.isprintable()
 
 
 def test_the_answer_is_in_the_first_lines() -> None:
-    found = FLEETS["fleet"]()
+    found = made("fleet")
     first = [*lines_of(found)][:8]
     assert first[0].startswith("fleet      250 runs: ")
     assert first[1].startswith(f"ETTR       {percent(found.ettr or 0.0)} of the time")
@@ -93,7 +92,7 @@ def test_a_run_has_a_link_to_its_own_page_where_it_has_one() -> None:
 
 
 def test_a_page_that_is_written_anew_is_loaded_anew() -> None:
-    found = FLEETS["small"]()
+    found = made("small")
     assert '<meta http-equiv=refresh content="30">' in fleet_html(found, "robust fleet", every_s=30.0)
     assert "http-equiv=refresh" not in fleet_html(found, "robust fleet")
 
@@ -107,7 +106,7 @@ def figures(found: Fleet) -> dict[str, dict[tuple[str, ...], float]]:
 
 
 def test_prometheus_reads_what_the_fleet_is() -> None:
-    found = FLEETS["fleet"]()
+    found = made("fleet")
     said = figures(found)
     assert said["robust_run_fleet_runs"][("done",)] == found.by_state["done"]
     assert said["robust_run_fleet_ettr_ratio"][()] == pytest.approx(found.ettr)
@@ -120,7 +119,7 @@ def test_prometheus_reads_what_the_fleet_is() -> None:
 
 
 def test_lines_of_a_family_do_not_come_and_go() -> None:
-    full, empty = figures(FLEETS["fleet"]()), figures(FLEETS["left-out"]())
+    full, empty = figures(made("fleet")), figures(made("left-out"))
     assert full.keys() == empty.keys()
     for name in ("runs", "incidents", "component_incidents", "action_incidents", "lost_seconds"):
         assert full[f"robust_run_fleet_{name}"].keys() == empty[f"robust_run_fleet_{name}"].keys()

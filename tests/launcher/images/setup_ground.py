@@ -9,6 +9,8 @@ import shutil
 import site
 import subprocess
 import sys
+import venv
+import zipfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -27,6 +29,11 @@ import tiny
 print(tiny.VALUE, tiny.__file__.startswith(sys.prefix), os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"], flush=True)
 """
 
+#: `pip install -r FILE`, where all that can be installed lies unpacked.
+QUICK_PIP = """#!/bin/sh -e
+while read -r wanted; do cp -r "{unpacked}/$wanted/." "{site}"; done < "$3"
+"""
+
 
 class Ground:
     """A folder with a virtual environment in which robust_run runs, a store, and two versions of a package."""
@@ -35,7 +42,10 @@ class Ground:
         self.folder = folder
         self._is_ours = python == sys.executable
         self.env_folder = folder / "env"
-        subprocess.run([python, "-m", "venv", "--without-pip", str(self.env_folder)], check=True, timeout=120)
+        if self._is_ours:
+            venv.create(self.env_folder, symlinks=True)
+        else:
+            subprocess.run([python, "-m", "venv", "--without-pip", str(self.env_folder)], check=True, timeout=120)
         self.python = str(self.env_folder / "bin/python")
         self.site = next(self.env_folder.glob("lib/python3*/site-packages"))
         outer = [str(Path(robust_run.__file__).parents[1]), *site.getsitepackages()]
@@ -43,7 +53,12 @@ class Ground:
         self.wheels = folder / "wheels"
         self.wheels.mkdir()
         for version in ("1.0", "2.0"):
-            make_wheel(self.wheels, "tiny", version, {"tiny/__init__.py": f"VALUE = {float(version):g}\n"})
+            wheel = make_wheel(self.wheels, "tiny", version, {"tiny/__init__.py": f"VALUE = {float(version):g}\n"})
+            zipfile.ZipFile(wheel).extractall(folder / f"unpacked/tiny=={version}")
+        self._quick_pip = folder / "quick/pip"
+        self._quick_pip.parent.mkdir()
+        self._quick_pip.write_text(QUICK_PIP.format(unpacked=folder / "unpacked", site=self.site))
+        self._quick_pip.chmod(0o755)
         self.requirements = folder / "requirements.txt"
         self.requirements.write_text("tiny==1.0\n")
         self.counted = folder / "count"
@@ -60,8 +75,19 @@ class Ground:
 
     @property
     def command(self) -> str:
-        """Install what the requirements name, and count. (A file that a command names decides its key; a variable's does not.)"""
-        return f"{self.pip} -r {shlex.quote(str(self.requirements))} && echo ran >> $TEST_FOLDER/count"
+        """Install what the requirements name, and count. (A file that a command names decides its key; a variable's does not.)
+
+        By a pip that only copies: the real one takes a second of a CPU, more than all else that a job does here.
+        """
+        return self._counted(f"{self._quick_pip} install")
+
+    @property
+    def real_command(self) -> str:
+        """The same by the real pip."""
+        return self._counted(self.pip)
+
+    def _counted(self, install: str) -> str:
+        return f"{install} -r {shlex.quote(str(self.requirements))} && echo ran >> $TEST_FOLDER/count"
 
     @property
     def runs(self) -> int:

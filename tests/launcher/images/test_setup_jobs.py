@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -48,10 +48,10 @@ def keys(ground: Ground) -> list[str]:
 
 def test_the_first_run_installs_and_the_second_mounts(ground: Ground) -> None:
     path = script(ground.folder, LOOK)
-    first = ground.run(*ground.options(), "--nproc-per-node", "2", path)
+    first = ground.run(*ground.options(ground.real_command), "--nproc-per-node", "2", path)
     assert first[0] == 0, first[1].err
     assert sorted(first[1].out.splitlines()) == ["1 True 0 0", "1 True 1 0"]
-    second = ground.run(*ground.options(), path)
+    second = ground.run(*ground.options(ground.real_command), path)
     assert (second[0], second[1].out) == (0, "1 True 0 0\n"), second[1].err
     assert ground.runs == 1, "the command is never run again"
     assert [report_of(job)["was_built"] for _, job in (first, second)] == [True, False]
@@ -129,7 +129,7 @@ def test_a_refresh_installs_anew(ground: Ground) -> None:
 
 
 def test_a_script_of_commands_and_variables(ground: Ground) -> None:
-    (ground.folder / "setup.sh").write_text(f"{ground.command}\n{ground.pip} tiny==2.0\n")
+    (ground.folder / "setup.sh").write_text(f"{ground.real_command}\n{ground.pip} tiny==2.0\n")
     text = (
         LOOK
         + "print([name for name in os.environ if name.startswith('ROBUST_SETUP')], 'ROBUST_REFRESH_SETUP' in os.environ)\n"
@@ -233,27 +233,43 @@ def test_nothing_of_a_set_up_is_left_whoever_is_killed(ground: Ground, victims: 
         shutil.rmtree(left)
 
 
-@pytest.mark.parametrize("damage", ["image gone", "image cut short", "image altered", "manifest"])
-def test_a_damaged_snapshot_is_built_anew(ground: Ground, damage: str) -> None:
+def damage_image(ground: Ground, damaged: Callable[[bytes], bytes | None]) -> None:
+    """Put something else in the place of the stored image, or nothing."""
+    (image,) = ground.store.glob("*/*.sqsh")
+    data = damaged(image.read_bytes())
+    image.unlink()
+    if data is not None:
+        image.write_bytes(data)
+
+
+def cut_manifest_short(ground: Ground) -> None:
+    (manifest,) = ground.store.glob("*/snapshot.json")
+    data = manifest.read_bytes()
+    manifest.write_bytes(data[: len(data) // 2])
+
+
+DAMAGES: dict[str, Callable[[Ground], None]] = {
+    "image gone": lambda ground: damage_image(ground, lambda _data: None),
+    "image cut short": lambda ground: damage_image(ground, lambda data: data[: len(data) // 2]),
+    "image altered": lambda ground: damage_image(
+        ground, lambda data: data[:2000] + bytes([data[2000] ^ 1]) + data[2001:]
+    ),
+    "manifest": cut_manifest_short,
+}
+
+
+def test_a_damaged_snapshot_is_built_anew(ground: Ground) -> None:
+    """In whichever way it is damaged; the next job finds one that is whole."""
     path = script(ground.folder, LOOK)
     assert ground.run(*ground.options(), path)[0] == 0
-    (manifest,) = ground.store.glob("*/snapshot.json")
-    (image,) = ground.store.glob("*/*.sqsh")
-    image.chmod(0o644)
-    if damage == "image gone":
-        image.unlink()
-    else:
-        victim = manifest if damage == "manifest" else image
-        data = victim.read_bytes()
-        altered = data[:2000] + bytes([data[2000] ^ 1]) + data[2001:]
-        victim.write_bytes(altered if damage == "image altered" else data[: len(data) // 2])
-    shutil.rmtree(ground.folder / "cache")
-    for number, how in enumerate(("built here", "built by")):
-        code, job = ground.run(*ground.options(cache=f"cache{number}"), path)
-        assert (code, job.out) == (0, "1 True 0 0\n"), job.err
-        assert how in job.err
-        assert ("is damaged, so it is built anew" in job.err) == (how == "built here")
-    assert ground.runs == 2
+    for runs, damage in enumerate(DAMAGES, start=2):
+        DAMAGES[damage](ground)
+        for number, how in enumerate(("built here", "built by")):
+            code, job = ground.run(*ground.options(cache=f"{damage} {number}"), path)
+            assert (code, job.out) == (0, "1 True 0 0\n"), job.err
+            assert how in job.err, damage
+            assert ("is damaged, so it is built anew" in job.err) == (how == "built here")
+        assert ground.runs == runs
 
 
 def test_a_job_that_is_resumed_says_what_is_wrong_with_its_snapshot(ground: Ground) -> None:
@@ -304,7 +320,9 @@ def test_nothing_is_left_whoever_is_killed_while_workers_run(ground: Ground, vic
 
 def test_where_nothing_can_be_stored_the_commands_are_run_in_the_environment(ground: Ground) -> None:
     ground.store.write_text("this is no folder")
-    code, job = ground.run(*ground.options(), "--max-restarts", "1", script(ground.folder, FAILS_ONCE))
+    code, job = ground.run(
+        *ground.options(ground.real_command), "--max-restarts", "1", script(ground.folder, FAILS_ONCE)
+    )
     assert (code, job.out) == (0, "1 True 0 0\n1 True 0 1\n"), job.err
     assert "its commands are run on each node" in job.err
     assert ground.runs == 1, "not by the restart"
@@ -374,7 +392,7 @@ def test_an_ordinary_user_has_it_in_a_user_namespace() -> None:
             if done.returncode != 0:
                 pytest.skip("packages of this Python are not for other users")
             for how in ("built here", "built by"):
-                code, job = ground.run(*ground.options(), path, prefix=user)
+                code, job = ground.run(*ground.options(ground.real_command), path, prefix=user)
                 assert (code, job.out) == (0, "1 True 0 0\n65534\n"), job.err
                 assert how in job.err
             assert ground.runs == 1

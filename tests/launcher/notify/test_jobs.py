@@ -6,15 +6,15 @@ import json
 from pathlib import Path
 
 import pytest
+from fake_torch import write_fake_torch
 from jobs import run, running, script, wait_for
 from notices import webhook
 
+#: Makes steps of an optimizer, by a torch that is there at once: when they are told is the subject, not what counts them.
 FAILS_ONCE = """
     import os, time, torch
-    model = torch.nn.Linear(2, 2)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.Optimizer()
     for _ in range(3):
-        model(torch.ones(1, 2)).sum().backward()
         optimizer.step()
     if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         os._exit(3)
@@ -22,6 +22,11 @@ FAILS_ONCE = """
     while os.path.exists("wait"):
         time.sleep(0.01)
 """
+
+
+@pytest.fixture(autouse=True)
+def fake_torch(tmp_path: Path) -> None:
+    write_fake_torch(tmp_path)
 
 
 def test_a_webhook_hears_the_whole_story_and_its_secret_is_nowhere(tmp_path: Path) -> None:

@@ -5,9 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
-import pytest
 from fleet_histories import of_nodes
-from page_ground import BEGIN_S, DONE, RUNS, incident, incident_page, job_page, look_at, scene
+from page_ground import (
+    BEGIN_S,
+    DONE,
+    RUNS,
+    assert_they_draw_without_errors_and_fit,
+    incident,
+    incident_page,
+    job_page,
+    look_at,
+    look_at_all,
+    scene,
+)
 
 from robust_run.report.heat import Heat
 from robust_run.report.pages.incident.page import incident_html
@@ -81,20 +91,17 @@ def pages() -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("name", ["incident", "wordy", "chain", "circle", "no-scene", "job", "runs", "wordy-job"])
-@pytest.mark.parametrize("width", [390, 1280])
-def test_a_page_draws_without_errors_and_fits(tmp_path: Path, name: str, width: int) -> None:
-    (tmp_path / "page.html").write_text(pages()[name])
-    seen = look_at(tmp_path, "page.html", width=width)
-    assert not seen["bad"], "no error, and nothing that its own policy forbids"
-    assert not seen["console"], seen["console"]
-    assert seen["width"] <= width, f"wider than the window: {seen['wide']}"
+def test_pages_draw_without_errors_and_fit(tmp_path: Path) -> None:
+    names = ("incident", "wordy", "chain", "circle", "no-scene", "job", "runs", "wordy-job")
+    made = pages()
+    assert_they_draw_without_errors_and_fit(tmp_path, {name: made[name] for name in names})
 
 
-@pytest.mark.parametrize("name", ["incident", "chain", "circle"])
-def test_nothing_of_the_drawing_of_waits_is_cut_off(tmp_path: Path, name: str) -> None:
+def test_nothing_of_the_drawing_of_waits_is_cut_off(tmp_path: Path) -> None:
     """Words end within their box, arrows within the picture."""
-    (tmp_path / "page.html").write_text(pages()[name])
+    made, names = pages(), ("incident", "chain", "circle")
+    for name in names:
+        (tmp_path / f"{name}.html").write_text(made[name])
     script = """
         const inside = (one, other) => one.left >= other.left - 1 && one.right <= other.right + 1
             && one.top >= other.top - 1 && one.bottom <= other.bottom + 1;
@@ -107,9 +114,10 @@ def test_nothing_of_the_drawing_of_waits_is_cut_off(tmp_path: Path, name: str) -
         }
         return {out, boxes: all(svg, '.box').length};
     """
-    found = look_at(tmp_path, "page.html", script, width=1280)["found"]
-    assert found["boxes"] > 2
-    assert found["out"] == []
+    seen = look_at_all(tmp_path, [(f"{name}.html", 1280) for name in names], script)
+    for name, found in zip(names, (each["found"] for each in seen), strict=True):
+        assert found["boxes"] > 2, name
+        assert found["out"] == [], name
 
 
 def test_ranks_are_walked_through_with_the_keyboard(tmp_path: Path) -> None:
@@ -158,8 +166,7 @@ def test_a_command_is_copied_by_its_button_and_lines_of_evidence_are_searched(tm
     assert found["again"] == found["all"] == 101
 
 
-@pytest.mark.parametrize(("width", "shown"), [(390, "narrow"), (1280, "wide")])
-def test_the_course_of_ettr_fits_a_phone_and_its_words_can_be_read(tmp_path: Path, width: int, shown: str) -> None:
+def test_the_course_of_ettr_fits_a_phone_and_a_screen_and_its_words_can_be_read(tmp_path: Path) -> None:
     (tmp_path / "page.html").write_text(job_html(job_page(drawn=DONE)))
     script = """
         const drawn = Array.from(d.querySelectorAll('.chart')).filter(c => c.getBoundingClientRect().width);
@@ -167,10 +174,12 @@ def test_the_course_of_ettr_fits_a_phone_and_its_words_can_be_read(tmp_path: Pat
         return {shown: drawn.map(c => c.className), high: Math.min(...words.map(b => b.height)),
             right: Math.max(...words.map(b => b.right))};
     """
-    found = look_at(tmp_path, "page.html", script, width=width)["found"]
-    assert found["shown"] == [f"chart {shown}"]
-    assert found["high"] > 9.0, "pixels"
-    assert found["right"] <= width
+    shown = {390: "narrow", 1280: "wide"}
+    seen = look_at_all(tmp_path, [("page.html", width) for width in shown], script)
+    for width, found in zip(shown, (each["found"] for each in seen), strict=True):
+        assert found["shown"] == [f"chart {shown[width]}"]
+        assert found["high"] > 9.0, "pixels"
+        assert found["right"] <= width
 
 
 def test_another_view_needs_no_script_and_shows_the_groups(tmp_path: Path) -> None:
