@@ -15,12 +15,12 @@ from prefetch.images import MIB, make_image
 from robust_run.prefetch import blockmap
 
 NODES = 8
-SIZE_BYTES = 96 * MIB
+SIZE_BYTES = 48 * MIB
 LIMIT_S = 120.0
 ORIGIN = """
 import sys, threading
 from servers.model_origin import ModelOrigin
-with ModelOrigin(sys.argv[1], latency_s=0.02, link_bytes_per_s=100e6, port=8080, host="0.0.0.0"):
+with ModelOrigin(sys.argv[1], latency_s=0.02, link_bytes_per_s=50e6, port=8080, host="0.0.0.0"):
     print("ready", flush=True)
     threading.Event().wait()
 """

@@ -9,12 +9,14 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from robust_forks import RobustForks, robust_forks
 
 from robust_run.clock import SystemClock
 from robust_run.launcher.controller.handle_types import JobFacts
@@ -304,15 +306,24 @@ def serve(run_directory: Path) -> Iterator[Callable[..., Served]]:
         served.controller.close()
 
 
+@pytest.fixture(scope="session")
+def forks() -> Iterator[RobustForks]:
+    with tempfile.TemporaryDirectory(prefix="rf-", dir="/tmp") as folder, robust_forks(Path(folder)) as made:
+        yield made
+
+
 @pytest.fixture
-def robust(tmp_path: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+def robust(tmp_path: Path, forks: RobustForks) -> Callable[..., subprocess.CompletedProcess[str]]:
     """Run `robust` as a user would, where the folder robust-runs is."""
 
     def call(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        whole = {**os.environ, "TZ": "UTC", **(env or {})}
+        if forks.fits(whole):
+            return forks.run(arguments, tmp_path, whole)
         return subprocess.run(
             [sys.executable, "-W", "error", "-c", "from robust_run.robust_cli import main; main()", *arguments],
             cwd=tmp_path,
-            env={**os.environ, "TZ": "UTC", **(env or {})},
+            env=whole,
             capture_output=True,
             text=True,
             timeout=STUCK_S,

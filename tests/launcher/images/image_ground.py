@@ -54,9 +54,10 @@ def make_python(folder: Path) -> None:
             shutil.copy(path, folder / "lib")
 
 
-def _libraries(program: str) -> list[str]:
-    words = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout.split()
-    return [word for word in words if word.startswith("/")]
+def _libraries(*programs: str) -> list[str]:
+    """What programs and libraries are linked with, asked once for all: each question is four processes."""
+    words = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=False).stdout.split()
+    return [word for word in words if word.startswith("/") and not word.endswith(":")]
 
 
 def make_root_image(folder: Path, name: str = "root.sqsh") -> Path:
@@ -74,7 +75,7 @@ def make_root_image(folder: Path, name: str = "root.sqsh") -> Path:
     wanted.append(
         str(msgspec._core.__file__)
     )  # what a warm process needs of a system, as any image with a C library has it
-    for library in {library for program in wanted for library in _libraries(program)}:
+    for library in set(_libraries(*wanted)):
         if not (root / library[1:]).exists() and "libpython" not in library:
             (root / library[1:]).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(library, root / library[1:])
