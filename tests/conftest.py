@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 
 # How long an example takes says how busy the machine is, not whether the code is right. The same examples each time: whether a
 # change is right must not depend on what was drawn. `pytest --hypothesis-profile search` draws others.
-# A quarter of the examples by default, all of them with TEST_EXAMPLES=all.
+# A quarter of the examples by default, a hundred at most; all of them with TEST_EXAMPLES=all.
 ALL_EXAMPLES = os.environ.get("TEST_EXAMPLES") == "all"
 UNTIMED = settings(
     deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=100 if ALL_EXAMPLES else 25
@@ -80,15 +80,15 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-FEW = 25
+FEW, MANY = 25, 100
 _SETTINGS = "_hypothesis_internal_use_settings"
 
 
 def draw_fewer(test: object) -> None:
-    """Draw a quarter of the examples that a property test asks for, once for each test, however often it is parametrised."""
+    """Draw a quarter of the examples that a property test asks for, a hundred at most; once for each test, whatever its cases."""
     asked = getattr(test, _SETTINGS, None)
     if asked is not None and asked.max_examples > FEW and not hasattr(test, "draws_fewer"):
-        setattr(test, _SETTINGS, settings(asked, max_examples=max(FEW, asked.max_examples // 4)))
+        setattr(test, _SETTINGS, settings(asked, max_examples=min(MANY, max(FEW, asked.max_examples // 4))))
         setattr(test, "draws_fewer", True)  # noqa: B010 - a function, as far as types know
 
 

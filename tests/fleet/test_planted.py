@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import random
 
 import pytest
@@ -13,7 +14,8 @@ from robust_run.fleet.poisson import interval
 from robust_run.fleet.rates import node_seconds, rates_by
 from robust_run.fleet.totals import fold
 
-FLEETS = 60
+ALL = os.environ.get("TEST_EXAMPLES") == "all"
+FLEETS = 60 if ALL else 20
 
 
 def test_intervals_hold_the_truth_in_95_of_100_cases_whatever_the_count() -> None:
@@ -41,7 +43,7 @@ def test_planted_rates_of_a_thousand_runs_are_within_their_intervals() -> None:
             of += 1
             missed += not found[kind].low <= per_1000 <= found[kind].high
             assert found[kind].node_days == pytest.approx(node_s / DAY_S)
-    assert of == 300
+    assert of == 5 * FLEETS
     assert missed <= few_enough(of, 0.05), f"{missed} of {of} intervals miss the planted rate"
     assert missed >= 1, "intervals that never miss are too wide"
 
@@ -64,8 +66,8 @@ def test_lemons_are_found_and_healthy_nodes_are_not_named() -> None:
 
 def test_where_no_node_is_a_lemon_hardly_ever_one_is_named() -> None:
     planted = Planted(runs=300)
-    named = 0
-    for seed in range(200):
+    named, fleets = 0, 200 if ALL else 60
+    for seed in range(fleets):
         runs = fleet(planted, 5000 + seed)
         named += bool(search(own_failures(runs), node_seconds(runs)).lemons)
-    assert named <= few_enough(200, LEVEL)
+    assert named <= few_enough(fleets, LEVEL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 
 import msgspec
@@ -54,7 +55,8 @@ def test_samples_are_missing_and_values_stay_in_range() -> None:
 
 def test_the_default_finds_most_faults_and_accuses_nearly_nobody_else() -> None:
     found = false = 0
-    for seed in range(20):
+    stretches = 20 if os.environ.get("TEST_EXAMPLES") == "all" else 8
+    for seed in range(stretches):
         stretch = make_stretch(2_000_000 + seed, machines=16, faulty=True)
         assert stretch.fault is not None
         watch = default_watch(stretch.fleet)
@@ -64,7 +66,7 @@ def test_the_default_finds_most_faults_and_accuses_nearly_nobody_else() -> None:
             named |= {(verdict.machine, verdict.at_s >= stretch.fault.onset_s) for verdict in news}
         found += (stretch.fault.machine, True) in named
         false += len(named - {(stretch.fault.machine, True)})
-    assert found >= 17
+    assert found >= 0.85 * stretches
     assert false <= 1
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 from controllers import refusing
+from robust_forks import RobustForks
 
 from robust_run.launcher.model.events import SignalReceived
 from robust_run.launcher.model.node_events import NodeEvicted
@@ -452,3 +453,13 @@ def test_a_controller_that_could_not_say_where_it_is_is_not_called_dead(
     line = done(robust("status")).splitlines()[0]
     assert line.startswith(f"process {os.getpid()} exists")
     assert "continues it" not in line
+
+
+def test_a_command_that_is_forked_is_as_one_that_starts_from_nothing(forks: RobustForks, tmp_path: Path) -> None:
+    """As most commands of these tests are."""
+    for words in (("status",), ("stat",), ("events", "--help"), ("--version",)):
+        argv = [sys.executable, "-c", "from robust_run.robust_cli import main; main()", *words]
+        started = subprocess.run(argv, cwd=tmp_path, capture_output=True, text=True, check=False)
+        forked = forks.run(words, tmp_path, os.environ)
+        for each in ("returncode", "stdout", "stderr"):
+            assert getattr(forked, each) == getattr(started, each)
