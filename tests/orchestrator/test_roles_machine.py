@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import cast
 
-from robust_run.orchestrator.machine import open_place, place_of
+from robust_run.orchestrator.listening import open_place, place_of
 from robust_run.orchestrator.server import RoleServer
 
 
