@@ -61,20 +61,29 @@ while Path("not-yet").exists():
 Path("history").write_text(json.dumps(history))
 """
 
-FILE = """
+BARE = """options = ["--no-sensors", "--no-warm"]
+env = { TORCH_DISABLE_SHARE_RDZV_TCP_STORE = "1" }"""
+"""For members of which sensors, warm start and torch's store are not the subject: they import no torch, and the warm process and
+the store of each would."""
+
+FILE = f"""
 [roles.trainer]
 command = "trainer.py"
 ends = "job"
+{BARE}
 %s
 
 [roles.rollout]
 command = "rollout.py"
+{BARE}
 members = 2
 fewest = 1
 most = 3
 restart = "alone"
 ready = "called"
 """
+FULL = FILE.replace(BARE, "")
+"""Members as they are by default."""
 
 
 class RoleJob:
@@ -167,13 +176,13 @@ def nodes_of(roles: RoleJob) -> dict[str, list[str]]:
 
 @contextmanager
 def role_job(
-    folder: Path, count: int = 40, trainer: str = "", hold: int | None = None, **more: Any
+    folder: Path, count: int = 40, trainer: str = "", hold: int | None = None, file: str = FILE, **more: Any
 ) -> Iterator[RoleJob]:
     """Start a job of two roles. `trainer`: further lines of its table; `hold`: rollouts keep this prompt and later ones."""
     script(folder, TRAINER.replace("COUNT", str(count)), "trainer.py")
     script(folder, ROLLOUT, "rollout.py")
     (folder / "count").write_text(str(count))
-    (folder / "roles.toml").write_text(FILE % trainer)
+    (folder / "roles.toml").write_text(file % trainer)
     if hold is not None:
         (folder / "hold").write_text(str(hold))
     with running(folder, "--roles", "roles.toml", **more) as job:

@@ -9,17 +9,12 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import forks
 import pytest
 import warm_ground
-from forks import run_plain, warm_process
-
-Python = Callable[[tuple[str, ...]], forks.Ended]
-"""Runs a program with arguments to its end."""
+from example_programs import Python, forks_environment
 
 SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "train_gpt.py"
 MODEL = ["--width", "32", "--layers", "1", "--heads", "2", "--block", "32"]
@@ -40,22 +35,6 @@ def environment() -> dict[str, str]:
 def command(out: Path, steps: int = STEPS, *more: str) -> list[str]:
     where = ["--out", str(out), "--steps", str(steps), "--checkpoint-every", str(EVERY)]
     return [str(SCRIPT), *TINY, *where, *more]
-
-
-@pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Python]:
-    """Runs the program: forked where torch is imported already, as each start takes 3 s of CPU for that; see warm_ground.py."""
-    if not warm_ground.WANTED:
-        yield lambda argv: run_plain(argv, Path.cwd(), forks_environment())
-        return
-    # What torch's own optimizers import is imported before, too.
-    with warm_process(tmp_path_factory.mktemp("elsewhere"), modules=("torch._dynamo",)) as forker:
-        yield lambda argv: forker.run(argv, Path.cwd(), forks_environment())
-
-
-def forks_environment() -> dict[str, str]:
-    """What a worker is told by its launcher, and all else as the warm process has it."""
-    return forks.environment(**{name: value for name, value in os.environ.items() if name.startswith("ROBUST_")})
 
 
 def train(python: Python, out: Path, steps: int = STEPS, *more: str) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from jobs import kill, running, script, wait_for
-from role_jobs import role_job
+from role_jobs import FILE, FULL, role_job
 
 from robust_run.launcher.operator.reading.fleet import FleetReader
 from robust_run.launcher.operator.reading.run_facts import lives_here
@@ -18,7 +18,7 @@ from robust_run.orchestrator.people.operator import look
 
 
 def test_a_job_runs_to_its_end_and_leaves_nothing(tmp_path: Path) -> None:
-    with role_job(tmp_path) as roles:
+    with role_job(tmp_path, file=FULL) as roles:
         roles.done()
         assert "is done: trainer is done" in roles.job.err
         assert len(roles.all_ran()) == 3
@@ -31,7 +31,7 @@ def test_a_job_runs_to_its_end_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_killed_rollout_comes_back_alone_and_what_it_worked_on_is_given_to_another(tmp_path: Path) -> None:
-    with role_job(tmp_path, hold=0) as roles:
+    with role_job(tmp_path, hold=0, file=FULL) as roles:
         trainer, other, pid = roles.pid("trainer-0"), roles.pid("rollout-1"), roles.pid("rollout-0")
         wait_for(lambda: len(list(tmp_path.glob("has-*"))) == 2, "both to have a prompt")
         (mine,) = (each.name.split("-")[1] for each in tmp_path.glob("has-*-0"))
@@ -58,7 +58,7 @@ def test_a_rollout_whose_launcher_is_killed_is_started_anew_and_nobody_else(tmp_
 
 
 def test_a_killed_trainer_goes_back_to_its_checkpoint_and_rollouts_do_not_notice(tmp_path: Path) -> None:
-    with role_job(tmp_path, hold=10) as roles:
+    with role_job(tmp_path, hold=10, file=FULL) as roles:
         pids = {name: roles.pid(name) for name in ("rollout-0", "rollout-1")}
         roles.trained(7)
         kill(roles.pid("trainer-0"))
@@ -125,7 +125,7 @@ def test_whatever_is_killed_each_sample_counts_once(tmp_path: Path, seed: int) -
     victims = [*("worker rollout-0", "worker rollout-1", "launcher rollout-0", "launcher rollout-1") * 2]
     victims += ["worker trainer-0", "launcher trainer-0", "leader", "leader", "worker trainer-0"]
     chance.shuffle(victims)
-    with role_job(tmp_path, count=10 * len(victims), hold=10) as roles:
+    with role_job(tmp_path, count=10 * len(victims), hold=10, file=FILE if seed else FULL) as roles:
         for number, victim in enumerate(victims):
             roles.trained(10 * number + 5)
             what, _, name = victim.partition(" ")
@@ -209,7 +209,7 @@ def test_when_the_guard_is_killed_all_end_in_good_order(tmp_path: Path) -> None:
 
 
 def test_when_guard_and_leader_are_killed_members_end_in_good_order(tmp_path: Path) -> None:
-    with role_job(tmp_path, hold=0) as roles:
+    with role_job(tmp_path, hold=0, file=FULL) as roles:
         for name in ("trainer-0", "rollout-0", "rollout-1"):
             roles.pid(name)
         kill(roles.job.pid, roles.leader())

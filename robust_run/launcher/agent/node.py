@@ -19,6 +19,7 @@ from robust_run.launcher.agent.workers.environment import RankPlace, worker_argv
 from robust_run.launcher.agent.workers.starter import Starter, StartPlan
 from robust_run.launcher.agent.workers.store import (
     DIED,
+    NO_STORE,
     StoreHost,
     own_python,
     torch_is_installed,
@@ -97,7 +98,8 @@ class Node:
         """What serves attempts: the warm process, the store, what reads sensors. What is fetched of a checkpoint before there is
         an attempt; None: nothing is."""
         # The torch of a place may be another one than ours, and then the two may not understand each other.
-        self._hosts_store = self.workplace.has_our_torch and torch_is_installed()
+        self._has_torch = self.workplace.has_our_torch and torch_is_installed()
+        self._hosts_store = self._has_torch and env.get(NO_STORE) != "1"
         self._cpus: tuple[frozenset[int], ...] = ()
         if spec.numa_binding:
             from robust_run.launcher.agent.workers.numa import cpus_for_ranks, system_topology
@@ -279,7 +281,7 @@ class Node:
 
     def launch_warm(self, age_s: float) -> None:
         """Start the warm process beside a running attempt, once; where cores are few, only when workers had their imports."""
-        if self._warm_launched or self._twin is None or not (self._hosts_store or self.workplace.place):
+        if self._warm_launched or self._twin is None or not (self._has_torch or self.workplace.place):
             return  # without torch there is nothing worth keeping warm
         if not self.workplace.can_be_warm(self._twin, age_s):
             return

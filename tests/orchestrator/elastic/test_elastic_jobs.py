@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 from jobs import running, script, unused_port, wait_for
-from role_jobs import RoleJob, nodes_of
+from role_jobs import BARE, RoleJob, nodes_of
 
 from robust_run.errors import PlatformError
 from robust_run.orchestrator.people.operator import look
@@ -22,13 +22,15 @@ while not Path("over").exists():
     time.sleep(0.05)
 """
 
-ROLES = """
+ROLES = f"""
 [roles.trainer]
 command = "worker.py"
+{BARE}
 ends = "job"
 
 [roles.rollout]
 command = "worker.py"
+{BARE}
 members = "1..2"
 restart = "alone"
 ready = "called"
@@ -92,15 +94,17 @@ while True:
         prompts.done(item)
 """
 
-BY_DEMAND = """
+BY_DEMAND = f"""
 scale_after_s = 10
 
 [roles.trainer]
 command = "trainer.py"
+{BARE}
 ends = "job"
 
 [roles.rollout]
 command = "rollout.py"
+{BARE}
 members = "1..3"
 restart = "alone"
 ready = "called"

@@ -9,6 +9,7 @@ import pytest
 from hosts import need_hosts
 from jobs import script, wait_for
 from role_hosts import roles_on_hosts
+from role_jobs import BARE
 
 LONG_S = 150
 ROBUST = [sys.executable, "-c", "from robust_run.robust_cli import main; main()"]
@@ -22,13 +23,15 @@ Path(f"ran-{me.role}-{me.index}.{me.serial}.{me.attempt}-{helper.VALUE}").touch(
 while not Path("over").exists():
     time.sleep(0.05)
 """
-ROLES = """
+ROLES = f"""
 [roles.trainer]
 command = "worker.py"
+{BARE}
 ends = "job"
 
 [roles.rollout]
 command = "worker.py"
+{BARE}
 members = 2
 restart = "alone"
 """

@@ -17,6 +17,9 @@ from robust_run.own_process import boot
 #: Connections that may wait before the store's process is up: far more than the ranks of a node.
 BACKLOG = 4096
 
+#: torch's own switch: "1" has rank 0 host the store, as torchrun's ranks do then. Programs without torch.distributed need none.
+NO_STORE = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
+
 #: What is said of a process that hung up; the node, which has its exit code, may know more.
 DIED = "the store's process died"
 
