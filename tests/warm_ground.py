@@ -29,7 +29,7 @@ FILES = frozenset(
     launcher/watching/test_ladder_jobs.py launcher/watching/test_nccl_jobs.py launcher/watching/test_nccl_stall.py
     launcher/memory/test_memory_dcp_jobs.py launcher/memory/test_memory_dir_jobs.py
     launcher/memory/test_memory_flush_jobs.py launcher/watching/test_reduced_jobs.py
-    launcher/agent/test_resume_jobs.py launcher/watching/test_slow_jobs.py
+    launcher/agent/test_rank_hosts_store.py launcher/agent/test_resume_jobs.py launcher/watching/test_slow_jobs.py
     launcher/watching/test_tracing.py launcher/watching/test_unseen_jobs.py launcher/watching/test_what_if_jobs.py
     test_warm_ground.py
     """.split()

@@ -99,7 +99,6 @@ class Node:
         an attempt; None: nothing is."""
         # The torch of a place may be another one than ours, and then the two may not understand each other.
         self._has_torch = self.workplace.has_our_torch and torch_is_installed()
-        self._hosts_store = self._has_torch and env.get(NO_STORE) != "1"
         self._cpus: tuple[frozenset[int], ...] = ()
         if spec.numa_binding:
             from robust_run.launcher.agent.workers.numa import cpus_for_ranks, system_topology
@@ -191,6 +190,11 @@ class Node:
         self._warm_launched = False
         self.learning.forget()
         self.starter.drop_warm()
+
+    @property
+    def _hosts_store(self) -> bool:
+        """Whether the agent of rank 0's node hosts the workers' store; else rank 0 does."""
+        return self._has_torch and self.env.get(NO_STORE) != "1"
 
     def open_store(self, attempt: int) -> tuple[str, int]:
         """Listen for the workers of an attempt and return where. Raises PlatformError."""
