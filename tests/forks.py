@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
@@ -176,9 +177,14 @@ def serve(descriptor: str, *modules: str) -> None:
     from robust_run.launcher.agent.warm.become import CannotBecome, become
     from robust_run.launcher.agent.warm.identity import Identity
     from robust_run.launcher.agent.warm.run import run
+    from robust_run.own_process import SELDOM
 
+    usual = gc.get_threshold()
+    gc.set_threshold(*SELDOM)
     for module in modules:
         __import__(module)
+    gc.freeze()  # or each worker looks through it, and copies it as it does
+    gc.set_threshold(*usual)
     control = socket.socket(fileno=int(descriptor))
     while True:
         data, streams, _, _ = socket.recv_fds(control, LARGEST_BYTES, 3)

@@ -117,7 +117,7 @@ class KeeperGround:
     def look_until(self, is_right: Callable[[list[tuple[int, int, tuple[int, ...]]]], bool]) -> None:
         """Ask until it is so; the test's own limit ends what never is."""
         while not is_right(self.look()):
-            pass
+            time.sleep(0.01)
 
     def copies_until(self, is_right: Callable[[list[tuple[int, int, tuple[int, ...]]]], bool]) -> None:
         """Ask until it is so."""

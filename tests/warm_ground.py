@@ -24,10 +24,10 @@ FILES = frozenset(
     """
     ckpt_io/mount/test_saving_jobs.py examples/test_train_gpt.py faults/test_matrix.py faults/test_waits.py
     launcher/api/test_live_report.py launcher/api/test_prometheus.py launcher/controller/test_outlook.py
-    launcher/facts/test_job_facts.py launcher/code_versions/test_code_jobs.py
-    launcher/agent/test_endings.py launcher/agent/test_healing.py launcher/watching/test_health_jobs.py
-    launcher/watching/test_ladder_jobs.py launcher/watching/test_nccl_jobs.py launcher/watching/test_nccl_stall.py
-    launcher/memory/test_memory_dcp_jobs.py launcher/memory/test_memory_dir_jobs.py
+    launcher/facts/test_job_facts.py launcher/code_versions/test_code_jobs.py launcher/agent/test_endings.py
+    launcher/agent/test_healing.py launcher/watching/test_health_jobs.py launcher/watching/test_ladder_jobs.py
+    launcher/watching/test_nccl_jobs.py launcher/watching/test_nccl_stall.py launcher/memory/test_memory_dcp_jobs.py
+    launcher/memory/test_memory_dir_jobs.py launcher/memory/test_memory_flush_faults.py
     launcher/memory/test_memory_flush_jobs.py launcher/watching/test_reduced_jobs.py
     launcher/agent/test_rank_hosts_store.py launcher/agent/test_resume_jobs.py launcher/watching/test_slow_jobs.py
     launcher/watching/test_tracing.py launcher/watching/test_unseen_jobs.py launcher/watching/test_what_if_jobs.py

@@ -28,9 +28,21 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
+from torch.utils import serialization
 
 from robust_run import checkpoint
+from robust_run.checkpoint import dcp_reading, dcp_writing, loading, memory, spreading, storage
+from robust_run.ckpt_io.ahead import taking
+from robust_run.ckpt_io.dcp import background, helpers, reader, writer
+from robust_run.ckpt_io.dcp import whole as whole_files
+from robust_run.ckpt_io.memory import client, read_ahead
+from robust_run.store import local, local_writing, opening
 
+ONCE = (
+    *(dcp_reading, dcp_writing, loading, memory, spreading, storage, taking, client, read_ahead),
+    *(background, helpers, reader, whole_files, writer, local, local_writing, opening, serialization),
+)
+"""What ranks import as they save and load: once, and not in each of them."""
 LIMIT_S = 300
 
 

@@ -12,6 +12,7 @@ from collections.abc import MutableMapping
 from typing import Any
 
 from robust_run.health.diagnostics.program import RefusedError, one_line
+from robust_run.own_process import collect_as_ever, collect_seldom
 
 #: cuBLAS takes one workspace per stream and does not share it; oneMKL chooses one code path for any alignment.
 DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "MKL_CBWR": "AUTO,STRICT", "NVIDIA_TF32_OVERRIDE": "0"}
@@ -60,10 +61,12 @@ def open_device(name: str, *, threads: int | None = 1) -> Device:
     `threads`: of a CPU. One makes results the same on any number of cores; None leaves it to torch.
     """
     prepare(os.environ)
+    collect_seldom()  # a fifth of the import
     try:
         import torch
     except Exception as error:
         raise RefusedError(f"torch cannot be imported: {one_line(f'{type(error).__name__}: {error}')}") from error
+    collect_as_ever()
     settle(torch)
     if name == "cpu":
         if threads is not None:
@@ -86,8 +89,12 @@ def prepare(env: MutableMapping[str, str]) -> None:
 
 
 def settle(torch: Any) -> None:
-    """Choose the same algorithms every time, and no lower precision than asked for."""
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    """Choose the same algorithms every time, and no lower precision than asked for.
+
+    `use_deterministic_algorithms` does the same, and tells torch's compiler too, which a check has no use for: importing it takes
+    as long as torch.
+    """
+    torch.set_deterministic_debug_mode("warn")
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.allow_tf32 = False
     matmul = torch.backends.cuda.matmul

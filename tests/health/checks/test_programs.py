@@ -13,12 +13,13 @@ from typing import Any
 
 import msgspec
 import pytest
+import torch
 
 from robust_run.errors import UserError
 from robust_run.health.checks import history
 from robust_run.health.checks.judge import judge
 from robust_run.health.checks.types import Began, CheckProgramOrder, Ended, Finished, NodeOrder, Result, Said
-from robust_run.health.diagnostics import node, program
+from robust_run.health.diagnostics import devices, node, program
 from robust_run.health.diagnostics.children import child_environment, result_of
 from robust_run.health.diagnostics.faults import faults_for
 
@@ -125,6 +126,17 @@ def test_a_folder_that_is_not_there_is_no_finding(ground: Any) -> None:
 def test_a_device_that_is_not_there_is_said(ground: Any) -> None:
     (found,) = results_of(run_node(ground.env(), (order("compute", device="cuda:255"),)))
     assert found.outcome == "failed" and "cuda:255" in found.problem
+
+
+def test_algorithms_are_the_same_every_time_and_nobody_imports_a_compiler_for_that(monkeypatch: Any) -> None:
+    before = torch.get_deterministic_debug_mode()
+    monkeypatch.setitem(sys.modules, "torch._inductor.config", None)  # importing it fails
+    try:
+        devices.settle(torch)
+        assert torch.are_deterministic_algorithms_enabled()
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+    finally:
+        torch.set_deterministic_debug_mode(before)
 
 
 # --- their end ------------------------------------------------------------------------------------------------------
