@@ -7,6 +7,7 @@ said nothing within the time.
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import select
@@ -458,6 +459,7 @@ def hear(out: int, end_at_s: float) -> Any:
 
 
 def main() -> None:
+    gc.freeze()  # or each rank copies what it looks through
     for line in sys.stdin:
         scenario, ranks, folder = json.loads(line)
         forked = [fork_rank(scenario, rank, ranks, Path(folder)) for rank in range(ranks)]
