@@ -131,7 +131,12 @@ def waiting_job(job: Job, tmp_path: Path) -> int:
 
 
 @pytest.mark.parametrize("who", ["guard", "agent", "both", "SIGTERM"])
-def test_whatever_ends_a_job_no_mount_and_no_memory_is_left(tmp_path: Path, who: str) -> None:
+def test_whatever_ends_a_job_no_mount_and_no_memory_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, who: str
+) -> None:
+    monkeypatch.delenv(
+        "OMP_NUM_THREADS", raising=False
+    )  # its worker starts from nothing: all of the job is the job's own
     with running(tmp_path, *OPTIONS, "--ckpt-dir", "storage", script(tmp_path, WAITS)) as job:
         waiting_job(job, tmp_path)
         agent = job.agent_pid()
