@@ -13,7 +13,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -49,8 +50,15 @@ SEVERAL = {"OMP_NUM_THREADS": "1"}
 @pytest.fixture(scope="session")
 def warm_folder() -> Iterator[Path]:
     """The folder of a warm process, with a path that is short enough for a socket."""
+    with started({}) as folder:
+        yield folder
+
+
+@contextmanager
+def started(variables: Mapping[str, str]) -> Iterator[Path]:
+    """Have a warm process for the time of a block, with some variables that its jobs have, too. Give its folder."""
     folder = Path(tempfile.mkdtemp(prefix="rw-", dir="/tmp"))
-    env = {**os.environ, "ROBUST_WARM_FOLDER": str(folder)}
+    env = {**os.environ, **variables, "ROBUST_WARM_FOLDER": str(folder)}
     try:
         subprocess.run(
             [*WARM, "start", "--idle-limit", "20m", "--preload", PRELOAD],

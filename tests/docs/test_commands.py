@@ -10,12 +10,13 @@ import signal
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import click
 import pytest
+import warm_ground
 from generated_docs import RUN_FILES
 from jobs import wait_for
 from shown_commands import Block, blocks, commands, pages, recipes
@@ -29,14 +30,18 @@ MARK = "DOCS_TEST"
 #: Where pages have checkpoints: a test has them in its own folder.
 NODE_FOLDERS = re.compile(r"(?<![\w.])/(?:ssd[01]|mnt)\b")
 RUNNABLE = [page for page in pages() if any(block.what == "run" for block in blocks(page))]
+#: The first job of a page on starts begins from nothing; all others from a warm process.
+OF_STARTS = ("start.md", "startup.md")
 SKIPPED = [block for page in pages() for block in blocks(page) if block.what == "skip"]
 
 
 class Desk:
     """A folder in which somebody follows a page."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, variables: Mapping[str, str]) -> None:
         self.folder = folder
+        self.next_is_cold = False
+        """Whether the next job starts from nothing."""
         self.mark = f"d{uuid.uuid4().hex[:12]}"
         commands = folder / ".bin"
         commands.mkdir()
@@ -51,12 +56,16 @@ class Desk:
         self.environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("XDG_")},
             "PATH": f"{commands}:{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "HOME": str(folder),
+            **variables,
             MARK: self.mark,
         }
 
     def start(self, block: Block) -> subprocess.Popen[str]:
         """Type a block into a shell that ends at the first failure."""
+        environment = dict(self.environment)
+        if self.next_is_cold and "robust-run" in block.text:
+            environment["ROBUST_WARM_DAEMON"] = "off"
+            self.next_is_cold = False
         return subprocess.Popen(
             [
                 "bash",
@@ -67,7 +76,7 @@ class Desk:
                 NODE_FOLDERS.sub(lambda found: f"{self.folder}{found[0]}", block.text),
             ],
             cwd=self.folder,
-            env=self.environment,
+            env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -80,6 +89,7 @@ class Desk:
         """Type it and look at what it says."""
         process = self.start(block)
         said, _ = process.communicate(timeout=LIMIT_S)
+        print(block.where, "WARM", "from the warm" in said, said[-600:])
         assert process.returncode == 0, f"{block.where} ended with {process.returncode}:\n{said}"
         for wanted in block.values("says"):
             assert wanted in said, f"{block.where} did not say {wanted!r}:\n{said}"
@@ -132,9 +142,20 @@ class Desk:
         return found
 
 
+@pytest.fixture(scope="module")
+def variables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """What all who follow pages have in their environment: a home, and a warm process."""
+    home = {**warm_ground.SEVERAL, "HOME": str(tmp_path_factory.mktemp("home"))}
+    if not warm_ground.WANTED:
+        yield home
+        return
+    with warm_ground.started(home) as folder:
+        yield {**home, "ROBUST_WARM_FOLDER": str(folder), "ROBUST_WARM_DAEMON": warm_ground.PATIENT_S}
+
+
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    here = Desk(tmp_path)
+def desk(tmp_path: Path, variables: dict[str, str]) -> Iterator[Desk]:
+    here = Desk(tmp_path, variables)
     yield here
     here.sweep()
     for line in Path("/proc/self/mounts").read_text().splitlines():
@@ -146,6 +167,7 @@ def desk(tmp_path: Path) -> Iterator[Desk]:
 @pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: page.name)
 def test_who_follows_a_page_gets_what_it_says(page: Path, desk: Desk) -> None:
     shown = blocks(page)
+    desk.next_is_cold = page.name in OF_STARTS
     for block in shown:
         for name in block.values("file"):
             (desk.folder / name).write_text(block.text)
