@@ -155,10 +155,13 @@ packages:
 			apt-get update -qq && DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -qq --no-install-recommends $$missing \
 			|| echo "make: could not install$$missing; tests that need them are skipped"; fi; fi
 
+# pip would compile all that is in the packages, which takes a minute of CPU; Python compiles what it imports. What every rank and
+# launcher imports is imported once here, else all those of a first job would compile it at the same time.
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --upgrade pip
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -c "import torch, torch.distributed, torch._dynamo, aiohttp, click, fsspec, msgspec, rich.console"
 	@touch $@
 
 clean:

@@ -55,8 +55,11 @@ def warm_folder() -> Iterator[Path]:
 
 
 @contextmanager
-def started(variables: Mapping[str, str]) -> Iterator[Path]:
-    """Have a warm process for the time of a block, with some variables that its jobs have, too. Give its folder."""
+def started(variables: Mapping[str, str], limit_s: float = START_S) -> Iterator[Path]:
+    """Have a warm process for the time of a block, with some variables that its jobs have, too. Give its folder.
+
+    `limit_s`: it imports with low priority, so that it may take minutes among other tests.
+    """
     folder = Path(tempfile.mkdtemp(prefix="rw-", dir="/tmp"))
     env = {**os.environ, **variables, "ROBUST_WARM_FOLDER": str(folder)}
     try:
@@ -64,7 +67,7 @@ def started(variables: Mapping[str, str]) -> Iterator[Path]:
             [*WARM, "start", "--idle-limit", "20m", "--preload", PRELOAD],
             env=env,
             check=True,
-            timeout=START_S,
+            timeout=limit_s,
             stdout=subprocess.DEVNULL,
         )
         yield folder

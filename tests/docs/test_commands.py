@@ -149,7 +149,7 @@ def variables(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, st
     if not warm_ground.WANTED:
         yield home
         return
-    with warm_ground.started(home) as folder:
+    with warm_ground.started(home, LIMIT_S) as folder:
         yield {**home, "ROBUST_WARM_FOLDER": str(folder), "ROBUST_WARM_DAEMON": warm_ground.PATIENT_S}
 
 
@@ -163,7 +163,7 @@ def desk(tmp_path: Path, variables: dict[str, str]) -> Iterator[Desk]:
             subprocess.run(["fusermount3", "-u", "-z", place], check=False, capture_output=True)
 
 
-@pytest.mark.timeout(600)  # a page may start a dozen processes with torch
+@pytest.mark.timeout(900)  # the first of them starts the warm process; a page may start a dozen with torch
 @pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: page.name)
 def test_who_follows_a_page_gets_what_it_says(page: Path, desk: Desk) -> None:
     shown = blocks(page)
