@@ -89,7 +89,6 @@ class Desk:
         """Type it and look at what it says."""
         process = self.start(block)
         said, _ = process.communicate(timeout=LIMIT_S)
-        print(block.where, "WARM", "from the warm" in said, said[-600:])
         assert process.returncode == 0, f"{block.where} ended with {process.returncode}:\n{said}"
         for wanted in block.values("says"):
             assert wanted in said, f"{block.where} did not say {wanted!r}:\n{said}"
