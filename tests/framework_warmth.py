@@ -20,8 +20,10 @@ import framework_parts
 import warm_ground
 
 LATER = ("transformers.models.llama.modeling_llama", "torch._inductor.compile_fx")
-"""What a Llama and DeepSpeed's engine import only once they are used, which costs each rank a second. Not transformers.trainer: it
-may start a thread (pyarrow's), and no job starts from a process that has several."""
+"""What a Llama and DeepSpeed's engine import only once they are used, which costs each rank a second.
+
+Not transformers.trainer: it may start a thread (pyarrow's), and no job starts from a process that has several.
+"""
 PRELOAD = ",".join(("torch", "torch.distributed", "torch._dynamo", *framework_parts.FRAMEWORKS, *LATER))
 START_S = 400.0
 
