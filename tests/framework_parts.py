@@ -128,7 +128,7 @@ def _make(folder: Path) -> None:
     lines = [f"import site; site.addsitedir({each!r})\n" for each in _seen()]
     (Path(packages) / "seen.pth").write_text("".join(lines))
     pip = [str(own), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-build-isolation"]
-    # What is imported is compiled then, and once, by the warm process: a tenth of what the packages have.
+    # pip would compile all of them, which takes three times as long as the rest; what is imported is compiled then.
     _run([*pip, "--no-compile", "--constraint", str(CONSTRAINTS), *wanted(CONSTRAINTS.read_text())])
     check = "import torch; print(torch.__version__, torch.__file__)"
     if (ours := _run([sys.executable, "-c", check])) != (theirs := _run([str(own), "-c", check])):
