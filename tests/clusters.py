@@ -21,6 +21,7 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,8 @@ class ClusterJob:
     env: Mapping[str, str]
     launchers: list[Launcher] = field(default_factory=list)
     python: str = sys.executable
+    _read: dict[str, tuple[int, list[float]]] = field(default_factory=dict)
+    """Of files of steps: how far they were read, and what was there."""
 
     # --- launchers
 
@@ -173,7 +176,7 @@ class ClusterJob:
     def resume(self, host: Host, *options: str) -> Launcher:
         """Start `robust-run --resume` of the run on a host."""
         argv = [sys.executable, "-m", "robust_run", "--resume", str(self.run_dir), *options]
-        process = host.start(argv, env=self.env, name="robust-run")
+        process = host.launch(argv, self.env)
         self.launchers.append(Launcher(host, process))
         return self.launchers[-1]
 
@@ -206,7 +209,7 @@ class ClusterJob:
         """Return the journal's lines so far, the header first."""
         with suppress(FileNotFoundError):
             lines = (self.run_dir / "journal.jsonl").read_bytes().split(b"\n")[:-1]  # the last one may be half written
-            return [json.loads(line) for line in lines if line.endswith(b"}")]
+            return [_parsed(line) for line in lines if line.endswith(b"}")]
         return []
 
     def events(self, kind: str) -> list[dict[str, Any]]:
@@ -259,10 +262,20 @@ class ClusterJob:
             if attempt == "twice":  # a rank found another one of its place alive: see `chaos_job.TRAIN`
                 continue
             host, _, pid = rest.rpartition("-")
-            whole = path.read_text().rpartition("\n")[0].split()
-            times = [float(word) - skew_s.get(host, 0) for word in whole]
+            times = self._times_in(path, skew_s.get(host, 0))
             found.append(Worker(int(attempt), int(rank), host, int(pid), times))
         return found
+
+    def _times_in(self, path: Path, skew_s: float) -> list[float]:
+        """Return the times in a file that grows; each part of it is read once."""
+        read_bytes, times = self._read.get(path.name, (0, []))
+        with path.open("rb") as file:
+            file.seek(read_bytes)
+            whole, newline, _ = file.read().rpartition(b"\n")
+        if newline:
+            times = [*times, *(float(word) - skew_s for word in whole.split())]
+            self._read[path.name] = (read_bytes + len(whole) + 1, times)
+        return list(times)
 
     def wait_for_steps(self, attempt: int, ranks: int, count: int = 3, timeout_s: float = PATIENCE_S) -> list[Worker]:
         """Wait until so many ranks of an attempt have made so many steps; return them by rank."""
@@ -325,6 +338,12 @@ class ClusterJob:
                 if f"TEST_JOB={self.run_id}" in _environment(pid):
                     with suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
+
+
+@lru_cache(maxsize=1 << 14)
+def _parsed(line: bytes) -> Any:
+    """Return what a line of a journal says: a test that waits reads the same lines again and again."""
+    return json.loads(line)
 
 
 def start_all(

@@ -150,6 +150,7 @@ class Init:
         env: Mapping[str, str],
         cwd: Path | str,
         cgroup: Path | None,
+        pod: str,
         out_path: Path,
         err_path: Path,
     ) -> HostProcess:
@@ -158,7 +159,7 @@ class Init:
         waits, go = os.pipe()
         with said, out_path.open("ab") as out, err_path.open("ab") as err, Path(os.devnull).open("rb") as null:
             request = {"argv": list(argv), "env": dict(env), "cwd": str(cwd)}
-            request |= {"init_pid": self.pid, "cgroup": str(cgroup or "")}
+            request |= {"init_pid": self.pid, "cgroup": str(cgroup or ""), "pod": pod}
             try:
                 outer, inner = zygote.fork(request, [null.fileno(), out.fileno(), err.fileno(), waits])
                 said.send(b"pid %d" % outer)

@@ -4,7 +4,9 @@ A launcher that is started from nothing imports torch in each rank and in its ow
 of three nodes has five of those. Here one process for each process of tests imports it, stops before its program as any warm
 process does, and forks a launcher into a host's namespaces and cgroup when it is asked to. The launcher is the product's from its
 command line on: guard, agent and all others have the parents they always have. Only the agent's own warm process and that of its
-store are forks, as they are in a job that a per-user warm process has taken (`robust_run.launcher.start.warm.handover`).
+store are forks, as they are in a job that a per-user warm process has taken (`robust_run.launcher.start.warm.handover`), and so
+are its helpers (see helper_forks.py). A launcher that is to have no warm process comes from one that has imported nothing but
+what launchers and helpers import, and has none.
 """
 
 from __future__ import annotations
@@ -37,12 +39,15 @@ ANY_PID = 1
 class Zygote:
     """The process outside of all hosts, as the harness holds it."""
 
-    def __init__(self, env: Mapping[str, str]) -> None:
+    def __init__(self, env: Mapping[str, str], *, warm: bool) -> None:
         from robust_run.launcher.agent.warm.start_up import start_environment
 
         self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._ours.settimeout(START_S)
-        env = {**env, **start_environment(env, "host_warmth:serve", (str(theirs.fileno()),))}
+        env = {
+            **env,
+            **start_environment(env, "host_warmth:serve", (str(theirs.fileno()), *PRELOAD[: None if warm else 0])),
+        }
         env["PYTHONPATH"] += os.pathsep + TESTS  # taken off the path before anything is forked
         self._process = subprocess.Popen(
             [sys.executable, "-u", "-c", "raise AssertionError('the warm process ran its program')"],
@@ -71,45 +76,52 @@ class Zygote:
         self._process.wait()
 
 
-_by_environment: dict[tuple[tuple[str, str], ...], Zygote] = {}
+_by_environment: dict[tuple[bool, tuple[tuple[str, str], ...]], Zygote] = {}
 
 
 def is_wanted(argv: Sequence[str], env: Mapping[str, str]) -> bool:
-    """Whether a launcher with these variables on top of ours is to be forked: not where it is to have no warm process, or
-    loads something of its own.
-    """
+    """Whether a launcher with these variables on top of ours is to be forked: not where it loads something of its own."""
     own = argv[0] != sys.executable or {"PYTHONPATH", "LD_PRELOAD"} & set(env)
-    return bool(os.environ.get(WANTED)) and "--no-warm" not in argv and not own
+    return bool(os.environ.get(WANTED)) and not own
 
 
-def zygote_for(env: Mapping[str, str]) -> Zygote:
+def zygote_for(argv: Sequence[str], env: Mapping[str, str]) -> Zygote:
     """Return the process to fork a launcher with this whole environment from: all that torch's import reads is the same."""
     from robust_run.launcher.start.warm.key import variables_read_at_import
 
-    variables = tuple(sorted(variables_read_at_import(env, omp_threads_defaulted=False).items()))
-    if variables not in _by_environment:
-        _by_environment[variables] = Zygote(env)
-    return _by_environment[variables]
+    warm = not {"--no-warm", "--resume"} & set(argv)  # what a run that is resumed is to have, its journal says
+    key = warm, tuple(sorted(variables_read_at_import(env, omp_threads_defaulted=False).items()))
+    if key not in _by_environment:
+        _by_environment[key] = Zygote(env, warm=warm)
+    return _by_environment[key]
 
 
 # --- in that process
 
 
-def serve(descriptor: str) -> None:
-    """Import, then fork a launcher for each request. Returns in workers only. Called at the start of Python."""
+def serve(descriptor: str, *modules: str) -> None:
+    """Import these, then fork a launcher for each request. Returns in workers only. Called at the start of Python."""
+    import functools
     import importlib
+
+    import container
+    import helper_forks
 
     sys.path.remove(TESTS)
     sys.path_importer_cache.pop(TESTS, None)
-    sys.modules.pop(__name__, None)  # no program is to find us
-    from robust_run.launcher.agent.warm.process import WarmProcess
+    for name in (__name__, container.__name__, helper_forks.__name__):  # no program is to find us
+        sys.modules.pop(name, None)
+    from robust_run.launcher.agent.warm import process
     from robust_run.launcher.start.warm import daemon
 
-    for name in (*daemon.OF_AGENTS, "robust_run.cli", "robust_run.launcher.start.many.node_of_many"):
+    own = ("robust_run.cli", "robust_run.launcher.start.many.node_of_many")
+    for name in (*daemon.OF_AGENTS, *own, *helper_forks.IMPORTED):
         importlib.import_module(name)
     control = socket.socket(fileno=int(descriptor))
     os.set_inheritable(control.fileno(), False)
-    WarmProcess(control, 0).preload(PRELOAD)
+    niceness, process.IMPORT_NICENESS = process.IMPORT_NICENESS, 0  # a test waits for it, on a machine that is busy
+    process.WarmProcess(control, 0).preload(modules)
+    process.IMPORT_NICENESS = niceness
     while True:
         request, descriptors, _, _ = socket.recv_fds(control, LARGEST_BYTES, 8)
         if not request:
@@ -120,7 +132,8 @@ def serve(descriptor: str) -> None:
         for each in descriptors:
             os.close(each)
         os.waitpid(between, 0)
-    _be_launcher(control, descriptors, **json.loads(request))
+    ours = functools.partial(_be_launcher, enter_pod=container.enter, fork_helpers=helper_forks.fork_helpers)
+    ours(control, descriptors, modules, **json.loads(request))
 
 
 def _enter(init_pid: int, cgroup: str) -> None:
@@ -139,13 +152,19 @@ def _enter(init_pid: int, cgroup: str) -> None:
 def _be_launcher(
     control: socket.socket,
     descriptors: list[int],
+    modules: tuple[str, ...],
+    *,
+    enter_pod: Callable[[str], None],
+    fork_helpers: Callable[[], None],
     argv: list[str],
     env: dict[str, str],
     cwd: str,
     init_pid: int,
     cgroup: str,
+    pod: str,
 ) -> None:
-    """Be `robust-run` on a host, and end. Returns only in a process that has become one of its workers."""
+    """Be `robust-run` on a host, or in the container of a pod there, and end. Returns only in one of its workers."""
+    import functools
     import random
     import signal
 
@@ -177,13 +196,15 @@ def _be_launcher(
     for each in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(each, signal.default_int_handler if each == signal.SIGINT else signal.SIG_DFL)
     os.chdir(cwd)
+    if pod:
+        enter_pod(pod)
     after_imports = dict(os.environ)
     os.environ.clear()
     os.environ.update(env)
     command_line.show(argv, env)
     sys.argv, sys.orig_argv = ["robust-run", *argv[3:]], argv
     random.seed()
-    guard._fork = _forks_agent
+    guard._fork = functools.partial(_forks_agent, _be_agent if modules else guard._exit_with, fork_helpers)
     try:
         main()
     except _Aside as aside:
@@ -218,28 +239,33 @@ def _keep_open(*descriptors: int) -> None:
     os.close(nothing)
 
 
-def _forks_agent(agent: Callable[[int], int], lifeline: int, forward: int) -> int:
-    """What the guard forks its agent with: one that has two helpers that it need not start."""
-    from robust_run.launcher.start import guard
-
+def _forks_agent(
+    be_agent: Callable[[Callable[[int], int], int], None],
+    fork_helpers: Callable[[], None],
+    agent: Callable[[int], int],
+    lifeline: int,
+    forward: int,
+) -> int:
+    """What the guard forks its agent with: one that forks its helpers."""
     pid = os.fork()
     if pid == 0:
         os.close(forward)
         os.setpgid(0, 0)
-        _be_agent(agent, lifeline, guard._exit_with)
+        fork_helpers()
+        be_agent(agent, lifeline)
     return pid
 
 
-def _be_agent(
-    agent: Callable[[int], int], lifeline: int, exit_with: Callable[[Callable[[int], int], int], None]
-) -> NoReturn:
+def _be_agent(agent: Callable[[int], int], lifeline: int) -> NoReturn:
+    """Be one that has two helpers that it need not start."""
     import functools
 
+    from robust_run.launcher.start import guard
     from robust_run.launcher.start.many import node_of_many
 
     given = _helpers(os.getpid())
     node_of_many.Node = functools.partial(node_of_many.Node, given=given)  # type: ignore[assignment, misc]
-    exit_with(agent, lifeline)
+    guard._exit_with(agent, lifeline)
     raise AssertionError("an agent went on after its end")
 
 

@@ -36,6 +36,12 @@ NOBODY = "02:77:00:00:ff:ff"
 """A network card that does not exist: what is sent to it vanishes."""
 PYTHON = (sys.executable, "-I", "-S", str(Path(__file__).with_name("host_init.py")))
 CALL_S = 60.0
+CONTAINER = """
+echo "$1" > /proc/sys/kernel/hostname
+shift
+exec unshare --pid --fork --mount-proc setpriv --no-new-privs --bounding-set=-all --inh-caps=-all -- "$@"
+"""
+"""$1: a pod's name; the rest becomes process 1 of its container. For one that is forked: container.py."""
 _numbers = counter()
 
 
@@ -92,20 +98,25 @@ class Host:
         self._cluster.processes.append(process)
         return process
 
-    def launch(self, argv: Sequence[str], env: Mapping[str, str]) -> HostProcess:
-        """Start a launcher, `[python, "-m", "robust_run", ...]`; or fork one, where the test wants that (see host_warmth.py)."""
+    def launch(self, argv: Sequence[str], env: Mapping[str, str], *, pod: str = "") -> HostProcess:
+        """Start a launcher, `[python, "-m", "robust_run", ...]`; or fork one, where the test wants that (see host_warmth.py).
+        `pod`: in the container of a pod of this name.
+        """
         if not host_warmth.is_wanted(argv, env) or self.skew != "none":
-            return self.start(argv, env=env, name="robust-run")
+            argv = ["sh", "-ec", CONTAINER, "container", pod, *argv] if pod else argv
+            return self.start(argv, env=env, name=pod or "robust-run")
         assert self._init and not self.frozen, f"{self.name} is off or frozen: it can start nothing"
-        stem = f"{next(self._cluster.numbers):03d}-robust-run"
-        whole = {**os.environ, **self.environment(), "OMP_NUM_THREADS": "1", **env}
+        stem = f"{next(self._cluster.numbers):03d}-{pod or 'robust-run'}"
+        threads = {} if "--no-warm" in argv else {"OMP_NUM_THREADS": "1"}
+        whole = {**os.environ, **self.environment(), **threads, **env}
         del whole[host_warmth.WANTED]
         process = self._init.fork(
-            host_warmth.zygote_for(whole),
+            host_warmth.zygote_for(argv, whole),
             argv,
             env=whole,
             cwd=self._cluster.shared,
             cgroup=self.cgroup,
+            pod=pod,
             out_path=self.folder / f"{stem}.out",
             err_path=self.folder / f"{stem}.err",
         )

@@ -28,12 +28,6 @@ MANIFESTS = Path(__file__).resolve().parents[1] / "docs" / "kubernetes"
 PATIENT = ("--rdzv-conf=keep_alive_max_attempt=20",)
 SECRETS = {("robust-run", "token"): TOKEN}
 _VARIABLE = re.compile(r"\$\((\w+)\)")
-_CONTAINER = """
-echo "$1" > /proc/sys/kernel/hostname
-shift
-exec unshare --pid --fork --mount-proc setpriv --no-new-privs --bounding-set=-all --inh-caps=-all -- "$@"
-"""
-"""$1: the pod's name; the rest becomes process 1 of its container."""
 
 
 def manifests(name: str) -> list[dict[str, Any]]:
@@ -106,7 +100,7 @@ class PodJob(ClusterJob):
         assert script == "train.py"
         argv = [self.python, "-m", "robust_run", *options, *PATIENT, *words, *self.argv]
         variables = {**self.env, **pod.environment(), **(env or {})}
-        process = host.start(["sh", "-ec", _CONTAINER, "container", pod.name, *argv], env=variables, name=pod.name)
+        process = host.launch(argv, variables, pod=pod.name)
         self.launchers.append(Container(host, process))
         return self.launchers[-1]
 

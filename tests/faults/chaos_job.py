@@ -89,13 +89,13 @@ def undisturbed(steps: int) -> list[int]:
     return weights
 
 
-def try_out(schedule: Schedule, folder: Path) -> str:
-    """Carry it out; return what was wrong with what followed, empty if nothing was."""
+def try_out(schedule: Schedule, folder: Path, *, admission: bool = True) -> str:
+    """Carry it out; return what was wrong with what followed, empty if nothing was. `admission`: as `start_all` has it."""
     limit_s = STARTED_S + GOES_ON_S + schedule.load * PER_LOAD_S * 2
     with ExitStack() as stack:
         disk = stack.enter_context(_disk(folder / "disk"))
         cluster = stack.enter_context(Cluster(schedule.hosts, folder))
-        place = _start(schedule, cluster, folder, disk)
+        place = _start(schedule, cluster, folder, disk, admission=admission)
         job = place.job
         struck: list[Struck] = []
         try:
@@ -110,14 +110,14 @@ def try_out(schedule: Schedule, folder: Path) -> str:
     return ""
 
 
-def _start(schedule: Schedule, cluster: Cluster, folder: Path, disk: Path) -> Ground:
+def _start(schedule: Schedule, cluster: Cluster, folder: Path, disk: Path, *, admission: bool) -> Ground:
     options = ["--nnodes", str(NODES), "--standby", str(schedule.hosts - NODES), "--controller-standby", "2"]
     env: dict[str, str] = {}
     if any(fault.act == "clock jump" for fault in schedule.faults):
         env = _clocks(cluster, folder / "clocks")
     there = [host for host in cluster if host.index not in schedule.late]
     script = write(folder, TRAIN)
-    job = start_all(cluster, script, tmp_path=folder, options=options, launch=[], env=env, admission=True)
+    job = start_all(cluster, script, tmp_path=folder, options=options, launch=[], env=env, admission=admission)
     job.argv = [str(disk) if word == str(job.log_dir) else word for word in job.argv]
     job.log_dir = disk
     place = Ground(cluster, job, disk, folder / "clocks")

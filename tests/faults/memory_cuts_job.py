@@ -112,10 +112,15 @@ def undisturbed(steps: int) -> list[int]:
     return weights
 
 
-def try_out(schedule: Schedule, folder: Path, note: Callable[[Cut, Followed], None] = lambda *_: None) -> str:
-    """Carry it out; return what was wrong, empty if nothing was. `note` is told what followed each cut."""
+def try_out(
+    schedule: Schedule, folder: Path, note: Callable[[Cut, Followed], None] = lambda *_: None, *, admission: bool = True
+) -> str:
+    """Carry it out; return what was wrong, empty if nothing was. `note` is told what followed each cut.
+
+    `admission`: as `start_all` has it.
+    """
     with Cluster(schedule.nodes + SPARE, folder) as cluster:
-        trial = _Trial(schedule, cluster, folder)
+        trial = _Trial(schedule, cluster, folder, admission=admission)
         try:
             for cut in schedule.cuts:
                 trial.wait_until_copied()
@@ -136,7 +141,7 @@ def try_out(schedule: Schedule, folder: Path, note: Callable[[Cut, Followed], No
 class _Trial:
     """One job, from its start to its end."""
 
-    def __init__(self, schedule: Schedule, cluster: Cluster, folder: Path) -> None:
+    def __init__(self, schedule: Schedule, cluster: Cluster, folder: Path, *, admission: bool) -> None:
         self._cluster, self._storage = cluster, folder / "ckpt"
         self._nodes = schedule.nodes
         options = ["--nnodes", str(schedule.nodes), "--nproc-per-node", str(RANKS // schedule.nodes)]
@@ -144,7 +149,7 @@ class _Trial:
         options += ["--rdzv-conf", f"keep_alive_max_attempt={LEASE_S}", "--max-restarts", "100"]
         options += ["--ckpt-dir", str(self._storage)]
         self.job: ClusterJob = start_all(
-            cluster, write(folder, TRAIN), tmp_path=folder, options=options, admission=True
+            cluster, write(folder, TRAIN), tmp_path=folder, options=options, admission=admission
         )
         self._attempt = 0
         """The one that trains."""

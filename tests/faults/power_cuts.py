@@ -58,8 +58,8 @@ def drawn(chance: random.Random) -> PowerCut:
     return PowerCut(chance.choice(ACTS), chance.randint(1, STANDBY), round(chance.uniform(0, LATEST_S), 2))
 
 
-def try_out(cut: PowerCut, folder: Path) -> str:
-    """Have it happen; return what was wrong with what followed, empty if nothing was."""
+def try_out(cut: PowerCut, folder: Path, *, admission: bool = True) -> str:
+    """Have it happen; return what was wrong with what followed, empty if nothing was. `admission`: as `start_all` has it."""
     with Cluster(STANDBY + 1, folder) as cluster:
         options = ["--nnodes", "3", "--standby", "1", "--no-warm", "--rdzv-conf", f"keep_alive_max_attempt={LEASE_S}"]
         job = start_all(
@@ -68,7 +68,7 @@ def try_out(cut: PowerCut, folder: Path) -> str:
             tmp_path=folder,
             options=options,
             launch=list(cluster)[:STANDBY],
-            admission=True,
+            admission=admission,
         )
         try:
             job.wait_for_steps(0, 3)

@@ -27,7 +27,8 @@ def test_a_step_is_made_again_where_a_copy_is_left_and_storage_is_gone_back_to_w
 ) -> None:
     need_hosts()
     followed: dict[str, Followed] = {}
-    assert try_out(schedule, tmp_path, lambda cut, came: followed.update({cut.act: came})) == ""
+    # Standbys are not checked here, as they are in the soak: that takes longer than all else.
+    assert try_out(schedule, tmp_path, lambda cut, came: followed.update({cut.act: came}), admission=False) == ""
     assert set(followed) == {cut.act for cut in schedule.cuts}
     sources = {"kill": "memory", "power": "peer", "apart": "peer", "pair": "storage"}
     for act, came in followed.items():
