@@ -6,7 +6,7 @@ process does, and forks a launcher into a host's namespaces and cgroup when it i
 command line on: guard, agent and all others have the parents they always have. Only the agent's own warm process and that of its
 store are forks, as they are in a job that a per-user warm process has taken (`robust_run.launcher.start.warm.handover`), and so
 are its helpers (see helper_forks.py). A launcher that is to have no warm process comes from one that has imported nothing but
-what launchers and helpers import, and has none.
+what launchers and helpers import, and has none; so do `robust` commands that are typed on a host.
 """
 
 from __future__ import annotations
@@ -30,6 +30,14 @@ WANTED = "TEST_WARM_HOSTS"
 """In the environment while launchers on hosts are to be forked."""
 PRELOAD = ("torch", "torch.distributed", "torch._dynamo")
 START_S = 170.0
+COMMAND = (sys.executable, "-c", "from robust_run.robust_cli import main; main()")
+"""What starts `robust`."""
+OF_COMMANDS = (
+    "robust_run.robust_cli",
+    "robust_run.launcher.operator.code.commands",
+    "robust_run.launcher.operator.code.remote",
+    "robust_run.launcher.operator.reading.client",
+)
 NAMESPACES = ("net", "uts", "ipc", "mnt", "pid")
 LARGEST_BYTES = 1 << 20
 ANY_PID = 1
@@ -85,12 +93,19 @@ def is_wanted(argv: Sequence[str], env: Mapping[str, str]) -> bool:
     return bool(os.environ.get(WANTED)) and not own
 
 
+def is_command(argv: Sequence[str]) -> bool:
+    """Whether this is a `robust` command."""
+    return tuple(argv[: len(COMMAND)]) == COMMAND
+
+
 def zygote_for(argv: Sequence[str], env: Mapping[str, str]) -> Zygote:
     """Return the process to fork a launcher with this whole environment from: all that torch's import reads is the same."""
     from robust_run.launcher.start.warm.key import variables_read_at_import
 
-    warm = not {"--no-warm", "--resume"} & set(argv)  # what a run that is resumed is to have, its journal says
-    key = warm, tuple(sorted(variables_read_at_import(env, omp_threads_defaulted=False).items()))
+    # What a run that is resumed is to have, its journal says.
+    warm = not {"--no-warm", "--resume"} & set(argv) and not is_command(argv)
+    read = variables_read_at_import(env, omp_threads_defaulted=False) if warm else {}
+    key = warm, tuple(sorted(read.items()))
     if key not in _by_environment:
         _by_environment[key] = Zygote(env, warm=warm)
     return _by_environment[key]
@@ -115,7 +130,7 @@ def serve(descriptor: str, *modules: str) -> None:
     from robust_run.launcher.start.warm import daemon
 
     own = ("robust_run.cli", "robust_run.launcher.start.many.node_of_many")
-    for name in (*daemon.OF_AGENTS, *own, *helper_forks.IMPORTED):
+    for name in (*daemon.OF_AGENTS, *own, *helper_forks.IMPORTED, *(() if modules else OF_COMMANDS)):
         importlib.import_module(name)
     control = socket.socket(fileno=int(descriptor))
     os.set_inheritable(control.fileno(), False)
@@ -163,12 +178,12 @@ def _be_launcher(
     cgroup: str,
     pod: str,
 ) -> None:
-    """Be `robust-run` on a host, or in the container of a pod there, and end. Returns only in one of its workers."""
+    """Be `robust-run` (or `robust`) on a host, or in the container of a pod there, and end. Returns only in its workers."""
     import functools
     import random
     import signal
 
-    from robust_run.cli import main
+    from robust_run import cli, robust_cli
     from robust_run.launcher.agent.warm import command_line
     from robust_run.launcher.agent.warm.process import WarmProcess
     from robust_run.launcher.start import guard
@@ -206,7 +221,9 @@ def _be_launcher(
     random.seed()
     guard._fork = functools.partial(_forks_agent, _be_agent if modules else guard._exit_with, fork_helpers)
     try:
-        main()
+        robust_cli.main() if is_command(argv) else cli.main()
+    except SystemExit as error:
+        os._exit(int(error.code or 0))
     except _Aside as aside:
         aside.get_ready()
         handover._start_again(after_imports, env)

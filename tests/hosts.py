@@ -85,7 +85,12 @@ class Host:
         cwd: Path | str | None = None,
         name: str | None = None,
     ) -> HostProcess:
-        """Start a process; `env` is on top of ours and of what makes it this host. `name` is that of its output files."""
+        """Start a process; `env` is on top of ours and of what makes it this host. `name` is that of its output files.
+
+        A `robust` command is forked where launchers are.
+        """
+        if host_warmth.is_command(argv) and host_warmth.is_wanted(argv, env or {}) and self.skew == "none":
+            return self._fork(argv, {**self.environment(), **(env or {})}, cwd, name or "robust")
         assert self._init and not self.frozen, f"{self.name} is off or frozen: it can start nothing"
         stem = f"{next(self._cluster.numbers):03d}-{name or Path(argv[0]).name}"
         process = self._init.start(
@@ -105,16 +110,21 @@ class Host:
         if not host_warmth.is_wanted(argv, env) or self.skew != "none":
             argv = ["sh", "-ec", CONTAINER, "container", pod, *argv] if pod else argv
             return self.start(argv, env=env, name=pod or "robust-run")
-        assert self._init and not self.frozen, f"{self.name} is off or frozen: it can start nothing"
-        stem = f"{next(self._cluster.numbers):03d}-{pod or 'robust-run'}"
         threads = {} if "--no-warm" in argv else {"OMP_NUM_THREADS": "1"}
-        whole = {**os.environ, **self.environment(), **threads, **env}
+        return self._fork(argv, {**self.environment(), **threads, **env}, None, pod or "robust-run", pod)
+
+    def _fork(
+        self, argv: Sequence[str], env: Mapping[str, str], cwd: Path | str | None, name: str, pod: str = ""
+    ) -> HostProcess:
+        assert self._init and not self.frozen, f"{self.name} is off or frozen: it can start nothing"
+        stem = f"{next(self._cluster.numbers):03d}-{name}"
+        whole = {**os.environ, **env}
         del whole[host_warmth.WANTED]
         process = self._init.fork(
             host_warmth.zygote_for(argv, whole),
             argv,
             env=whole,
-            cwd=self._cluster.shared,
+            cwd=cwd or self._cluster.shared,
             cgroup=self.cgroup,
             pod=pod,
             out_path=self.folder / f"{stem}.out",
