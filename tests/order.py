@@ -27,7 +27,7 @@ LONG = frozenset(
     store/test_hdfs.py::test_a_datanode_that_dies_while_a_file_is_written_costs_nothing
     health/checks/test_fleet.py::test_a_node_that_stands_still_is_told_from_those_that_wait_for_it
     launcher/many/test_over_eviction.py::test_of_a_pipeline_that_stands_still_as_many_machines_go_as_standbys_cover_and_the_rest_goes_on
-    launcher/many/test_code_updates.py::test_four_nodes_go_back_from_whatever_is_bad
+    launcher/many/test_code_updates.py::test_nodes_go_back_together_from_whatever_is_bad
     launcher/many/test_training_heals.py::test_a_power_loss_does_not_change_a_bit_of_the_weights
     faults/test_memory_cuts.py::test_a_step_is_made_again_where_a_copy_is_left_and_storage_is_gone_back_to_where_none_is
     launcher/warm/test_libraries.py::test_torch_compiles_with_backward
