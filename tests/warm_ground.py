@@ -36,7 +36,7 @@ FILES = frozenset(
     """.split()
 )
 """Below tests/."""
-ON_HOSTS = ("faults/", "kubernetes/", "launcher/many/", "test_warm_ground.py")
+ON_HOSTS = ("faults/", "kubernetes/", "launcher/many/", "test_helper_forks.py", "test_warm_ground.py")
 """Folders and files below tests/ whose launchers on simulated hosts are forked from a process that has imported torch."""
 PRELOAD = "torch,torch.distributed,torch._dynamo"
 """What jobs ask for, and what torch's own optimizers import in each rank that makes one, which takes as long as torch did."""
