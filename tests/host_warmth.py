@@ -208,8 +208,11 @@ def _be_launcher(
     for number, descriptor in enumerate(streams):
         os.dup2(descriptor, number)
         os.close(descriptor)
-    for each in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
-        signal.signal(each, signal.default_int_handler if each == signal.SIGINT else signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for each in (signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(
+            each, signal.SIG_IGN
+        )  # as Python does when it starts: an agent writes to connections that others close
     os.chdir(cwd)
     if pod:
         enter_pod(pod)
