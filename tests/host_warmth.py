@@ -134,9 +134,7 @@ def serve(descriptor: str, *modules: str) -> None:
         importlib.import_module(name)
     control = socket.socket(fileno=int(descriptor))
     os.set_inheritable(control.fileno(), False)
-    niceness, process.IMPORT_NICENESS = process.IMPORT_NICENESS, 0  # a test waits for it, on a machine that is busy
-    process.WarmProcess(control, 0).preload(modules)
-    process.IMPORT_NICENESS = niceness
+    process.WarmProcess(control, 0, niceness=0).preload(modules)  # a test waits for it, on a machine that is busy
     while True:
         request, descriptors, _, _ = socket.recv_fds(control, LARGEST_BYTES, 8)
         if not request:

@@ -56,8 +56,10 @@ _DECODER = msgspec.json.Decoder(ToWarm)
 class WarmProcess:
     """Imports, checks itself, and forks on demand."""
 
-    def __init__(self, control: socket.socket, agent_pid: int) -> None:
+    def __init__(self, control: socket.socket, agent_pid: int, niceness: int = IMPORT_NICENESS) -> None:
+        """`niceness`: of what imports."""
         self._control = control
+        self._niceness = niceness
         self._agent_pid = agent_pid
         self._skipped: list[str] = []
 
@@ -104,7 +106,7 @@ class WarmProcess:
         """Import the modules of one batch, and look at once what they did: it must be named if it made us unfit."""
         before = dict(os.environ)
         for name in names:
-            if error := run_gently(lambda: importlib.import_module(name)):  # noqa: B023 - it runs before the next round
+            if error := run_gently(lambda: importlib.import_module(name), self._niceness):  # noqa: B023 - it runs before the next round
                 self._skipped.append(f"{name} ({type(error).__name__}: {error})")
         if names[0] in LATE:  # a program sees what they set once it imports them itself, if it does
             put_back(before)
@@ -173,8 +175,8 @@ def _compute() -> None:
         assert float((rows @ rows)[0, 0]) == 256.0
 
 
-def run_gently(work: Callable[[], object]) -> Exception | None:
-    """Run something in a thread of lower priority and return its exception, if it raised one.
+def run_gently(work: Callable[[], object], niceness: int) -> Exception | None:
+    """Run something in a thread of that priority, usually a lower one, and return its exception, if it raised one.
 
     A process without privileges cannot raise its priority again and would pass it on to every child, but priorities are per
     thread. The thread is a bare one and is gone when this returns, so that the names of the user's threads count from 1.
@@ -189,7 +191,7 @@ def run_gently(work: Callable[[], object]) -> Exception | None:
     def run() -> None:
         try:
             idents.append((_thread.get_ident(), _thread.get_native_id()))
-            os.setpriority(os.PRIO_PROCESS, idents[0][1], IMPORT_NICENESS)
+            os.setpriority(os.PRIO_PROCESS, idents[0][1], max(niceness, os.getpriority(os.PRIO_PROCESS, 0)))
             work()
         except Exception as error:
             raised.append(error)

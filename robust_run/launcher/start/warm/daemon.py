@@ -254,7 +254,7 @@ def main(descriptor: str) -> None:
     become_subreaper()
     for name in OF_AGENTS:
         importlib.import_module(name)
-    WarmProcess(control, 0).preload(config.fingerprint.preload)
+    WarmProcess(control, 0, niceness=0).preload(config.fingerprint.preload)  # somebody has typed it, and waits
     modules = tuple(name for name in config.fingerprint.preload if name in sys.modules)
     daemon = Daemon(config, modules, lock)
     daemon.open()
