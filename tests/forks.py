@@ -183,7 +183,8 @@ def serve(descriptor: str, *modules: str) -> None:
     gc.set_threshold(*SELDOM)
     for module in modules:
         __import__(module)
-    gc.freeze()  # or each worker looks through it, and copies it as it does
+    if "torch.distributed" in modules:  # else `__main__` is frozen and not torch's to keep, and ends in another way
+        gc.freeze()  # or each worker looks through it, and copies it as it does
     gc.set_threshold(*usual)
     control = socket.socket(fileno=int(descriptor))
     while True:

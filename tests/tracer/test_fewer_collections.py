@@ -49,7 +49,7 @@ def ask(worker: Worker, first: str = "") -> dict[str, object]:
 
 def test_collections_are_rare_while_torch_is_imported_and_as_before_afterwards(with_torch: Worker) -> None:
     seen = ask(with_torch)
-    assert (seen["inside"], seen["kept"], seen["enabled"], seen["frozen"]) == (RARE, True, True, True)
+    assert (seen["inside"], seen["kept"], seen["enabled"], seen["frozen"]) == (RARE, True, True, False)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_a_program_that_asks_for_torch_first_or_has_other_thresholds_has_them_ra
     with_torch: Worker, first: str
 ) -> None:
     seen = ask(with_torch, first)
-    assert (seen["inside"], seen["kept"], seen["frozen"]) == (RARE, True, True)
+    assert (seen["inside"], seen["kept"]) == (RARE, True)
 
 
 def test_a_program_that_collects_nothing_is_left_alone(with_torch: Worker) -> None:
@@ -68,19 +68,23 @@ def test_a_program_that_collects_nothing_is_left_alone(with_torch: Worker) -> No
     assert (seen["inside"][1], seen["enabled"], seen["kept"], seen["frozen"]) == (False, False, True, False)  # type: ignore[index]
 
 
-def test_a_program_with_much_data_before_torch_keeps_it_where_it_is_looked_at(with_torch: Worker) -> None:
-    seen = ask(with_torch, f"data = [[] for _ in range({fewer_collections.MOST_OBJECTS})]")
-    assert (seen["inside"], seen["kept"], seen["frozen"]) == (RARE, True, False)
+def test_what_a_program_has_opened_is_written_when_it_ends(with_torch: Worker) -> None:
+    """Frozen objects are not looked at when the interpreter ends: what they have not written is lost."""
+    with_torch.write("opened.py", "file = open('written', 'w')\nfile.write('all of it')\ndef use():\n    return file\n")
+    assert ask(with_torch, "sys.path.insert(0, ''); import opened")["frozen"] is False
+    assert (with_torch.folder / "written").read_text() == "all of it"
 
 
-@pytest.mark.parametrize("theirs", ["gc.disable()", "gc.set_threshold(9, 9, 9)"])
-def test_what_a_module_sets_for_itself_stays(worker: Worker, theirs: str) -> None:
-    worker.use_fake_torch(**{"torch/__init__.py": f"{INSIDE}{theirs}\nafter = (gc.get_threshold(), gc.isenabled())"})
+@pytest.mark.parametrize(
+    ("theirs", "kept"), [("gc.disable()", "before, False"), ("gc.set_threshold(9, 9, 9)", "(9, 9, 9), True")]
+)
+def test_what_a_module_sets_for_itself_stays(worker: Worker, theirs: str, kept: str) -> None:
+    worker.use_fake_torch(**{"torch/__init__.py": f"{INSIDE}{theirs}"})
     program = (
-        "import gc, torch\nassert (gc.get_threshold(), gc.isenabled()) == torch.after\nprint(gc.get_freeze_count())"
+        f"import gc\nbefore = gc.get_threshold()\nimport torch\nassert (gc.get_threshold(), gc.isenabled()) == ({kept})"
     )
     ran = worker.python(program)
-    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "0\n", "")
+    assert (ran.returncode, ran.stderr) == (0, "")
 
 
 def test_an_import_that_fails_fails_as_ever_and_leaves_the_thresholds(worker: Worker) -> None:
@@ -108,6 +112,6 @@ def test_the_true_torch_and_what_an_optimizer_imports_are_imported_so(worker: Wo
         "import gc, sys\nbefore = gc.get_threshold()\nimport torch\n"
         "optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(2))])\n"
         "assert 'torch._dynamo' in sys.modules\n"
-        "print(gc.get_threshold() == before, gc.get_freeze_count() > 50_000)"
+        "print(gc.get_threshold() == before, gc.get_freeze_count())"
     )
-    assert (ran.stdout, ran.returncode) == ("True True\n", 0)
+    assert (ran.stdout, ran.returncode) == ("True 0\n", 0)

@@ -45,6 +45,9 @@ FAKE = {
 }
 
 
+STARTUP = os.path.join(ARM_FOLDER, "startup")
+
+
 class Worker:
     """Runs programs as the launcher would: armed, with a steps file and a marks file."""
 
@@ -215,7 +218,7 @@ def test_a_file_that_is_none_costs_a_line_and_no_job(worker: Worker, content: by
 
 
 def test_reader_and_writer_agree_on_the_format(worker: Worker) -> None:
-    program = f"import json, sys; sys.path.insert(0, {ARM_FOLDER!r}); import marks\n"
+    program = f"import json, sys; sys.path.insert(0, {STARTUP!r}); import marks\n"
     program += "names = ['MAGIC', 'VERSION', 'FILE_BYTES', 'PID_CELL', 'ARMED_CELL', 'COUNT_CELL', 'OPEN_CELL', 'OPENED_CELL']\n"
     program += "names += ['SPANS_CELL', 'SPAN_CELLS', 'MOST_SPANS']\nprint(json.dumps([str(getattr(marks, n)) for n in names]))\n"
     names = (

@@ -111,7 +111,7 @@ def test_a_real_link_that_is_cut_is_noticed(private: Callable[..., subprocess.Po
         "--mount",
         """if True:
         import json, subprocess, sys, time
-        from robust_run.health.sensors import network
+        from robust_run.health.sensors.links import network
         from robust_run.health.sensors.settings import NetworkSettings
         from robust_run.health.sensors.types import SensorWorld
         run = lambda line: subprocess.run(line.split(), check=True)
