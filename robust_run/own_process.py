@@ -2,7 +2,8 @@
 
 Python looks at all objects again and again while their number grows, and several times as a process ends: a fifth of the CPU that
 a controller takes from start to end without work. So garbage is collected seldom until all is imported; then what is there is
-moved to where Python does not look (`gc.freeze`), and the rest is collected as ever.
+moved to where Python does not look (`gc.freeze`), and the rest is collected as ever. Only modules of ours and what they need are
+there by then: of a user's program nothing is ever frozen (`tracer/arm/startup/fewer_collections.py` says why).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def boot(module: str, call: str, name: str = "main") -> str:
     """
     return (
         f"import gc, sys; del sys.path[0]; usual = gc.get_threshold(); gc.set_threshold{SELDOM}; "
-        f"from {module} import {name}; gc.freeze(); gc.set_threshold(*usual); {call}; gc.freeze()"
+        f"from {module} import {name}; gc.freeze(); gc.set_threshold(*usual); {call}"
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import gc
 import os
 import sys
 from contextlib import suppress
@@ -87,7 +86,6 @@ def main() -> None:
     except click.ClickException as error:
         error.show()
         exit_code = error.exit_code
-    gc.freeze()  # nothing of it is garbage, and the interpreter would look for some as it ends
     sys.exit(exit_code or 0)
 
 

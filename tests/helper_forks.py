@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NoReturn
 if TYPE_CHECKING:
     from robust_run.launcher.agent.workers.workers import Worker
 
-BOOT = re.compile(r"import gc, sys; .* from ([\w.]+) import (\w+); gc\.freeze\(\); .*?\); (.+); gc\.freeze\(\)")
+BOOT = re.compile(r"import gc, sys; .* from ([\w.]+) import (\w+); gc\.freeze\(\); .*?\); (.+)")
 """What `own_process.boot` makes: module, name, call."""
 IMPORTED = (
     "robust_run.launcher.start.controller_process",
