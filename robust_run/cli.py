@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
-from robust_run.own_process import collect_seldom
+from robust_run.own_process import collect_as_ever, collect_seldom
 
 
 def main() -> None:
@@ -58,6 +58,7 @@ def run(argv: Sequence[str], env: Mapping[str, str]) -> int:
             file=sys.stderr,
         )
         return 1
+    collect_as_ever()
 
     try:
         options = parse(argv, env)

@@ -33,7 +33,9 @@ def collect_seldom() -> None:
 
 
 def collect_as_ever() -> None:
-    """All is imported. Without `collect_seldom` before, thresholds stay as they are."""
-    gc.freeze()
-    if _before and gc.get_threshold() == SELDOM:
-        gc.set_threshold(*_before[0])
+    """All is imported: what lives for long goes on with its usual thresholds. Does nothing without `collect_seldom`."""
+    if _before:
+        gc.freeze()
+        usual = _before.pop()
+        if gc.get_threshold() == SELDOM:
+            gc.set_threshold(*usual)

@@ -46,6 +46,23 @@ def test_thresholds_are_back_when_all_is_imported(thresholds: tuple[int, int, in
     assert gc.get_freeze_count() > 0
 
 
+def test_what_lives_for_long_has_its_usual_thresholds() -> None:
+    """The command line's own imports are over before anything is launched, whichever kind of job it is."""
+    program = (
+        "import gc, os, sys\nusual = gc.get_threshold()\nfrom robust_run import cli\n"
+        "from robust_run.launcher.start.options import command\n"
+        "def parse(argv, env):\n    print(gc.get_threshold() == usual, flush=True)\n    os._exit(0)\n"
+        "command.parse = parse\ncli.main()"
+    )
+    assert subprocess.check_output([sys.executable, "-c", program], text=True, timeout=60) == "True\n"
+
+
+def test_nothing_is_frozen_where_nothing_was_begun(thresholds: tuple[int, int, int]) -> None:
+    before = gc.get_freeze_count()
+    collect_as_ever()
+    assert (gc.get_freeze_count(), gc.get_threshold()) == (before, thresholds)
+
+
 def test_thresholds_of_others_stay(thresholds: tuple[int, int, int]) -> None:
     collect_seldom()
     gc.set_threshold(123, 4, 5)

@@ -63,6 +63,7 @@ def test_a_job_is_shown_scaled_and_ended(tmp_path: Path) -> None:
         assert "asked for it" in roles.job.err
         over = document("roles", run)
         assert (over["is_led"], over["phase"], over["code"]) == (False, "over", 143)
+        assert "1 run: 1 stopped" in said("status", "--all", "--log-dir", str(tmp_path / "runs"))
         with pytest.raises(PlatformError, match="is over; robust roles"):
             said("roles", "stop", run)
 

@@ -13,7 +13,6 @@ from robust_run.errors import InternalError
 from robust_run.launcher.agent.housekeeping import Housekeeping
 from robust_run.launcher.agent.signals import AgentSignals
 from robust_run.launcher.model.events import SignalPassedOn
-from robust_run.own_process import collect_as_ever
 
 if TYPE_CHECKING:
     import socket
@@ -73,7 +72,6 @@ async def live(
     agent: Agent, node: Node, link: ControllerLink, lifeline: int, scheduler: Scheduler | None = None
 ) -> int:
     """Do what `run` does, in a loop that runs already."""
-    collect_as_ever()
     await AgentLoop(agent, node, link, scheduler).live(lifeline)
     assert agent.exit_code is not None
     return agent.exit_code

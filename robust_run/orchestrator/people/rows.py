@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 
 from robust_run.launcher.operator.pages.report_pages import REPORT_NAME
@@ -15,6 +16,7 @@ from robust_run.orchestrator.people.views.whole import headline
 from robust_run.report.pages.runs_page import RunRow
 from robust_run.roles.view_words import RolesView
 
+_STOPPED = {128 + number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)}
 _STATES = {"new": ("starting", "warn"), "going": ("running", "good"), "restarting": ("restarting", "warn")}
 
 
@@ -36,11 +38,18 @@ class RunsOfRoles:
         write_pages(path)
 
 
+def _over(code: int) -> tuple[str, str]:
+    """Return how a job has ended. What a signal ended somebody has stopped, as with jobs of one world."""
+    if code in _STOPPED:
+        return "stopped", "warn"
+    return ("done", "calm") if code == 0 else ("failed", "bad")
+
+
 def row_of(path: str, view: RolesView, history: History, ranks: int) -> RunRow:
     """Return the row of a job. A loss of workers counts as an incident."""
     state, tone = _STATES.get(view.phase, ("stopping", "warn"))
     if view.phase == "over":
-        state, tone = ("done", "calm") if view.code == 0 else ("failed", "bad")
+        state, tone = _over(view.code)
     elif not view.is_led:
         state, tone = "not known", "warn"
     last = history.losses[-1] if history.losses else None
