@@ -20,6 +20,8 @@ from typing import NamedTuple
 ROOT = Path(__file__).parent.parent
 TESTS = Path(__file__).parent
 LARGEST_BYTES = 1 << 20
+LOOKS = {False: b"-", True: b"+"}
+"""First byte of a request: whether the worker looks for garbage at its end, among what was imported before."""
 STUCK_S = 170.0
 AT_START = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "ROBUST_"))}
 """What a test imports may set variables; a warm process that an earlier test started has not seen them."""
@@ -89,8 +91,19 @@ class Forker:
         self.pid = process.pid
         self._control = control
 
-    def start(self, argv: tuple[str, ...], cwd: Path, env: Mapping[str, str], *descriptors: int, **more: object) -> int:
-        """Fork a worker with these three standard streams and return its pid."""
+    def start(
+        self,
+        argv: tuple[str, ...],
+        cwd: Path,
+        env: Mapping[str, str],
+        *descriptors: int,
+        looks_for_garbage: bool = False,
+        **more: object,
+    ) -> int:
+        """Fork a worker with these three standard streams and return its pid.
+
+        `looks_for_garbage`: at its end, as a job's workers do (see kept_frozen.py).
+        """
         import msgspec
 
         from robust_run.launcher.agent.warm.identity import Identity
@@ -98,7 +111,7 @@ class Forker:
         identity = Identity(argv=argv, env=dict(env), cwd=str(cwd), umask=0o22, agent_pid=os.getpid())
         if more:
             identity = msgspec.structs.replace(identity, **more)
-        socket.send_fds(self._control, [msgspec.json.encode(identity)], descriptors)
+        socket.send_fds(self._control, [LOOKS[looks_for_garbage], msgspec.json.encode(identity)], descriptors)
         return int(self._control.recv(64))
 
     def wait(self) -> int:
@@ -172,6 +185,7 @@ def warm_process(
 
 def serve(descriptor: str, *modules: str) -> None:
     """Be the warm process: for every identity that arrives, fork, say the worker's pid, and then its exit code."""
+    import kept_frozen
     import msgspec
 
     from robust_run.launcher.agent.warm.become import CannotBecome, become
@@ -183,8 +197,7 @@ def serve(descriptor: str, *modules: str) -> None:
     gc.set_threshold(*SELDOM)
     for module in modules:
         __import__(module)
-    if "torch.distributed" in modules:  # else `__main__` is frozen and not torch's to keep, and ends in another way
-        gc.freeze()  # or each worker looks through it, and copies it as it does
+    gc.freeze()  # or each worker looks through it, and copies it as it does
     gc.set_threshold(*usual)
     control = socket.socket(fileno=int(descriptor))
     while True:
@@ -203,11 +216,14 @@ def serve(descriptor: str, *modules: str) -> None:
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
         os.close(stream)
-    identity = msgspec.json.decode(data, type=Identity)
+    if data[:1] == LOOKS[False]:
+        kept_frozen.keep_frozen()
+    identity = msgspec.json.decode(data[1:], type=Identity)
     try:
         become(identity)
         run(identity)
     except CannotBecome as error:
         os.write(2, f"{error}\n".encode())
         os._exit(99)
-    sys.modules.pop(__name__, None)
+    for name in (__name__, kept_frozen.__name__):
+        sys.modules.pop(name, None)

@@ -72,7 +72,7 @@ def _alone(users: Path) -> Iterator[None]:
 
 
 def _warm(env: dict[str, str], *words: str, check: bool = True) -> None:
-    command = [framework_parts.python(), "-c", "from robust_run.robust_cli import main; main()", "warm", *words]
+    command = [framework_parts.python(), *(warm_ground.START if words[0] == "start" else warm_ground.WARM)[1:], *words]
     subprocess.run(
         command,
         env={**os.environ, **framework_parts.environment(), **env},

@@ -121,11 +121,13 @@ def serve(descriptor: str, *modules: str) -> None:
 
     import container
     import helper_forks
+    import kept_frozen
 
     sys.path.remove(TESTS)
     sys.path_importer_cache.pop(TESTS, None)
-    for name in (__name__, container.__name__, helper_forks.__name__):  # no program is to find us
+    for name in (__name__, container.__name__, helper_forks.__name__, kept_frozen.__name__):  # no program is to find us
         sys.modules.pop(name, None)
+    kept_frozen.keep_frozen()
     from robust_run.launcher.agent.warm import process
     from robust_run.launcher.start.warm import daemon
 

@@ -1,7 +1,8 @@
 """The order of tests where several processes share them: what takes long begins first, so that nobody waits for it at the end.
 
 pytest-xdist gives each process an equal share of consecutive tests; who is done takes from the end of another's. So each share
-begins with what is costly, dealt out so that all have about as much of it, and ends with what is cheap.
+begins with what is costly, dealt out so that all have about as much of it, and ends with what is cheap. Tests of clusters and
+hosts wait more than they compute, those of jobs compute: every other share begins with some jobs, so that not all wait at once.
 """
 
 from __future__ import annotations
@@ -60,17 +61,25 @@ def dealt(tests: Sequence[Test], shares: int) -> list[int]:
     """
     costly = sorted((test for test in tests if test.cost_s >= COST_S["job"]), key=lambda test: -test.cost_s)
     cheap = sorted((test for test in tests if test.cost_s < COST_S["job"]), key=lambda test: -test.cost_s)
-    hands: list[list[int]] = [[] for _ in range(shares)]
+    waiting: list[list[list[int]]] = [[] for _ in range(shares)]
+    computing: list[list[list[int]]] = [[] for _ in range(shares)]
     took_s = [0.0] * shares
     for (_, cost_s), group in groupby(costly, key=lambda test: (test.file, test.cost_s)):
         for unit in [[test] for test in group] if cost_s == LONG_S else [list(group)]:
             least = took_s.index(min(took_s))
-            hands[least] += [test.place for test in unit]
+            (waiting if cost_s > COST_S["job"] else computing)[least].append([test.place for test in unit])
             took_s[least] += cost_s * len(unit)
     left = [test.place for test in cheap]
+    hands = [woven(*units, first=number % 2 == 1) for number, units in enumerate(zip(waiting, computing, strict=True))]
     for number, hand in enumerate(hands):
         size = (len(tests) - sum(map(len, hands[:number]))) // (shares - number)
         wanted = max(0, size - len(hand))
         hand += left[:wanted]
         del left[:wanted]
     return [place for hand in hands for place in hand] + left
+
+
+def woven(waiting: Sequence[list[int]], computing: Sequence[list[int]], *, first: bool) -> list[int]:
+    """Return what waits and then what computes, or, with `first`, half of what computes before it."""
+    half = len(computing) // 2 if first else 0
+    return [place for unit in (*computing[:half], *waiting, *computing[half:]) for place in unit]

@@ -20,6 +20,12 @@ def test_tests_of_a_file_stay_together_because_they_may_share_a_cluster() -> Non
     assert dealt([*ONE_FILE, *clusters, *hosts], 2) == [4, 5, 6, 0, 1, 7, 8, 9, 2, 3]
 
 
+def test_every_other_share_begins_with_some_of_what_computes() -> None:
+    hosts = [Test(place, f"hosts_{place}.py", "test_hosts", "hosts") for place in range(2)]
+    jobs = [Test(2 + place, f"job_{place}.py", "test_a_job", "job") for place in range(4)]
+    assert dealt([*hosts, *jobs], 2) == [0, 2, 4, 3, 1, 5]
+
+
 def test_a_long_one_begins_first_whatever_its_tier() -> None:
     long_file, long = min(LONG).split("::")
     tests = [*ONE_FILE, Test(4, "cluster.py", "test_a", "cluster"), Test(5, long_file, long, "")]

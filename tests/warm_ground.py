@@ -20,7 +20,14 @@ from pathlib import Path
 import pytest
 
 WANTED = os.environ.get("TEST_WARM") != "off"
+TESTS = str(Path(__file__).parent)
 WARM = (sys.executable, "-c", "from robust_run.robust_cli import main; main()", "warm")
+START = (
+    sys.executable,
+    "-c",
+    f"import sys; sys.path[1:1] = [{TESTS!r}]; import kept_frozen; kept_frozen.start()",
+    "warm",
+)
 FILES = frozenset(
     """
     ckpt_io/mount/test_saving_jobs.py examples/test_train_gpt.py faults/test_matrix.py faults/test_waits.py
@@ -64,7 +71,7 @@ def started(variables: Mapping[str, str], limit_s: float = START_S) -> Iterator[
     env = {**os.environ, **variables, "ROBUST_WARM_FOLDER": str(folder)}
     try:
         subprocess.run(
-            [*WARM, "start", "--idle-limit", "20m", "--preload", PRELOAD],
+            [*START, "start", "--idle-limit", "20m", "--preload", PRELOAD],
             env=env,
             check=True,
             timeout=limit_s,

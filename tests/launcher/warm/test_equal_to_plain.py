@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import pty
@@ -225,8 +226,42 @@ def test_it_ends_in_the_same_way(forker: Forker, light_forker: Forker, tmp_path:
     """Scripts with torch, modules without: how it was started and what was imported are not known of each other."""
     (tmp_path / "train.py").write_text(textwrap.dedent(ENDINGS[ending]))
     argv, chosen = (("train.py",), forker) if form == "script" else (("-m", "train"), light_forker)
-    plain, forked = run_plain(argv, tmp_path, environment()), chosen.run(argv, tmp_path, environment())
+    plain, forked = (
+        run_plain(argv, tmp_path, environment()),
+        chosen.run(argv, tmp_path, environment(), looks_for_garbage=form == "module"),
+    )
     assert without_addresses(forked) == without_addresses(plain)
+
+
+LEFT_OPEN = {
+    "program": "file = open('left', 'w')\nfile.write('all of it')\ndef use(): return file",
+    "imported before": """
+        import inspect
+        inspect.file = open('left', 'w')
+        inspect.file.write('all of it')
+    """,
+    "registered": """
+        import atexit, inspect
+        def late():
+            inspect.file = open('left', 'w')
+            inspect.file.write('all of it')
+        atexit.register(late)
+    """,
+}
+
+
+@pytest.mark.parametrize("form", ["script", "module"])
+@pytest.mark.parametrize("where", LEFT_OPEN)
+def test_a_file_that_nobody_closed_is_written_when_it_ends(
+    forker: Forker, light_forker: Forker, tmp_path: Path, where: str, form: str
+) -> None:
+    """By Python's last look for garbage, which must find what was imported before the fork as well."""
+    (tmp_path / "train.py").write_text(textwrap.dedent(LEFT_OPEN[where]))
+    argv, chosen = (("train.py",), forker) if form == "script" else (("-m", "train"), light_forker)
+    for run in (run_plain, functools.partial(chosen.run, looks_for_garbage=True)):
+        assert run(argv, tmp_path, environment()) == Ended(0, "", "")
+        assert (tmp_path / "left").read_text() == "all of it"
+        (tmp_path / "left").unlink()
 
 
 def without_addresses(ended: Ended) -> Ended:

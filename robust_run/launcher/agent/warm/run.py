@@ -7,6 +7,8 @@ Tracebacks, exit codes, `__main__`, `sys.path[0]`, atexit and the depth of the s
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -39,6 +41,9 @@ def run(identity: Identity) -> None:
     argv = [sys.orig_argv[0], "-u", *identity.argv]
     if sys.orig_argv != argv or identity.cwd != _STARTED_IN:  # the script's path is complete since the start
         _change_command_line(argv)
+    # What the warm process imported is not looked at for garbage, but is once the program has ended, after all that it has
+    # registered itself: a file that one of those modules has opened since and that nobody closed is written by that alone.
+    atexit.register(gc.unfreeze)
     _forget_ourselves()
 
 
