@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # Tests wait more than they compute, those with real jobs even more: but what is late by seconds on a busy machine proves nothing.
 JOBS ?= $(shell expr $$(nproc) + 3)
-MANY_JOBS ?= $(shell expr $$(nproc) + 6)
+MANY_JOBS ?= $(shell expr $$(nproc) + 4)
 # What `make test` runs: the tests that are quick, and the guarantee set. Marks are those of tests/tiers.py.
 FIRST := guarantee or not (torch or browser or job or hosts or cluster or frameworks)
 PYTEST = $(BIN)/python -m pytest -q --dist worksteal --durations=30
