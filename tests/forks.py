@@ -189,6 +189,7 @@ def serve(descriptor: str, *modules: str) -> None:
     import msgspec
 
     from robust_run.launcher.agent.warm.become import CannotBecome, become
+    from robust_run.launcher.agent.warm.huge_pages import collapse
     from robust_run.launcher.agent.warm.identity import Identity
     from robust_run.launcher.agent.warm.run import run
     from robust_run.own_process import SELDOM
@@ -200,6 +201,8 @@ def serve(descriptor: str, *modules: str) -> None:
     gc.freeze()  # or each worker looks through it, and copies it as it does
     gc.set_threshold(*usual)
     control = socket.socket(fileno=int(descriptor))
+    for _ in collapse():
+        pass
     while True:
         data, streams, _, _ = socket.recv_fds(control, LARGEST_BYTES, 3)
         if not data:

@@ -129,6 +129,7 @@ def serve(descriptor: str, *modules: str) -> None:
         sys.modules.pop(name, None)
     kept_frozen.keep_frozen()
     from robust_run.launcher.agent.warm import process
+    from robust_run.launcher.agent.warm.huge_pages import collapse
     from robust_run.launcher.start.warm import daemon
 
     own = ("robust_run.cli", "robust_run.launcher.start.many.node_of_many")
@@ -137,6 +138,8 @@ def serve(descriptor: str, *modules: str) -> None:
     control = socket.socket(fileno=int(descriptor))
     os.set_inheritable(control.fileno(), False)
     process.WarmProcess(control, 0, niceness=0).preload(modules)  # a test waits for it, on a machine that is busy
+    for _ in collapse():
+        pass
     while True:
         request, descriptors, _, _ = socket.recv_fds(control, LARGEST_BYTES, 8)
         if not request:

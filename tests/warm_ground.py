@@ -30,7 +30,8 @@ START = (
 )
 FILES = frozenset(
     """
-    ckpt_io/mount/test_saving_jobs.py examples/test_train_gpt.py faults/test_matrix.py faults/test_waits.py
+    ckpt_io/mount/test_saving_jobs.py examples/test_dapo_job.py examples/test_tppo.py examples/test_train_gpt.py
+    faults/test_matrix.py faults/test_waits.py
     launcher/api/test_live_report.py launcher/api/test_prometheus.py launcher/controller/test_outlook.py
     launcher/facts/test_job_facts.py launcher/code_versions/test_code_jobs.py launcher/agent/test_endings.py
     launcher/agent/test_healing.py launcher/watching/test_health_jobs.py launcher/watching/test_ladder_jobs.py

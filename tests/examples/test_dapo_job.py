@@ -25,13 +25,13 @@ def check_each_problem_has_one_fate(result: Result) -> None:
 
 
 def test_a_rollout_that_is_killed_costs_the_trainer_nothing(tmp_path: Path) -> None:
-    result = train(tmp_path, "dapo", "--steps", "10", "--every", "1", strikes=[(3, "rollout-0")])
+    result = train(tmp_path, "dapo", "--steps", "7", "--every", "1", strikes=[(3, "rollout-0")])
     assert len(pids(result.folder, "trainer-0")) == 1
     assert {line["pid"] for line in result.lines} == set(pids(result.folder, "trainer-0"))
     assert len(pids(result.folder, "rollout-0")) == 2
-    assert sorted(result.steps) == list(range(1, 11)) == [line["step"] for line in result.lines]
+    assert sorted(result.steps) == list(range(1, 8)) == [line["step"] for line in result.lines]
     check_each_problem_has_one_fate(result)
-    last = result.steps[10]
+    last = result.steps[7]
     assert result.final["kept"] == len(last["trained"]) + len(last["dropped"]), (
         "a trainer may go back by one checkpoint"
     )
@@ -39,9 +39,9 @@ def test_a_rollout_that_is_killed_costs_the_trainer_nothing(tmp_path: Path) -> N
 
 @pytest.mark.timeout(600)
 def test_in_synchronous_mode_weights_are_the_same_whatever_died(tmp_path: Path) -> None:
-    rollout = train(tmp_path / "rollout", "dapo", "--synchronous", "--steps", "8", strikes=[(3, "rollout-0")])
+    rollout = train(tmp_path / "rollout", "dapo", "--synchronous", "--steps", "6", strikes=[(3, "rollout-0")])
     trainer = train(
-        tmp_path / "trainer", "dapo", "--synchronous", "--steps", "8", "--every", "1", strikes=[(4, "trainer-0")]
+        tmp_path / "trainer", "dapo", "--synchronous", "--steps", "6", "--every", "1", strikes=[(3, "trainer-0")]
     )
     assert len(pids(rollout.folder, "rollout-0")) == 2
     assert len(pids(trainer.folder, "trainer-0")) == 2

@@ -14,10 +14,12 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 
 import msgspec
 
+from robust_run.launcher.agent.warm.huge_pages import collapse
 from robust_run.launcher.agent.warm.messages import LARGEST_BYTES, WarmStartRefused, send
 from robust_run.launcher.agent.warm.process import WarmProcess
 from robust_run.launcher.agent.workers.process_tree import (
@@ -74,6 +76,8 @@ class Daemon:
         self._stops = 0
         """How often we were told to end: the first time running jobs are waited for."""
         self._woken, self._waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._idle_work: Iterator[object] = collapse()
+        """What is done, step by step, while nothing is asked for: each fork takes less time then."""
 
     def open(self) -> None:
         """Listen, and be announced. Raises OSError."""
@@ -148,8 +152,11 @@ class Daemon:
         limit_s = self._config.idle_limit_s
         forever = limit_s is None or self._jobs or self._retired
         left_s = None if forever or limit_s is None else max(limit_s - self._jobs.idle_for_s(), 0.0)
+        while not (ready := poll.poll(0)) and next(self._idle_work, None):
+            pass
         # poll takes no more than some weeks; waking up now and then does no harm.
-        return [descriptor for descriptor, _ in poll.poll(None if left_s is None else min(left_s, 86400.0) * 1000 + 1)]
+        ready = ready or poll.poll(None if left_s is None else min(left_s, 86400.0) * 1000 + 1)
+        return [descriptor for descriptor, _ in ready]
 
     def _accept(self) -> None:
         try:
