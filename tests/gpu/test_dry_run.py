@@ -50,9 +50,9 @@ def test_a_late_rank_holds_the_other_up(tmp_path: Path, monkeypatch: pytest.Monk
         waits, (name,) = asyncio.run(counted(str(tmp_path / "s-0"), "gloo_whole"))
         late: list[GroupClock] = []
 
-        def has_come() -> bool:  # gloo's threads note the end of a call a moment later, or (seen once in months) never
+        def has_come() -> bool:  # gloo's threads note the end of a call a moment later, or (seen twice in months) never
             late[:] = asyncio.run(counted(str(tmp_path / "s-1"), "gloo_whole"))[0]
-            return bool(late) and late[0].enqueued - late[0].completed <= 1
+            return bool(late) and late[0].enqueued - late[0].completed <= 2
 
         until(has_come, lambda: f"torch's recorder of the late rank: {late}")
     assert name.name == "0"

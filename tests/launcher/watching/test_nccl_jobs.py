@@ -8,9 +8,11 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import warm_ground
 from jobs import PATIENT, Job, run, running, script, wait_for
 from small_optimizer import SGD
 
@@ -77,6 +79,13 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return {"XDG_CACHE_HOME": str(base)}
 
 
+@pytest.fixture(scope="module")
+def warm_folder(cache: dict[str, str]) -> Iterator[Path]:
+    """Of a warm process with that cache, or none of these jobs would start from it."""
+    with warm_ground.started(cache) as folder:
+        yield folder
+
+
 def seen(tmp_path: Path, attempt: int, rank: int) -> dict[str, object]:
     return json.loads((tmp_path / f"seen-{attempt}-{rank}").read_text())
 
@@ -103,7 +112,7 @@ def test_a_job_trains_bit_for_bit_as_without(tmp_path: Path, cache: dict[str, st
 def test_spawned_forked_and_promoted_workers_alike_are_made_ready(tmp_path: Path, cache: dict[str, str]) -> None:
     path = script(tmp_path, SHOW.replace("RESTARTS", "2"))
     arguments = ("--nproc-per-node", "2", "--trace-nccl", "on", path)
-    with running(tmp_path, *arguments, env=cache, prefix=PATIENT) as job:
+    with running(tmp_path, *arguments, env={**cache, "ROBUST_WARM_DAEMON": "off"}, prefix=PATIENT) as job:
         for attempt in range(2):
             for rank in range(2):
                 job.wait_for_file(f"seen-{attempt}-{rank}", tmp_path)
