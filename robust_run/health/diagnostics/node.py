@@ -16,6 +16,7 @@ import msgspec
 from robust_run.errors import UserError
 from robust_run.health.checks.types import Began, CheckProgramOrder, Ended, Finished, NodeOrder, Said
 from robust_run.health.diagnostics.children import become_subreaper, child_environment, run_together, sweep
+from robust_run.health.diagnostics.forked import WITHOUT_TORCH, Nursery, nursery_for
 from robust_run.health.diagnostics.program import MOST_ORDER_BYTES, die_with_parent, one_line
 
 
@@ -37,8 +38,9 @@ def main() -> None:
     try:
         die_with_parent(signal.SIGTERM)
         env = child_environment(os.environ, os.getcwd())
+        nursery = nursery_for((each for step in order.steps for each in step), env)
         for step in order.steps:
-            _run(step, env)
+            _run(step, env, nursery)
     except _Told:
         exit_code = 128 + signal.SIGTERM
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -68,12 +70,14 @@ def say(said: Said) -> None:
         pass
 
 
-def _run(step: Sequence[CheckProgramOrder], env: dict[str, str]) -> None:
+def _run(step: Sequence[CheckProgramOrder], env: dict[str, str], nursery: Nursery | None) -> None:
     first = step[0]
     devices = tuple(order.device for order in step)
     say(Began(check=first.check, devices=devices, round=first.round, limit_s=max(order.limit_s for order in step)))
-    run_together(step, env, lambda result: say(Ended(result=result)))
-    sweep()
+    if nursery is not None and any(order.check not in WITHOUT_TORCH for order in step):
+        nursery.get_ready()
+    run_together(step, env, lambda result: say(Ended(result=result)), nursery)
+    sweep(but=nursery.pids() if nursery is not None else ())
 
 
 def _end(_number: int, _frame: object) -> None:
