@@ -19,13 +19,11 @@ from typing import IO, Protocol
 import msgspec
 
 from robust_run.health.checks.types import CheckName, CheckProgramOrder
-from robust_run.health.diagnostics.nursery import GO, READY, ForkOrder
+from robust_run.health.diagnostics.nursery import GO, READY, WITH_TORCH, ForkOrder
 from robust_run.health.diagnostics.program import PARENT
 
 #: Variable that has all programs started from nothing, with the value 0.
 VARIABLE = "ROBUST_CHECK_FORK"
-#: Checks without torch: their programs are started from nothing in no time.
-WITHOUT_TORCH: frozenset[CheckName] = frozenset(("disk",))
 #: How long the imports may take. Whoever waits for the results of a node waits for 15 s longer than its programs may run.
 IMPORT_S = 10.0
 #: How long a fork may take. It takes milliseconds.
@@ -84,8 +82,8 @@ class Forked:
 class Nursery:
     """The process that forks programs; started when the first is wanted."""
 
-    def __init__(self, checks: Iterable[CheckName], env: Mapping[str, str]) -> None:
-        self._checks, self._env = tuple(dict.fromkeys(checks)), env
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self._env = env
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -99,10 +97,9 @@ class Nursery:
             return
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            words = ["-m", "robust_run.health.diagnostics.nursery", str(theirs.fileno()), ",".join(self._checks)]
             try:
                 self._process = subprocess.Popen(
-                    [sys.executable, *words],
+                    [sys.executable, "-m", "robust_run.health.diagnostics.nursery", str(theirs.fileno())],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.DEVNULL,
@@ -120,7 +117,7 @@ class Nursery:
 
     def fork(self, order: CheckProgramOrder, stdin: int) -> Forked | None:
         """Return a program that has just begun, None if there is none."""
-        if self._control is None or order.check in WITHOUT_TORCH:
+        if self._control is None or order.check not in WITH_TORCH:
             return None
         listen_fd = order.meeting.listen_fd if order.meeting else -1
         gate, its_gate = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -156,10 +153,10 @@ class Nursery:
                 os.killpg(self._process.pid, signal.SIGKILL)
 
 
-def nursery_for(orders: Iterable[CheckProgramOrder], env: Mapping[str, str]) -> Nursery | None:
-    """Return a nursery for these programs of one runner; None where a single import would be all, or it is not wanted."""
-    checks = [order.check for order in orders if order.check not in WITHOUT_TORCH]
-    return Nursery(checks, env) if len(checks) > 1 and env.get(VARIABLE) != "0" else None
+def nursery_for(checks: Iterable[CheckName], env: Mapping[str, str]) -> Nursery | None:
+    """Return a nursery for the programs of these checks; None where a single one needs torch, or it is not wanted."""
+    count = sum(check in WITH_TORCH for check in checks)
+    return Nursery(env) if count > 1 and env.get(VARIABLE) != "0" else None
 
 
 def _receive(sock: socket.socket, limit_s: float) -> bytes:

@@ -27,12 +27,14 @@ import msgspec
 
 from robust_run.forking import command_line, preflight
 from robust_run.forking.canary import compute, try_child, without_cuda
-from robust_run.health.checks.types import CheckName
+from robust_run.health.checks.types import CHECKS, CheckName
 from robust_run.health.diagnostics import devices, program
 from robust_run.own_process import collect_as_ever, collect_seldom
 
 #: What it says once it can be asked, a fork once it waits, and the runner to a fork that is to begin.
 READY, GO = b"ready", b"go"
+#: Checks whose programs need torch. The others are started from nothing in no time.
+WITH_TORCH: frozenset[CheckName] = frozenset(CHECKS) - {"disk"}
 #: As others see it of a program that was started, whatever it sets later.
 AT_START = dict(os.environ)
 
@@ -46,11 +48,11 @@ class ForkOrder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def main() -> NoReturn:
-    """Import, then fork on demand until the runner hangs up. Arguments: a socket, and the checks, with commas."""
+    """Import, then fork on demand until the runner hangs up. The argument is a socket."""
     program.die_with_parent()
     control = socket.socket(fileno=int(sys.argv[1]))
     control.set_inheritable(False)
-    import_for(tuple(filter(None, sys.argv[2].split(","))))
+    import_all()
     if try_child(compute, "at its first computation") or preflight.unfit({control.fileno()}):
         os._exit(1)
     control.send(READY)
@@ -63,16 +65,14 @@ def main() -> NoReturn:
             os.close(each)
 
 
-def import_for(checks: Sequence[str]) -> None:
-    """Import what these checks need, set up as they would do it."""
+def import_all() -> None:
+    """Import what checks need, set up as they would do it."""
     devices.prepare(os.environ)  # each of them does so anyway
     collect_seldom()
     with without_cuda():
-        for check in checks:
+        for check in WITH_TORCH:
             importlib.import_module(module_of(check))
-        importlib.import_module("torch")
-        if "robust_run.health.diagnostics.meeting" in sys.modules:
-            importlib.import_module("torch.distributed")
+        importlib.import_module("torch.distributed")  # torch does so anyway
     collect_as_ever()
 
 

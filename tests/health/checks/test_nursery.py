@@ -169,10 +169,10 @@ def test_torch_is_imported_once_for_all_programs_and_they_find_the_same(ground: 
 
 
 def test_a_single_program_and_whoever_does_not_want_it_start_from_nothing() -> None:
-    assert nursery_for([order("compute"), order("disk")], {}) is None
-    assert nursery_for([order("disk"), order("disk")], {}) is None
-    assert nursery_for([order("compute"), order("model")], {VARIABLE: "0"}) is None
-    assert nursery_for([order("compute"), order("model")], {}) is not None
+    assert nursery_for(["compute", "disk"], {}) is None
+    assert nursery_for(["disk", "disk"], {}) is None
+    assert nursery_for(["compute", "model"], {VARIABLE: "0"}) is None
+    assert nursery_for(["compute", "compute"], {}) is not None
 
 
 # --- the same -------------------------------------------------------------------------------------------------------
