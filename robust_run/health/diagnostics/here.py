@@ -103,6 +103,8 @@ class LocalFleet:
         order, sockets = NodeOrder(steps=(orders,)), self._sockets(orders)
         if len(self._planned) < 2:
             return CheckRunner(name, order, self._env, sockets)
+        if name in self._staying and not self._staying[name].is_there():  # it died between two rounds
+            self._end([self._staying[name]])
         if name not in self._staying:
             self._staying[name] = StayingRunner(name, self._planned, self._env)
         self._staying[name].give(order, sockets)

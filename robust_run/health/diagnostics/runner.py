@@ -92,6 +92,10 @@ class StayingRunner(CheckRunner):
                 self._control.close()
                 raise
 
+    def is_there(self) -> bool:
+        """Whether it lives."""
+        return self.process.poll() is None
+
     def give(self, order: NodeOrder, descriptors: Sequence[int]) -> None:
         """Have it carry out an order: it says `Finished` when that is over. Raises PlatformError if it is gone."""
         try:

@@ -17,9 +17,22 @@ from typing import Any
 import msgspec
 import pytest
 
-from robust_run.health.checks.types import Began, CheckProgramOrder, Ended, Finished, Meeting, NodeOrder, Result, Said
+from robust_run.health.checks.fleet import CheckListener, check
+from robust_run.health.checks.plan import CheckRound, Wish
+from robust_run.health.checks.types import (
+    Began,
+    CheckProgramOrder,
+    Ended,
+    Finished,
+    Meeting,
+    NodeFacts,
+    NodeOrder,
+    Result,
+    Said,
+)
 from robust_run.health.diagnostics.devices import DETERMINISTIC
 from robust_run.health.diagnostics.forked import VARIABLE, nursery_for
+from robust_run.health.diagnostics.here import LocalFleet
 
 pytestmark = pytest.mark.timeout(600)  # each program imports torch
 
@@ -173,6 +186,47 @@ def test_a_single_program_and_whoever_does_not_want_it_start_from_nothing() -> N
     assert nursery_for(["disk", "disk"], {}) is None
     assert nursery_for(["compute", "model"], {VARIABLE: "0"}) is None
     assert nursery_for(["compute", "compute"], {}) is not None
+
+
+def test_all_rounds_of_a_node_have_one_import(ground: Any) -> None:
+    watched = Watched(ground, fork=True)
+    facts = NodeFacts(name="a", folder=str(ground.folder), interface="lo")
+    session = check(LocalFleet([facts], watched.env), Wish(seconds=0.0, passes=2, size_bytes=1 << 20))
+    found = [each.check for each in session.results]
+    assert found == ["compute", "model", "memory", "disk", "exchange", "exchange"]
+    assert {each.outcome for each in session.results} == {"done"}
+    assert len(watched.imports()) == 1
+    assert ground.left() == []
+
+
+def test_a_runner_that_dies_between_two_rounds_has_a_successor(ground: Any) -> None:
+    watched = Watched(ground, fork=True)
+
+    class Unkind(CheckListener):
+        def on_round(self, made: CheckRound) -> None:
+            if made.check == "model":
+                runners = Path("/proc/self/task").glob("*/children")
+                for pid in [int(each) for path in runners for each in path.read_text().split()]:
+                    if Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[2] == RUNNER[2].encode():
+                        os.kill(pid, signal.SIGKILL)
+                        wait_for(lambda pid=pid: state(pid) == "Z", "it to die")
+
+    wish = Wish(only=("compute", "model"), seconds=0.0, passes=2, size_bytes=1 << 20)
+    session = check(LocalFleet([NodeFacts(name="a")], watched.env), wish, watcher=Unkind())
+    assert [(each.check, each.outcome) for each in session.results] == [("compute", "done"), ("model", "done")]
+    assert len(watched.imports()) == 2
+
+
+def test_a_program_that_hangs_leaves_later_rounds_as_they_are(ground: Any) -> None:
+    watched = Watched(ground, fork=True, faults=({"check": "compute", "hang": True},))
+    wish = Wish(only=("compute", "model", "memory"), seconds=0.0, passes=2, size_bytes=1 << 20, limit_s=4.0)
+    session = check(LocalFleet([NodeFacts(name="a")], watched.env), wish)
+    assert [(each.check, each.outcome) for each in session.results] == [
+        ("compute", "hung"),
+        ("model", "done"),
+        ("memory", "done"),
+    ]
+    assert len(watched.imports()) == 1
 
 
 # --- the same -------------------------------------------------------------------------------------------------------
