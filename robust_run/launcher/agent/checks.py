@@ -140,8 +140,9 @@ class AgentChecks:
 
     def _read(self, runner: CheckRunner) -> None:
         said, more = runner.read()
-        stays = isinstance(runner, StayingRunner) and any(isinstance(each, Finished) for each in said)
-        waits = stays and more and self._has_more
+        finished = [each for each in said if isinstance(each, Finished) and isinstance(runner, StayingRunner)]
+        # One that could not end a process would try again in each round.
+        waits = bool(finished) and not finished[-1].left and more and self._has_more
         if runner is self._runner and said:
             self._deliver(ChecksSaid(number=self._number, said=tuple(said), is_over=waits))
             if waits:
@@ -149,7 +150,7 @@ class AgentChecks:
         if not more:
             _loop().remove_reader(runner.output)
             self._retire(runner)
-        elif stays and not waits:
+        elif finished and not waits:
             runner.ask_to_end()
 
     def _stay(self, runner: CheckRunner) -> None:
