@@ -56,7 +56,7 @@ class LocalFleet:
         return self._nodes
 
     def begin(self, rounds: Sequence[CheckRound]) -> None:
-        """Have one runner for each node in all rounds: each checks once, at least."""
+        """Have one runner for each node in all rounds."""
         self._planned = tuple(made.check for made in rounds)
 
     def end(self) -> None:
@@ -82,6 +82,7 @@ class LocalFleet:
         self, work: Mapping[str, tuple[CheckProgramOrder, ...]], limit_s: float, tell: Callable[[str, Said], None]
     ) -> Sequence[Result]:
         """Start a runner for each node, and return what they said in time; none of them is left."""
+        self._planned = self._planned[1:]
         runners: list[CheckRunner] = []
         results: list[Result] = []
         finished: set[str] = set()
@@ -100,13 +101,13 @@ class LocalFleet:
         return results
 
     def _runner(self, name: str, orders: tuple[CheckProgramOrder, ...]) -> CheckRunner:
-        order, sockets = NodeOrder(steps=(orders,)), self._sockets(orders)
-        if len(self._planned) < 2:
-            return CheckRunner(name, order, self._env, sockets)
+        order, sockets = NodeOrder(steps=(orders,), to_come=self._planned), self._sockets(orders)
         if name in self._staying and not self._staying[name].is_there():  # it died between two rounds
             self._end([self._staying[name]])
         if name not in self._staying:
-            self._staying[name] = StayingRunner(name, self._planned, self._env)
+            if not self._planned:
+                return CheckRunner(name, order, self._env, sockets)
+            self._staying[name] = StayingRunner(name, self._env)
         self._staying[name].give(order, sockets)
         return self._staying[name]
 

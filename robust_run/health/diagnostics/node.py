@@ -1,7 +1,7 @@
 """The runner of one node, `python -m robust_run.health.diagnostics.node`: orders go in, lines of `Said` come out on stdout.
 
-Its orders are a `NodeOrder` on stdin; or, where its arguments are a socket and names of checks, as many as are handed over
-(`handing`): it stays until the other end is closed, and torch is imported once for all of these checks.
+There is a `NodeOrder` on stdin; or, where its argument is a socket, as many as are handed over there (`handing`): it stays until
+the other end is closed, and torch is imported once for all of them.
 
 A process of its own, so that its parent (an agent, a command) has one child to watch and to end: with it ends all that it
 started. SIGTERM ends everything at once; what was measured until then has been said.
@@ -41,9 +41,9 @@ def main() -> None:
         die_with_parent(signal.SIGTERM)
         env = child_environment(os.environ, os.getcwd())
         if order is not None:
-            _carry_out(order, env, nursery_for((each.check for step in order.steps for each in step), env))
+            _carry_out(order, env, None)
         else:
-            _stay(socket.socket(fileno=int(sys.argv[1])), env, nursery_for(sys.argv[2:], env))  # type: ignore[arg-type]
+            _stay(socket.socket(fileno=int(sys.argv[1])), env)
     except UserError as error:
         print(f"robust_run.health.diagnostics.node: {error}", file=sys.stderr)
         exit_code = 2
@@ -78,20 +78,25 @@ def say(said: Said) -> None:
         pass
 
 
-def _stay(control: socket.socket, env: dict[str, str], nursery: Nursery | None) -> None:
+def _stay(control: socket.socket, env: dict[str, str]) -> None:
     control.set_inheritable(False)
+    nursery: Nursery | None = None
     while (found := handed(control, MOST_ORDER_BYTES + 1)) is not None:
         data, descriptors = found
-        _carry_out(renumbered(read(data), descriptors), env, nursery)
+        nursery = _carry_out(renumbered(read(data), descriptors), env, nursery)
         for each in descriptors.values():
             os.close(each)
         say(Finished(left=tuple(_sweep(nursery))))
 
 
-def _carry_out(order: NodeOrder, env: dict[str, str], nursery: Nursery | None) -> None:
+def _carry_out(order: NodeOrder, env: dict[str, str], nursery: Nursery | None) -> Nursery | None:
+    """Carry an order out; return what forks the programs of the next one, too."""
+    checks = [each.check for step in order.steps for each in step]
+    nursery = nursery or nursery_for([*checks, *order.to_come], env)
     for step in order.steps:
         _run(step, env, nursery)
         _sweep(nursery)
+    return nursery
 
 
 def _run(step: Sequence[CheckProgramOrder], env: dict[str, str], nursery: Nursery | None) -> None:

@@ -12,7 +12,7 @@ from contextlib import suppress
 import msgspec
 
 from robust_run.errors import PlatformError
-from robust_run.health.checks.types import MOST_RESULT_BYTES, CheckName, NodeOrder, Said
+from robust_run.health.checks.types import MOST_RESULT_BYTES, NodeOrder, Said
 from robust_run.health.diagnostics.children import child_environment
 from robust_run.health.diagnostics.handing import hand, written
 from robust_run.health.diagnostics.program import PARENT
@@ -82,12 +82,11 @@ class CheckRunner:
 class StayingRunner(CheckRunner):
     """A runner that is given one order after the other; torch is imported once for all of them."""
 
-    def __init__(self, name: str, checks: Sequence[CheckName], env: Mapping[str, str]) -> None:
-        """`checks`: of the orders to come, one for each program."""
+    def __init__(self, name: str, env: Mapping[str, str]) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
-                self._start(name, (str(theirs.fileno()), *checks), env, subprocess.DEVNULL, [theirs.fileno()])
+                self._start(name, [str(theirs.fileno())], env, subprocess.DEVNULL, [theirs.fileno()])
             except PlatformError:
                 self._control.close()
                 raise

@@ -122,16 +122,14 @@ class AgentChecks:
             self._close_place()
 
     def _give(self, order: RunChecks, listening: int) -> None:
-        made = NodeOrder(steps=(tuple(_listening_on(each, listening) for each in order.orders),))
+        programs = tuple(_listening_on(each, listening) for each in order.orders)
+        made = NodeOrder(steps=(programs,), to_come=order.to_come)
         sockets = [listening] if listening >= 0 else []
         runner = self._runner
         if not (self._is_waiting and isinstance(runner, StayingRunner) and runner.is_there()):
             self._end_runner()
             env = {name: value for name, value in self._node.env.items() if name != "ROBUST_TOKEN"}
-            if order.to_come:
-                runner = StayingRunner("", [*(each.check for each in order.orders), *order.to_come], env)
-            else:
-                runner = CheckRunner("", made, env, sockets)
+            runner = StayingRunner("", env) if order.to_come else CheckRunner("", made, env, sockets)
             self._runner = runner
             _loop().add_reader(runner.output, self._read, runner)
         self._is_waiting, self._has_more = False, bool(order.to_come)

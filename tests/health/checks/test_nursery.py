@@ -199,6 +199,15 @@ def test_all_rounds_of_a_node_have_one_import(ground: Any) -> None:
     assert ground.left() == []
 
 
+def test_devices_of_a_check_have_one_import_whatever_else_is_checked(ground: Any) -> None:
+    watched = Watched(ground, fork=True)
+    facts = NodeFacts(name="a", folder=str(ground.folder), interface="lo")
+    wish = Wish(only=("disk", "exchange"), seconds=0.0, passes=2, size_bytes=1 << 20)
+    session = check(LocalFleet([facts], watched.env), wish)
+    assert [each.outcome for each in session.results] == ["done"] * 3
+    assert len(watched.imports()) == 1
+
+
 def test_a_runner_that_dies_between_two_rounds_has_a_successor(ground: Any) -> None:
     watched = Watched(ground, fork=True)
 
