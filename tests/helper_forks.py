@@ -76,7 +76,7 @@ def _be_helper(
     try:
         gc.freeze()  # what our agent has is never to be closed here
         _leave_the_agent(env, setup, streams, keep)
-        from robust_run.launcher.agent.warm import command_line
+        from robust_run.forking import command_line
 
         command_line.show(argv, env)
         sys.argv, sys.orig_argv = ["-c", *argv[3:]], list(argv)

@@ -187,7 +187,7 @@ def _be_launcher(
     import signal
 
     from robust_run import cli, robust_cli
-    from robust_run.launcher.agent.warm import command_line
+    from robust_run.forking import command_line
     from robust_run.launcher.agent.warm.process import WarmProcess
     from robust_run.launcher.start import guard
     from robust_run.launcher.start.warm import handover

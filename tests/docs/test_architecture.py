@@ -37,6 +37,7 @@ BELOW_ALL = {
     "secret_file",
     "tls",
     "own_process",
+    "forking",
     "robust_run",
 }
 

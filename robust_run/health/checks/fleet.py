@@ -18,6 +18,14 @@ class CheckFleet(Protocol):
         """Return the nodes to check. Raises UserError or PlatformError if they cannot be reached."""
         ...
 
+    def begin(self, rounds: Sequence[CheckRound]) -> None:
+        """Hear which rounds are planned, before the first."""
+        ...
+
+    def end(self) -> None:
+        """Let go of what was kept for the next round: there is none."""
+        ...
+
     def open_places(self, nodes: Sequence[str]) -> Mapping[str, MeetingPlace]:
         """Listen on each of these nodes, for one round; return where. A node that cannot is left out."""
         ...
@@ -57,13 +65,21 @@ def check(
     """Run all checks on a fleet and return the session with its results. Raises UserError for a wish that makes no sense."""
     watching = watcher or CheckListener()
     session = Session(fleet.facts(), wish, history, limits)
-    facts = {node.name: node for node in session.facts}
-    while (made := session.next_round()) is not None:
-        watching.on_round(made)
-        places: Mapping[str, MeetingPlace] = {}
-        if needs_places(made):
-            places = fleet.open_places([group[0] for group in made.groups])
-        ready = [group for group in made.groups if not needs_places(made) or group[0] in places]
-        work = orders(CheckRound(check=made.check, number=made.number, groups=tuple(ready)), facts, wish, places)
-        session.take(made, fleet.carry_out(work, wish.limit_s + SLACK_S, watching.on_said))
+    fleet.begin(session.plan.rounds)
+    try:
+        while (made := session.next_round()) is not None:
+            watching.on_round(made)
+            session.take(made, _carried_out(fleet, made, session, watching))
+    finally:
+        fleet.end()
     return session
+
+
+def _carried_out(fleet: CheckFleet, made: CheckRound, session: Session, watching: CheckListener) -> Sequence[Result]:
+    facts = {node.name: node for node in session.facts}
+    places: Mapping[str, MeetingPlace] = {}
+    if needs_places(made):
+        places = fleet.open_places([group[0] for group in made.groups])
+    ready = [group for group in made.groups if not needs_places(made) or group[0] in places]
+    work = orders(CheckRound(check=made.check, number=made.number, groups=tuple(ready)), facts, session.wish, places)
+    return fleet.carry_out(work, session.wish.limit_s + SLACK_S, watching.on_said)

@@ -53,6 +53,12 @@ class Session:
                 return made
         return None
 
+    def to_come(self, made: CheckRound, name: str) -> tuple[CheckName, ...]:
+        """Return the checks that are planned for a node after this round, one for each round."""
+        rounds = [(each.check, each.number) for each in self.plan.rounds]
+        at = rounds.index((made.check, made.number)) if (made.check, made.number) in rounds else len(rounds)
+        return tuple(each.check for each in self.plan.rounds[at + 1 :] if any(name in group for group in each.groups))
+
     def leave(self, name: str, why: str) -> None:
         """Note that a node went, or was away, while it was asked: that it says nothing is no fault that a check found."""
         self._gone.setdefault(name, why)

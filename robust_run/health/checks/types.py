@@ -166,6 +166,8 @@ class NodeOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     steps: Annotated[
         tuple[Annotated[tuple[CheckProgramOrder, ...], Meta(min_length=1, max_length=256)], ...], Meta(max_length=256)
     ]
+    to_come: Annotated[tuple[CheckName, ...], Meta(max_length=1024)] = ()
+    """What is planned for the node afterwards."""
 
 
 class Began(msgspec.Struct, frozen=True, tag="began", kw_only=True):

@@ -1,4 +1,4 @@
-"""Check programs as children: started together, each killed at its limit, nothing of them left. For the runner alone.
+"""Check programs as children: begun together, each killed at its limit, nothing of them left. For the runner alone.
 
 The runner is a subreaper: all that a program starts becomes its child when that program ends, and is found there.
 """
@@ -11,12 +11,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 
 import msgspec
 
 from robust_run.health.checks.types import MOST_RESULT_BYTES, CheckProgramOrder, Result
+from robust_run.health.diagnostics.forked import CheckProcess, Nursery
+from robust_run.health.diagnostics.nursery import module_of
 from robust_run.health.diagnostics.program import PARENT, blank, one_line
 from robust_run.signals import describe_exit
 
@@ -63,25 +65,16 @@ def result_of(order: CheckProgramOrder, exit_code: int | None, answer: bytes, st
 class Child:
     """One running check program."""
 
-    def __init__(self, order: CheckProgramOrder, env: Mapping[str, str]) -> None:
+    def __init__(self, order: CheckProgramOrder, env: Mapping[str, str], nursery: Nursery | None = None) -> None:
         self.order = order
         self.answer, self.tail = bytearray(), bytearray()
-        listening = [order.meeting.listen_fd] if order.meeting and order.meeting.listen_fd >= 0 else []
         said = os.memfd_create("order")  # not a pipe: a program that is stopped before it reads must not stop us
         with open(said, "w+b") as file:
             file.write(msgspec.json.encode(order))
             file.flush()
             file.seek(0)
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", f"robust_run.health.diagnostics.{order.check}"],
-                stdin=file,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                cwd="/",
-                env={**env, PARENT: str(os.getpid())},
-                start_new_session=True,
-                pass_fds=listening,
-            )
+            forked = nursery.fork(order, said) if nursery else None
+            self.process: CheckProcess = forked or _start_from_nothing(order, env, said)
         self.ends_at_s = time.monotonic() + order.limit_s
         self.pidfd = os.pidfd_open(self.process.pid)
 
@@ -100,6 +93,19 @@ class Child:
         os.close(self.pidfd)
 
 
+def _start_from_nothing(order: CheckProgramOrder, env: Mapping[str, str], stdin: int) -> CheckProcess:
+    return subprocess.Popen(
+        [sys.executable, "-m", module_of(order.check)],
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd="/",
+        env={**env, PARENT: str(os.getpid())},
+        start_new_session=True,
+        pass_fds=[order.meeting.listen_fd] if order.meeting and order.meeting.listen_fd >= 0 else [],
+    )
+
+
 def drain(descriptor: int, kept: bytearray) -> bool:
     """Read some of what is there without waiting; return whether there was anything. The tail is kept where it is long."""
     try:
@@ -112,13 +118,18 @@ def drain(descriptor: int, kept: bytearray) -> bool:
     return bool(data)
 
 
-def run_together(orders: Sequence[CheckProgramOrder], env: Mapping[str, str], tell: Callable[[Result], None]) -> None:
+def run_together(
+    orders: Sequence[CheckProgramOrder],
+    env: Mapping[str, str],
+    tell: Callable[[Result], None],
+    nursery: Nursery | None = None,
+) -> None:
     """Run the programs of one step at the same time, and tell the result of each as it ends."""
     running: list[Child] = []
     with selectors.DefaultSelector() as selector:
         try:
             for order in orders:
-                child = _start(order, env, tell)
+                child = _start(order, env, tell, nursery)
                 if child is not None:
                     running.append(child)
                     _watch(selector, child)
@@ -135,9 +146,11 @@ def run_together(orders: Sequence[CheckProgramOrder], env: Mapping[str, str], te
                 child.kill()
 
 
-def _start(order: CheckProgramOrder, env: Mapping[str, str], tell: Callable[[Result], None]) -> Child | None:
+def _start(
+    order: CheckProgramOrder, env: Mapping[str, str], tell: Callable[[Result], None], nursery: Nursery | None
+) -> Child | None:
     try:
-        return Child(order, env)
+        return Child(order, env, nursery)
     except OSError as error:
         tell(blank(order, "failed", f"the check program could not be started: {error.strerror}"))
         return None
@@ -168,10 +181,10 @@ def _end(selector: selectors.BaseSelector, child: Child) -> Result:
     return result_of(child.order, exit_code, bytes(child.answer), bytes(child.tail[-TAIL_BYTES:]))
 
 
-def sweep() -> list[int]:
+def sweep(but: Collection[int] = ()) -> list[int]:
     """Kill all processes below this one until none is left; return those that SIGKILL did not end in `KILL_S`."""
     give_up_at_s = time.monotonic() + KILL_S
-    while found := below(os.getpid()):
+    while found := [pid for pid in below(os.getpid()) if pid not in but]:
         for pid in found:
             with suppress(OSError):
                 os.kill(pid, signal.SIGKILL)

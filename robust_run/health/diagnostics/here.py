@@ -9,9 +9,18 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from robust_run.errors import PlatformError
-from robust_run.health.checks.plan import MeetingPlace
-from robust_run.health.checks.types import CheckProgramOrder, Ended, NodeFacts, NodeOrder, Result, Said
-from robust_run.health.diagnostics.runner import CheckRunner
+from robust_run.health.checks.plan import CheckRound, MeetingPlace
+from robust_run.health.checks.types import (
+    CheckName,
+    CheckProgramOrder,
+    Ended,
+    Finished,
+    NodeFacts,
+    NodeOrder,
+    Result,
+    Said,
+)
+from robust_run.health.diagnostics.runner import CheckRunner, StayingRunner
 
 _DRIVER_FOLDER = "/proc/driver/nvidia/gpus"
 
@@ -39,10 +48,21 @@ class LocalFleet:
         self._nodes = tuple(nodes)
         self._env = dict(env)
         self._listening: dict[str, socket.socket] = {}
+        self._planned: tuple[CheckName, ...] = ()
+        self._staying: dict[str, StayingRunner] = {}
 
     def facts(self) -> Sequence[NodeFacts]:
         """Return the nodes it was made of."""
         return self._nodes
+
+    def begin(self, rounds: Sequence[CheckRound]) -> None:
+        """Have one runner for each node in all rounds."""
+        self._planned = tuple(made.check for made in rounds)
+
+    def end(self) -> None:
+        """End the runners."""
+        self._planned = ()
+        self._end(list(self._staying.values()))
 
     def open_places(self, nodes: Sequence[str]) -> Mapping[str, MeetingPlace]:
         """Listen for each of them on a free port of loopback. Raises PlatformError where there is none."""
@@ -62,22 +82,41 @@ class LocalFleet:
         self, work: Mapping[str, tuple[CheckProgramOrder, ...]], limit_s: float, tell: Callable[[str, Said], None]
     ) -> Sequence[Result]:
         """Start a runner for each node, and return what they said in time; none of them is left."""
+        self._planned = self._planned[1:]
         runners: list[CheckRunner] = []
         results: list[Result] = []
+        finished: set[str] = set()
         try:
             for name, orders in work.items():
-                runners.append(CheckRunner(name, NodeOrder(steps=(orders,)), self._env, self._sockets(orders)))
+                runners.append(self._runner(name, orders))
             for name, said in _lines(runners, time.monotonic() + limit_s):
                 if isinstance(said, Ended):
                     results.append(said.result)
+                elif isinstance(said, Finished) and not said.left:
+                    finished.add(name)
                 tell(name, said)
         finally:
-            for runner in runners:
-                runner.ask_to_end()
-            for runner in runners:
-                runner.end()
+            self._end([each for each in runners if each.name not in finished or each.name not in self._staying])
             self._close_places()
         return results
+
+    def _runner(self, name: str, orders: tuple[CheckProgramOrder, ...]) -> CheckRunner:
+        order, sockets = NodeOrder(steps=(orders,), to_come=self._planned), self._sockets(orders)
+        if name in self._staying and not self._staying[name].is_there():  # it died between two rounds
+            self._end([self._staying[name]])
+        if name not in self._staying:
+            if not self._planned:
+                return CheckRunner(name, order, self._env, sockets)
+            self._staying[name] = StayingRunner(name, self._env)
+        self._staying[name].give(order, sockets)
+        return self._staying[name]
+
+    def _end(self, runners: Sequence[CheckRunner]) -> None:
+        for runner in runners:
+            self._staying.pop(runner.name, None)
+            runner.ask_to_end()
+        for runner in runners:
+            runner.end()
 
     def _sockets(self, orders: Sequence[CheckProgramOrder]) -> list[int]:
         return [order.meeting.listen_fd for order in orders if order.meeting and order.meeting.listen_fd >= 0]
@@ -89,7 +128,7 @@ class LocalFleet:
 
 
 def _lines(runners: Sequence[CheckRunner], until_s: float) -> Iterator[tuple[str, Said]]:
-    """Yield what runners say, until all have ended or time is up."""
+    """Yield what runners say, until all have carried out their orders or time is up."""
     with selectors.DefaultSelector() as selector:
         for runner in runners:
             selector.register(runner.output, selectors.EVENT_READ, runner)
@@ -98,5 +137,5 @@ def _lines(runners: Sequence[CheckRunner], until_s: float) -> Iterator[tuple[str
                 said, more = key.data.read()
                 for each in said:
                     yield key.data.name, each
-                if not more:
+                if not more or any(isinstance(each, Finished) for each in said):
                     selector.unregister(key.fd)

@@ -1,7 +1,8 @@
 """Node checks, the agent's side: says what this node has, listens for a round, and has one runner of checks as a child.
 
 The runner is no worker: an attempt that is swept spares it, and it ends with the agent, with the connection that asked for it,
-with the lease, and before an attempt begins here. Nothing is waited for: the agent's loop renews the lease.
+with the lease, and before an attempt begins here. It stays from round to round of a session, so that torch is imported once.
+Nothing is waited for: the agent's loop renews the lease.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from robust_run.errors import PlatformError
-from robust_run.health.checks.types import CheckProgramOrder, NodeFacts, NodeOrder
-from robust_run.health.diagnostics.runner import END_S, CheckRunner
+from robust_run.health.checks.types import CheckProgramOrder, Finished, NodeFacts, NodeOrder
+from robust_run.health.diagnostics.runner import END_S, CheckRunner, StayingRunner
 from robust_run.launcher.agent.workers.store import Listener, listen_for_others
 from robust_run.launcher.model.check_events import (
     CheckAnswer,
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 LOOK_S = 0.02
 #: A check program that is asked to end has so long before its runner is killed, where a job waits for the node.
 HASTE_S = 3.0
+#: How long a runner stays for a next round: longer than a round takes on other nodes.
+STAY_S = 90.0
 
 
 class AgentChecks:
@@ -61,6 +64,9 @@ class AgentChecks:
         self._listener: Listener | None = None
         self._runner: CheckRunner | None = None
         self._ending: list[CheckRunner] = []
+        self._is_waiting = False
+        """The runner has nothing to do until the next round."""
+        self._has_more = False
         self._stepped = -1
         self._number = -1
         spare = node.spare
@@ -105,28 +111,56 @@ class AgentChecks:
             self._listener = None
 
     def _run(self, order: RunChecks) -> None:
-        self._end_runner()
         self._number = order.number
         listening = self._listener.socket.fileno() if self._listener is not None else -1
-        env = {name: value for name, value in self._node.env.items() if name != "ROBUST_TOKEN"}
-        steps = (tuple(_listening_on(each, listening) for each in order.orders),)
         try:
-            runner = CheckRunner("", NodeOrder(steps=steps), env, [listening] if listening >= 0 else [])
+            self._give(order, listening)
         except PlatformError as error:
+            self._end_runner()
             self._deliver(ChecksSaid(number=order.number, is_over=True, problem=str(error)[:400]))
-            return
         finally:
             self._close_place()
-        self._runner = runner
-        _loop().add_reader(runner.output, self._read, runner)
+
+    def _give(self, order: RunChecks, listening: int) -> None:
+        programs = tuple(_listening_on(each, listening) for each in order.orders)
+        made = NodeOrder(steps=(programs,), to_come=order.to_come)
+        sockets = [listening] if listening >= 0 else []
+        runner = self._runner
+        if not (self._is_waiting and isinstance(runner, StayingRunner) and runner.is_there()):
+            self._end_runner()
+            env = {name: value for name, value in self._node.env.items() if name != "ROBUST_TOKEN"}
+            runner = StayingRunner("", env) if order.to_come else CheckRunner("", made, env, sockets)
+            self._runner = runner
+            _loop().add_reader(runner.output, self._read, runner)
+        self._is_waiting, self._has_more = False, bool(order.to_come)
+        if isinstance(runner, StayingRunner):
+            runner.give(made, sockets)
 
     def _read(self, runner: CheckRunner) -> None:
         said, more = runner.read()
+        finished = [each for each in said if isinstance(each, Finished) and isinstance(runner, StayingRunner)]
+        # One that could not end a process would try again in each round.
+        waits = bool(finished) and not finished[-1].left and more and self._has_more
         if runner is self._runner and said:
-            self._deliver(ChecksSaid(number=self._number, said=tuple(said)))
+            self._deliver(ChecksSaid(number=self._number, said=tuple(said), is_over=waits))
+            if waits:
+                self._stay(runner)
         if not more:
             _loop().remove_reader(runner.output)
             self._retire(runner)
+        elif finished and not waits:
+            runner.ask_to_end()
+
+    def _stay(self, runner: CheckRunner) -> None:
+        """Keep a runner for the next round, for a while."""
+        self._is_waiting = True
+        number = self._number
+
+        def look() -> None:
+            if runner is self._runner and self._is_waiting and self._number == number:
+                self._end_runner()
+
+        self._later(STAY_S, look)
 
     def _retire(self, runner: CheckRunner) -> None:
         """Wait for the end of a runner that has said all."""
@@ -143,7 +177,7 @@ class AgentChecks:
         return not self._ending
 
     def _end_runner(self) -> None:
-        runner, self._runner = self._runner, None
+        runner, self._runner, self._is_waiting = self._runner, None, False
         if runner is None:
             return
         with suppress(RuntimeError):
@@ -163,8 +197,7 @@ class AgentChecks:
                 self._later(LOOK_S, look)
                 return
             self._ending.remove(runner)
-            if runner.process.stdout is not None:
-                runner.process.stdout.close()
+            runner.end()
             then()
             if not self._ending and self._runner is None:
                 self._on_idle()

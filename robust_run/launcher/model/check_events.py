@@ -29,11 +29,13 @@ class OpenPlace(msgspec.Struct, frozen=True, tag="open_place", kw_only=True):
 
 
 class RunChecks(msgspec.Struct, frozen=True, tag="run_checks", kw_only=True):
-    """Start a runner for these orders, at the same time; what it says is delivered as `ChecksSaid`. One at a time: an earlier
-    runner is ended."""
+    """Have a runner carry out these orders, at the same time; what it says is delivered as `ChecksSaid`. One at a time: what an
+    earlier one does is ended."""
 
     number: int
     orders: tuple[CheckProgramOrder, ...]
+    to_come: tuple[CheckName, ...] = ()
+    """What is planned for this node afterwards: its runner stays for that."""
 
 
 class EndChecks(msgspec.Struct, frozen=True, tag="end_checks", kw_only=True):
@@ -66,7 +68,7 @@ class ChecksSaid(msgspec.Struct, frozen=True, tag="checks_said", kw_only=True):
     number: int
     said: tuple[Said, ...] = ()
     is_over: bool = False
-    """It has ended, and so has all it started."""
+    """All is carried out, and all that was started for it has ended."""
     problem: str = ""
     """Why it could not be started."""
 

@@ -114,3 +114,12 @@ def test_who_waited_for_a_node_that_went_is_not_accused(result: Make) -> None:
     session.leave("b", "it was restarted")
     session.take(made, [result("neighbours", "a", outcome="hung", group=("a", "b"))])
     assert not session.judgement().suspects and not session.judgement().ambiguous
+
+
+def test_what_is_to_come_for_a_node_is_what_is_planned() -> None:
+    session = Session(nodes("abc"), Wish(only=("compute", "disk", "neighbours")))
+    first = session.next_round()
+    assert first is not None and first.check == "compute"
+    assert session.to_come(first, "a") == ("disk", "neighbours", "neighbours")
+    assert session.to_come(session.plan.rounds[-1], "a") == ()
+    assert session.to_come(first, "somebody else") == ()

@@ -7,8 +7,8 @@ import sys
 
 SLOW = """
 import time
-from robust_run.launcher.agent.warm.process import _try_child
-print(repr(_try_child(lambda: time.sleep(3), "at its start")))
+from robust_run.forking.canary import try_child
+print(repr(try_child(lambda: time.sleep(3), "at its start")))
 """
 
 

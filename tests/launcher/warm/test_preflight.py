@@ -11,7 +11,7 @@ import pytest
 
 LOOK = """
 import ctypes, sys
-from robust_run.launcher.agent.warm import preflight
+from robust_run.forking import preflight
 if sys.argv[1:]:
     ctypes.CDLL(sys.argv[1])
 print(preflight.cuda_context())

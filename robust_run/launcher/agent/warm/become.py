@@ -21,7 +21,8 @@ import sys
 from collections.abc import Callable, Mapping
 
 from robust_run.errors import PlatformError
-from robust_run.launcher.agent.warm import command_line, frozen
+from robust_run.forking import command_line
+from robust_run.launcher.agent.warm import frozen
 from robust_run.launcher.agent.warm.identity import Identity, frozen_changes
 
 #: What the modules preloaded after this one found. Differences to it were made by their imports, and are kept.

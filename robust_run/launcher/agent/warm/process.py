@@ -12,8 +12,6 @@ from __future__ import annotations
 import gc
 import importlib
 import os
-import select
-import signal
 import socket
 import sys
 import time
@@ -21,7 +19,8 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from robust_run.launcher.agent.warm import preflight
+from robust_run.forking import preflight
+from robust_run.forking.canary import compute, try_child, without_cuda
 from robust_run.launcher.agent.warm.known import LATE, batches
 from robust_run.launcher.agent.warm.messages import (
     LARGEST_BYTES,
@@ -38,16 +37,9 @@ from robust_run.launcher.agent.workers.helper_signals import leave_the_end_to_th
 #: The importing thread gives way to the workers of the running attempt.
 IMPORT_NICENESS = 10
 
-#: How long a child forked as a test may take. No attempt waits for it, and a busy machine may not run it for seconds.
-CANARY_S = 10.0
-
 #: Thresholds of the garbage collector while modules are imported: next to nothing that an import makes is garbage, and looking
 #: for it costs a tenth of an import of torch.
 SELDOM = (100_000, 50, 50)
-
-#: While this is set, torch asks the driver's library how many GPUs there are, and does not initialise CUDA for it.
-NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
-
 
 #: Made now: msgspec looks at the module of each Struct, and that is gone in a process which has us from elsewhere.
 _DECODER = msgspec.json.Decoder(ToWarm)
@@ -84,20 +76,16 @@ class WarmProcess:
     def preload(self, modules: tuple[str, ...]) -> None:
         """Import modules and report; a module that makes this process unfit to be forked ends it."""
         began_s = time.monotonic()
-        users_own = os.environ.get(NVML_CHECK)
-        os.environ[NVML_CHECK] = "1"
         thresholds = gc.get_threshold()
         gc.set_threshold(*SELDOM)
-        for names in batches(modules):
-            self._import(names)
+        with without_cuda():
+            for names in batches(modules):
+                self._import(names)
         if gc.get_threshold() == SELDOM:  # else a module has its own
             gc.set_threshold(*thresholds)
-        del os.environ[NVML_CHECK]
-        if users_own is not None:
-            os.environ[NVML_CHECK] = users_own
         gc.collect()
         gc.freeze()  # what is here now will never be garbage; untouched pages stay shared with every child
-        self._refuse_if(_try_child(_compute, "at its first parallel computation") or self._unfit())
+        self._refuse_if(try_child(compute, "at its first parallel computation") or self._unfit())
         imported = tuple(name for name in modules if name in sys.modules)
         took_s = time.monotonic() - began_s
         send(self._control, Preloaded(modules=imported, took_s=took_s, skipped=tuple(self._skipped)))
@@ -110,7 +98,7 @@ class WarmProcess:
                 self._skipped.append(f"{name} ({type(error).__name__}: {error})")
         if names[0] in LATE:  # a program sees what they set once it imports them itself, if it does
             put_back(before)
-        self._refuse_if(_try_child(lambda: None, "at its start") or self._unfit(), names)
+        self._refuse_if(try_child(lambda: None, "at its start") or self._unfit(), names)
 
     def _unfit(self) -> str:
         return preflight.unfit({self._control.fileno()})
@@ -142,37 +130,6 @@ def put_back(env: Mapping[str, str]) -> None:
     for name, value in env.items():
         if os.environ.get(name) != value:
             os.environ[name] = value
-
-
-def _try_child(work: Callable[[], object], when: str) -> str:
-    """Fork a canary that does the work, and return why it did not end well in time, empty if it did."""
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        try:
-            work()
-            os.write(writing, b"alive")
-        finally:
-            os._exit(0)
-    os.close(writing)
-    ended = select.select([reading], [], [], CANARY_S)[0]
-    word = os.read(reading, 16) if ended else b""
-    os.close(reading)
-    if word != b"alive":
-        os.kill(pid, signal.SIGKILL)
-    os.waitpid(pid, 0)
-    if word == b"alive":
-        return ""
-    return f"a forked child {'failed' if ended else f'hung for {CANARY_S:g} s'} {when}"
-
-
-def _compute() -> None:
-    """Compute in parallel."""
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        rows = torch.ones(256, 256)
-        torch.ones(1 << 20).sin().sum()
-        assert float((rows @ rows)[0, 0]) == 256.0
 
 
 def run_gently(work: Callable[[], object], niceness: int) -> Exception | None:

@@ -137,7 +137,10 @@ class CheckSessionRunner:
         ready = CheckRound(check=made.check, number=made.number, groups=groups)
         facts = {each.name: each for each in drive.session.facts}
         work = orders(ready, facts, drive.wish, places)
-        told = {drive.agents[name]: RunChecks(number=0, orders=its) for name, its in work.items()}
+        told = {
+            drive.agents[name]: RunChecks(number=0, orders=its, to_come=drive.session.to_come(made, name))
+            for name, its in work.items()
+        }
         limit_s = drive.wish.limit_s + SLACK_S
         self.asking.ask(drive.number, told, limit_s, lambda question: self._ran(drive, made, question))
 

@@ -17,7 +17,8 @@ from contextlib import suppress
 import msgspec
 
 from robust_run.errors import PlatformError
-from robust_run.launcher.agent.warm import become, command_line
+from robust_run.forking import command_line
+from robust_run.launcher.agent.warm import become
 from robust_run.launcher.agent.warm.identity import unarmed
 from robust_run.launcher.agent.warm.messages import LARGEST_BYTES, packet_socketpair, send
 from robust_run.launcher.agent.warm.process import WarmProcess
