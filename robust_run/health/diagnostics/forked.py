@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import IO, Protocol
 
 import msgspec
@@ -95,7 +95,10 @@ class Nursery:
         """Have everything imported, once."""
         if self._process is not None:
             return
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError:
+            return
         with theirs:
             try:
                 self._process = subprocess.Popen(
@@ -120,9 +123,11 @@ class Nursery:
         if self._control is None or order.check not in WITH_TORCH:
             return None
         listen_fd = order.meeting.listen_fd if order.meeting else -1
-        gate, its_gate = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        pipes = [*os.pipe(), *os.pipe()]
-        stdout, its_stdout, stderr, its_stderr = pipes
+        try:
+            gate, its_gate, stdout, its_stdout, stderr, its_stderr = _channels()
+        except OSError:  # no descriptors are left: a program that is started needs fewer
+            self.end()
+            return None
         passed = [its_gate.fileno(), stdin, its_stdout, its_stderr, *([listen_fd] if listen_fd >= 0 else [])]
         with gate:
             pid = 0
@@ -151,6 +156,18 @@ class Nursery:
         if self._process is not None and self._process.poll() is None:
             with suppress(OSError):
                 os.killpg(self._process.pid, signal.SIGKILL)
+
+
+def _channels() -> tuple[socket.socket, socket.socket, int, int, int, int]:
+    """Return both ends of a gate and of two pipes, or none of them. Raises OSError."""
+    with ExitStack() as opened:
+        gate, its_gate = [opened.enter_context(end) for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)]
+        stdout, its_stdout = os.pipe()
+        opened.callback(os.close, stdout)
+        opened.callback(os.close, its_stdout)
+        stderr, its_stderr = os.pipe()
+        opened.pop_all()
+    return gate, its_gate, stdout, its_stdout, stderr, its_stderr
 
 
 def nursery_for(checks: Iterable[CheckName], env: Mapping[str, str]) -> Nursery | None:

@@ -100,10 +100,10 @@ class Watched:
             VARIABLE: str(int(fork)),
         }
 
-    def run(self, *steps: tuple[CheckProgramOrder, ...]) -> list[Said]:
+    def run(self, *steps: tuple[CheckProgramOrder, ...], runner: list[str] = RUNNER) -> list[Said]:
         """Return what it says, to its end."""
         data = msgspec.json.encode(NodeOrder(steps=steps))
-        done = subprocess.run(RUNNER, input=data, stdout=subprocess.PIPE, env=self.env, timeout=STUCK_S, check=True)
+        done = subprocess.run(runner, input=data, stdout=subprocess.PIPE, env=self.env, timeout=STUCK_S, check=True)
         return [msgspec.json.decode(line, type=Said) for line in done.stdout.splitlines()]
 
     @contextmanager
@@ -331,6 +331,12 @@ def test_whatever_becomes_of_the_one_that_forks_programs_run(ground: Any, accide
     assert same(results_of(said)) == STARTED[0]
     assert {each.outcome for each in results_of(said)} == {"done"} and said[-1] == Finished()
     assert len(set(unlucky.imports())) >= 2  # the one that forks, and programs that were started
+
+
+def test_a_program_that_cannot_be_forked_for_want_of_descriptors_is_started(ground: Any) -> None:
+    limited = ["prlimit", "--nofile=11", *RUNNER]  # with fewer none can be started, either
+    said = Watched(ground, fork=True).run((order("memory"),), (order("model"),), runner=limited)
+    assert [each.outcome for each in results_of(said)] == ["done", "done"]
 
 
 def test_a_fork_that_hangs_costs_a_moment_and_no_result(ground: Any) -> None:
