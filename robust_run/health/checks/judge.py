@@ -6,7 +6,7 @@ Rules, by name:
 rule                      confidence  speaks when
 ========================  ==========  ===============================================================================
 wrong_result              high        a device computed or kept something else than what is known to be right
-hung, crashed             medium      its check program was killed at its limit, or died, and its peers' were not
+hung, crashed             medium      its check program was killed at its limit, or died, and its peers' (if any) were not
 could_not_check           low         its check program said why it could not, and others could
 fewer_devices             high        it shows fewer devices than most others of at least three
 unstable_output           high        equal passes gave different bits                                     (`bits`)
