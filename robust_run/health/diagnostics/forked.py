@@ -12,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from typing import IO, Protocol
@@ -26,7 +27,7 @@ from robust_run.health.diagnostics.program import PARENT
 VARIABLE = "ROBUST_CHECK_FORK"
 #: How long the imports may take. Whoever waits for the results of a node waits for 15 s longer than its programs may run.
 IMPORT_S = 10.0
-#: How long a fork may take. It takes milliseconds.
+#: How long the forks of one step may take together, which is milliseconds for each: with the imports less than those 15 s.
 FORK_S = 3.0
 
 
@@ -86,15 +87,20 @@ class Nursery:
         self._env = env
         self._control: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._until_s = 0.0
+        """When the forks of this step are to be there."""
 
     def pids(self) -> list[int]:
         """Return its pid while it may be asked: it lives on between programs."""
         return [self._process.pid] if self._process is not None and self._control is not None else []
 
     def get_ready(self) -> None:
-        """Have everything imported, once."""
-        if self._process is not None:
-            return
+        """Have everything imported, once, before the first program of each step is forked."""
+        if self._process is None:
+            self._begin()
+        self._until_s = time.monotonic() + FORK_S
+
+    def _begin(self) -> None:
         try:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         except OSError:
@@ -135,7 +141,7 @@ class Nursery:
                 with its_gate:
                     data = msgspec.json.encode(ForkOrder(check=order.check, listen_fd=listen_fd))
                     socket.send_fds(self._control, [data], passed)
-                pid = int(_receive(gate, FORK_S) or 0)
+                pid = int(_receive(gate, max(self._until_s - time.monotonic(), 0.001)) or 0)
                 gate.send(GO if pid else b"")
             except OSError:
                 pid = 0

@@ -284,6 +284,14 @@ def test_exit_code_and_output_are_those_of_any_job(shared: Warm, tmp_path: Path)
     assert f"started from the warm process (pid {shared.pids()[0]})" in job.err
 
 
+def test_what_nobody_closed_is_written_when_its_workers_end(shared: Warm, tmp_path: Path) -> None:
+    text = "import os\nleft = open('left' + os.environ['RANK'], 'w')\nleft.write('all of it')\ndef use(): return left\n"
+    (tmp_path / "leaves.py").write_text(text)
+    code, job = run(tmp_path, "--nproc-per-node", "2", "-m", "leaves", env=shared.env, cwd=tmp_path)
+    assert (code, "started from the warm process" in job.err) == (0, True), job.err
+    assert [(tmp_path / f"left{rank}").read_text() for rank in range(2)] == ["all of it"] * 2
+
+
 def test_a_job_of_one_worker_has_its_own_kind_and_ignores_what_the_launcher_was_started_with_ignored(
     shared: Warm, tmp_path: Path
 ) -> None:

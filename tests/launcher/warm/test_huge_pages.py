@@ -18,12 +18,17 @@ Anonymous: {kb} kB
 VmFlags: rd wr mr mw me ac
 """
 FILLS_ITS_MEMORY = """
-import re
+import os, re
 from robust_run.launcher.agent.warm.huge_pages import collapse
 def huge_kb():
     return int(re.search(r"AnonHugePages: +(\\d+)", open("/proc/self/smaps_rollup").read())[1])
 kept = [str(number) for number in range(1_000_000)]
-before, steps = huge_kb(), list(collapse())
+def descriptors():
+    return sorted(os.listdir("/proc/self/fd"))
+before, opened, steps = huge_kb(), descriptors(), []
+for done_bytes in collapse():
+    steps.append(done_bytes)
+    assert descriptors() == opened, "who is forked between two steps has no file of ours"
 assert kept == [str(number) for number in range(1_000_000)]
 print(steps[-1] >> 10 if steps else 0, huge_kb() - before)
 """

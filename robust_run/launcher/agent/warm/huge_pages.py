@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
-from contextlib import suppress
+from pathlib import Path
 
 MADV_COLLAPSE = 25
 HUGE_BYTES = 2 << 20
@@ -35,15 +35,19 @@ def full_mappings(smaps: str) -> Iterator[range]:
 def collapse() -> Iterator[int]:
     """Put this process's memory into huge pages, some milliseconds of it at each step; give the bytes so far.
 
-    Ends early where the kernel does not (before Linux 6.1), or has no memory for it.
+    Ends early where the kernel does not (before Linux 6.1), or has no memory for it. Nothing is open between two steps: a job may
+    be forked there.
     """
     madvise = ctypes.CDLL(None, use_errno=True).madvise
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    try:
+        smaps = Path("/proc/self/smaps").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return
     done_bytes = 0
-    with suppress(OSError), open("/proc/self/smaps", encoding="utf-8", errors="replace") as file:
-        for addresses in full_mappings(file.read()):
-            for address in addresses:
-                if madvise(address, HUGE_BYTES, MADV_COLLAPSE):
-                    return
-                done_bytes += HUGE_BYTES
-                yield done_bytes
+    for addresses in full_mappings(smaps):
+        for address in addresses:
+            if madvise(address, HUGE_BYTES, MADV_COLLAPSE):
+                return
+            done_bytes += HUGE_BYTES
+            yield done_bytes

@@ -152,8 +152,10 @@ class Daemon:
         limit_s = self._config.idle_limit_s
         forever = limit_s is None or self._jobs or self._retired
         left_s = None if forever or limit_s is None else max(limit_s - self._jobs.idle_for_s(), 0.0)
-        while not (ready := poll.poll(0)) and next(self._idle_work, None):
-            pass
+        ready = poll.poll(0)
+        # Not while a job runs, which shares this memory: what is moved is no longer shared, and there twice.
+        while not (ready or self._jobs) and next(self._idle_work, None):
+            ready = poll.poll(0)
         # poll takes no more than some weeks; waking up now and then does no harm.
         ready = ready or poll.poll(None if left_s is None else min(left_s, 86400.0) * 1000 + 1)
         return [descriptor for descriptor, _ in ready]
