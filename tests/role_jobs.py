@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from jobs import Job, running, script, wait_for
+from jobs import Job, running, script, unused_port, wait_for
 
 ROLLOUT = """
 import os, time
@@ -187,3 +187,21 @@ def role_job(
         (folder / "hold").write_text(str(hold))
     with running(folder, "--roles", "roles.toml", **more) as job:
         yield RoleJob(job, folder)
+
+
+@contextmanager
+def three_nodes(folder: Path, count: int, *options: str) -> Iterator[tuple[RoleJob, RoleJob, RoleJob]]:
+    """Start a job on nodes a, b and c, which are launchers on this machine; a founds it."""
+    script(folder, TRAINER.replace("COUNT", str(count)), "trainer.py")
+    script(folder, ROLLOUT, "rollout.py")
+    (folder / "count").write_text(str(count))
+    (folder / "roles.toml").write_text(FILE % "")
+    where = ("--rdzv-endpoint", f"127.0.0.1:{unused_port()}", "--rdzv-id", "r")
+    meets = ("--nnodes", "3", "--rdzv-backend", "c10d", *where, *options)
+    with ExitStack() as stack:
+        found: list[RoleJob] = []
+        for name in ("a", "b", "c"):
+            job = stack.enter_context(running(folder, "--roles", "roles.toml", *meets, "--node-name", name))
+            found.append(RoleJob(job, folder))
+            wait_for(lambda: list(folder.glob("runs/*/roles.place")), "a to lead")
+        yield found[0], found[1], found[2]

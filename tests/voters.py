@@ -11,7 +11,7 @@ from collections import deque
 
 import msgspec
 
-from robust_run.orchestrator.model.succession_words import Append, AskVote, Entry, Message
+from robust_run.orchestrator.model.succession_words import Append, AskVote, Entry, Message, Resigned
 from robust_run.orchestrator.rules.raft import core
 from robust_run.orchestrator.rules.raft.members import counting
 from robust_run.orchestrator.rules.raft.state import (
@@ -26,6 +26,7 @@ from robust_run.orchestrator.rules.raft.state import (
     Leaves,
     Record,
     ReplicaState,
+    Resign,
     Say,
     Ship,
     StopLeading,
@@ -73,6 +74,8 @@ class Voters:
         """All that is committed."""
         self.led: dict[int, str] = {}
         self.elections = 0
+        self.last_words: bool | None = None
+        """Whether what a leader said just before its end is heard; None: by chance."""
         self.said: list[tuple[float, str, str]] = []
         for voter in self.all.values():
             core.begin(voter.state, voter.local_s(0.0))
@@ -232,6 +235,8 @@ class Voters:
             self.cut ^= {frozenset((one, other))}
         elif roll < 0.955:
             self.go_on(one) if self.all[one].is_stopped else self.stop(one)
+        elif roll < 0.9575:
+            self.tell(self.leader() or one, Resign())
         elif roll < 0.97:
             self.die(one)
         elif roll < 0.985:
@@ -278,8 +283,16 @@ class Voters:
                     self.write(voter.name)
                 case StopLeading(why=why):
                     self.said.append((self.now_s, voter.name, why))
+                    self._arrive(voter.name)
                     self.die(voter.name)
                 case _:
+                    pass
+
+    def _arrive(self, name: str) -> None:
+        """What a process has sent may arrive after its end."""
+        if self.last_words or (self.last_words is None and self.random.random() < 0.5):
+            for wire in [each for each in self.wires if each[0] == name]:
+                while self.deliver(*wire):
                     pass
 
     def _store(self, voter: Voter, action: Action) -> None:
@@ -298,7 +311,7 @@ class Voters:
                 pass
 
     def _send(self, here: str, to: str, message: Message) -> None:
-        is_request = isinstance(message, (Append, AskVote))
+        is_request = isinstance(message, (Append, AskVote, Resigned))
         wire = self.wires.get((here, to) if is_request else (to, here))
         if wire is not None:
             wire.append((to, message))

@@ -36,6 +36,11 @@ from robust_run.slurm.rules.role_needs import fragile
 from robust_run.slurm.rules.surroundings import read as step_of
 from robust_run.terminal import plain
 
+FOR_ALL_UNDER_SLURM = "--on-sigterm node does nothing under Slurm, which says what its SIGTERM is about"
+FOR_ALL_OF_FEW = (
+    f"--on-sigterm node needs {FEWEST_NODES} nodes with --roles; SIGTERM to the node that leads ends this job"
+)
+
 
 def launch_roles(options: Options, world: World, env: Mapping[str, str]) -> int:
     """Run a job of several roles to its end and return its exit code. Raises UserError and PlatformError."""
@@ -78,14 +83,17 @@ def _launch(  # noqa: C901, PLR0912
     patient_s = patience_s(options.wait_for_nodes, is_under_slurm=slurm is not None)
     start = Start(has=has, token=world.random_hex(16), slurm=slurm, patience_s=patient_s)
     has_voters = where is not None and where.nodes >= FEWEST_NODES
+    is_alone_told = options.on_sigterm == "node" and slurm is None
+    if options.on_sigterm == "node" and not (has_voters and slurm is None):
+        _say(FOR_ALL_UNDER_SLURM if slurm is not None else FOR_ALL_OF_FEW)
     if where is not None and not where.is_leader:
         if log_dir is None:
             raise UserError("--roles over several nodes needs a --log-dir: what members print is kept there")
         if has_voters:
-            part = _house(where, start, log_dir, env)
-            code = _guarded(lambda end: _ended(part(Link(end, FromGuard)), end), slurm, mask)
+            part = _Part(where, start, log_dir, env, is_alone_told=is_alone_told)
+            code, _ = _guarded(part.take, slurm, mask)
         else:
-            code = _guarded(
+            code, _ = _guarded(
                 lambda end: _ended(_follow(where, log_dir, start, env, Link(end, FromGuard)), end), slurm, mask
             )
         if slurm is not None and code == SILENT:
@@ -102,12 +110,12 @@ def _launch(  # noqa: C901, PLR0912
         _say(f"goes on with the run in {run_directory.path}")
     try:
         if has_voters and where is not None:
-            part = _house(where, start, log_dir, env, spec, run_directory.path)
-            clean = run_directory.remove_temporary
-            code = _guarded(lambda end: _ended(part(Link(end, FromGuard)), end, clean), slurm, mask)
+            path, clean = run_directory.path, run_directory.remove_temporary
+            part = _Part(where, start, log_dir, env, spec, path, is_alone_told=is_alone_told)
+            code, has_left = _guarded(lambda end: part.take(end, clean), slurm, mask)
         else:
-            code = _guarded(lambda end: lead(spec, run_directory, env, end, where, start), slurm, mask)
-        if not (has_voters and code == SILENT):  # the others go on without this node
+            code, has_left = _guarded(lambda end: lead(spec, run_directory, env, end, where, start), slurm, mask)
+        if not (has_left or (has_voters and code == SILENT)):  # the others go on without this node
             _follow_up(run_directory, slurm, code)
     finally:
         run_directory.remove_temporary()
@@ -133,13 +141,17 @@ def _led_on(slurm: UnderSlurm | None) -> Callable[[str, int, bool], None]:
     return led
 
 
-def _guarded(work: Callable[[socket.socket], int], slurm: UnderSlurm | None, mask: Iterable[int]) -> int:
-    """Do it below a guard; return the exit code. A SIGTERM that came before there was one ends the job before it has begun."""
+def _guarded(work: Callable[[socket.socket], int], slurm: UnderSlurm | None, mask: Iterable[int]) -> tuple[int, bool]:
+    """Do it below a guard; return the exit code, and whether the job goes on without this node.
+
+    A SIGTERM that came before there was a guard ends the job before it has begun.
+    """
     if slurm is not None:
         if signal.sigtimedwait({signal.SIGTERM}, 0) is not None:
-            return 128 + signal.SIGTERM
+            return 128 + signal.SIGTERM, False
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    return Guard(work).run()
+    guard = Guard(work)
+    return guard.run(), guard.has_left
 
 
 def draw_page(run: str) -> None:
@@ -157,27 +169,42 @@ def draw_page(run: str) -> None:
             _say(said)
 
 
-def _house(
-    where: Several,
-    start: Start,
-    log_dir: str | None,
-    env: Mapping[str, str],
-    spec: RolesSpec | None = None,
-    folder: str = "",
-) -> Callable[[Link], Coroutine[None, None, int]]:
-    """Return what takes part in a job that another node leads on when its leader is lost. `spec`, `folder`: if founded here."""
-    from robust_run.orchestrator.succession.log import begin_again
-    from robust_run.orchestrator.voter_process import Here, House, listen
+class _Part:
+    """A node's part in a job that another node leads on when its leader is lost. `spec`, `folder`: if founded here."""
 
-    here = Here(env, start, log_dir, spec, folder, _led_on(start.slurm))
-    listener = listen(where)
-    if folder:
-        begin_again(os.path.join(folder, "voters"), where.name)
+    def __init__(
+        self,
+        where: Several,
+        start: Start,
+        log_dir: str | None,
+        env: Mapping[str, str],
+        spec: RolesSpec | None = None,
+        folder: str = "",
+        *,
+        is_alone_told: bool,
+    ) -> None:
+        from robust_run.orchestrator.succession.log import begin_again
+        from robust_run.orchestrator.voter_process import Here, listen
 
-    async def take_part(link: Link) -> int:
-        return await House(where, here, SystemClock(), link, listener).run()
+        self._where = where
+        self._here = Here(env, start, log_dir, spec, folder, _led_on(start.slurm), is_alone_told)
+        self._listener = listen(where)
+        self._has_left = False
+        if folder:
+            begin_again(os.path.join(folder, "voters"), where.name)
 
-    return take_part
+    def take(self, end: socket.socket, clean: Callable[[], None] = lambda: None) -> int:
+        """Take part, in a process of its own; return its exit code."""
+        return _ended(self._run(Link(end, FromGuard)), end, clean, lambda: self._has_left)
+
+    async def _run(self, link: Link) -> int:
+        from robust_run.orchestrator.voter_process import House
+
+        house = House(self._where, self._here, SystemClock(), link, self._listener)
+        try:
+            return await house.run()
+        finally:
+            self._has_left = house.has_left
 
 
 def lead(
@@ -194,7 +221,12 @@ def lead(
     )
 
 
-def _ended(work: Coroutine[None, None, int], end: socket.socket, clean: Callable[[], None] = lambda: None) -> int:
+def _ended(
+    work: Coroutine[None, None, int],
+    end: socket.socket,
+    clean: Callable[[], None] = lambda: None,
+    has_left: Callable[[], bool] = lambda: False,
+) -> int:
     """Do the work of a process below the guard, and tell the guard that it is over."""
     link = Link(end, FromGuard)
     try:
@@ -205,7 +237,7 @@ def _ended(work: Coroutine[None, None, int], end: socket.socket, clean: Callable
     except EOFError:
         return FAULT  # the guard was killed before its first word
     try:
-        link.send(Over(code=code))
+        link.send(Over(code=code, has_left=has_left()))
     except OSError:  # it is gone, and cannot clean up any more
         clean()
     return code

@@ -38,6 +38,7 @@ from robust_run.orchestrator.nodes.finding import Finding, Rounds
 from robust_run.orchestrator.nodes.follower import Follower
 from robust_run.orchestrator.nodes.under_slurm import Start
 from robust_run.orchestrator.succession.door import Door
+from robust_run.orchestrator.succession.handing_over import HandOver
 from robust_run.orchestrator.succession.log import begin_again
 from robust_run.orchestrator.succession.post import Post
 from robust_run.orchestrator.succession.record import boot_id, read_record
@@ -56,6 +57,8 @@ class _Noted(msgspec.Struct, frozen=True):
 
     folder: str
     voters: tuple[Voter, ...] = ()
+    leaves: str = ""
+    """Why this node leaves, where it was told to."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,8 @@ class Here:
     led: Callable[[str, int, bool], None] = lambda _, __, ___: None
     """Is told when the job is over that this node led in the end, and did not found: the run directory here, the exit code, and
     whether the node that founded it is still part of it."""
+    is_alone_told: bool = False
+    """SIGTERM is about this node alone (`--on-sigterm node`), also where it leads."""
 
 
 class House(Finding, Hooks):
@@ -99,10 +104,13 @@ class House(Finding, Hooks):
         self._term = 0
         self._noted = self._guard_s_note()
         self.folder = self.folder or self._noted.folder
-        self._rounds.voters = self._noted.voters
+        self._rounds.voters, self.leaves = self._noted.voters, self._noted.leaves
         self._follower = Follower(meeting, here.log_dir, here.start, here.env, clock, link, self)
         self._leader: Leader | None = None
         self._leading: asyncio.Task[Finish] | None = None
+        self.has_left = False
+        """Once `run` has ended: whether the job goes on without this node."""
+        self._hand_over: HandOver | None = None
 
     async def run(self) -> int:
         """Take part in the job to its end; return this node's exit code. Raises UserError, PlatformError, OSError."""
@@ -112,7 +120,8 @@ class House(Finding, Hooks):
         try:
             code = await following
             if self._leading is None:
-                if self._replica is not None and self._follower.is_leaving:
+                self.has_left = self._follower.is_leaving
+                if self._replica is not None and self.has_left:
                     await self._replica.let_go(LET_GO_S)
                 return code
             finish = await self._leading
@@ -171,10 +180,10 @@ class House(Finding, Hooks):
             self._vote(founded.voters)
 
     def signalled(self, number: int, by: str) -> bool:
-        """See `Finding`: the node that leads ends the job."""
+        """See `Finding`: the node that leads ends the job, or hands it over."""
         if self._leader is None:
             return False
-        self._leader.signalled(number, by)
+        (self._leader.signalled if self._hand_over is None else self._hand_over.told)(number, by)
         return True
 
     def time_is_over(self) -> None:
@@ -214,6 +223,8 @@ class House(Finding, Hooks):
         self._leader = Leader(
             spec, self.folder, self._here.env, self._clock, self._link, self._meeting, self._here.start, post
         )
+        if self._here.is_alone_told:
+            self._hand_over = HandOver(replica, self._leader.signalled, self._will_leave, self.say)
         return await self._leader.run()
 
     def _vote(self, voters: tuple[Voter, ...] = ()) -> None:
@@ -241,7 +252,8 @@ class House(Finding, Hooks):
             if not mine:
                 return
             found = mine[0]
-        seat = Seat(folder, os.path.basename(self.folder), found, Call(self._meeting.secret, self._meeting.tls), voters)
+        call = Call(self._meeting.secret, self._meeting.tls)
+        seat = Seat(folder, os.path.basename(self.folder), found, call, voters, stands=not self.leaves)
         replica = Replica(seat, self._clock, self, self.say, record)
         self._replica = self._door.replica = replica
         replica.begin()
@@ -254,9 +266,13 @@ class House(Finding, Hooks):
                     return msgspec.msgpack.decode(message.note, type=_Noted) if message.note else _Noted("")
             self.guard_said += self._link.receive()
 
+    def _will_leave(self, why: str) -> None:
+        self.leaves = why
+        self._note()
+
     def _note(self) -> None:
         with suppress(OSError):  # the guard is gone: that is heard elsewhere
-            self._link.send(Note(data=msgspec.msgpack.encode(_Noted(self.folder, self._rounds.voters))))
+            self._link.send(Note(data=msgspec.msgpack.encode(_Noted(self.folder, self._rounds.voters, self.leaves))))
 
 
 def listen(meeting: Several) -> socket.socket:

@@ -69,6 +69,8 @@ class Guard:
         self._leader = 0
         self._link: Link | None = None
         self._over: int | None = None
+        self.has_left = False
+        """Once it is over here: whether the job goes on without this node."""
         self._lease_over_s: float | None = None
         """When launchers may not run any more, unless a lease comes; None: there is no such time."""
         self._note = b""
@@ -186,7 +188,7 @@ class Guard:
         elif isinstance(message, Note):
             self._note = message.data
         elif isinstance(message, Over):
-            self._over = message.code
+            self._over, self.has_left = message.code, message.has_left
 
     def _end_without_lease(self) -> None:
         """Kill all launchers once the lease is over: who should have ended them is stopped, or has no CPU."""

@@ -49,9 +49,11 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, tag="note"):
 
 
 class Over(msgspec.Struct, frozen=True, kw_only=True, tag="over"):
-    """The job is over; the leader is about to end."""
+    """The job is over, or this node has left it; the leader is about to end."""
 
     code: int
+    has_left: bool = False
+    """The job goes on without this node."""
 
 
 FromLeader = Spawn | Send | Shown | Lease | Note | Over

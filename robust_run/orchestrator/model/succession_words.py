@@ -104,5 +104,11 @@ class Appended(msgspec.Struct, frozen=True, kw_only=True, tag="appended"):
     """Of a log that is sent anew: it has it up to here."""
 
 
-Message = AskVote | Vote | Append | Appended
-FromPeer = PeerHello | AskVote | Vote | Append | Appended
+class Resigned(msgspec.Struct, frozen=True, kw_only=True, tag="resigned"):
+    """The leader of a term leads no more, and its node leaves: others need not wait until they miss it."""
+
+    term: int
+
+
+Message = AskVote | Vote | Append | Appended | Resigned
+FromPeer = PeerHello | AskVote | Vote | Append | Appended | Resigned

@@ -22,6 +22,9 @@ class Finding:
     """Where it listens; 0: it does not."""
     connect_s = 10.0
 
+    leaves = ""
+    """Why this node leaves, where an earlier process of it was told to."""
+
     def __init__(self, meeting: Several) -> None:
         self._meeting = meeting
         self.guard_said: list[object] = []

@@ -44,6 +44,8 @@ from robust_run.orchestrator.rules.lease import NodeLease
 from robust_run.roles.words import Me, Refused, ToWorker
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
+LEADERLESS_S = 25.0
+"""Of a node that led and was told to leave: another leads by then."""
 SILENT = 69
 """Exit code of a node that has found no leader for too long (EX_UNAVAILABLE)."""
 
@@ -75,7 +77,7 @@ class Follower:
         self._guard_said: list[object] = self._finding.guard_said
         self._heard_s = clock.monotonic_s()
         self._lease = NodeLease(self._heard_s)
-        self._leaves = ""
+        self._leaves = self._finding.leaves
         self._aloud = Aloud()
         self.say = self._aloud.say
         self._ask_at_s = 0.0
@@ -200,10 +202,12 @@ class Follower:
                 launchers=orders.launchers.now(),
             )
         )
-        if self._leaves:
-            self._send(Leaving(why=self._leaves))
         if is_new:
             orders.launchers.follow_known()
+        if self._leaves and is_new:
+            self._leave(signal.SIGTERM)
+        elif self._leaves:
+            self._send(Leaving(why=self._leaves))
         for happened in self._unsaid:
             self._send(happened)
 
@@ -247,6 +251,9 @@ class Follower:
         if self._finding.signalled(number, by):
             return
         self._leaves = by or f"it was sent {signal.Signals(number).name}"
+        self._leave(number)
+
+    def _leave(self, number: int) -> None:
         self._send(Leaving(why=self._leaves))
         if self._orders is None or not self._orders.launchers.running():
             self._code = 128 + number
@@ -267,10 +274,9 @@ class Follower:
                 self._orders.end_what_may_not_run(now_s)
 
     def _give_up_if_late(self) -> None:
-        if self._clock.monotonic_s() - self._heard_s > self._meeting.join_timeout_s:
-            self.say(
-                f"no leader was found at {self._finding.places()} for {self._meeting.join_timeout_s:.0f} s; is it started?"
-            )
+        limit_s = LEADERLESS_S if self._leaves and self._orders is None else self._meeting.join_timeout_s
+        if self._clock.monotonic_s() - self._heard_s > limit_s:
+            self.say(f"no leader was found at {self._finding.places()} for {limit_s:.0f} s; is it started?")
             self._code = SILENT
 
     async def _ask_slurm(self) -> None:

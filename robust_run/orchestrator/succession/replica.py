@@ -26,6 +26,7 @@ from robust_run.orchestrator.model.succession_words import (
     Entry,
     FromPeer,
     PeerHello,
+    Resigned,
     Vote,
     Voter,
     What,
@@ -45,6 +46,7 @@ from robust_run.orchestrator.rules.raft.state import (
     Lead,
     Leaves,
     ReplicaState,
+    Resign,
     Say,
     Ship,
     StopLeading,
@@ -91,6 +93,8 @@ class Seat:
     me: Voter
     call: Call
     voters: tuple[Voter, ...] = ()
+    stands: bool = True
+    """Not where this node is about to leave: it votes, but is not to be elected."""
 
 
 class Replica:
@@ -120,6 +124,7 @@ class Replica:
             runs=self.log.runs(),
             last=self.log.last,
             dropped=self.log.dropped,
+            stands=seat.stands,
         )
         core.begin(self.state, clock.monotonic_s())
         self._lines: dict[str, Line] = {}
@@ -190,6 +195,14 @@ class Replica:
         while self.state.name in self.state.voters and self._clock.monotonic_s() < until_s:
             await asyncio.sleep(LOOK_S / 5)
 
+    def can_be_followed(self) -> bool:
+        """Whether another node could lead on, if this one left now."""
+        return self.state.can_be_followed()
+
+    def resign(self) -> None:
+        """Lead no more, as this node leaves. Does not return where this process leads."""
+        self._tell(Resign())
+
     def may_act(self) -> bool:
         """Whether this voter leads beyond doubt."""
         return self._is_over or self.state.may_act(self._clock.monotonic_s())
@@ -228,7 +241,7 @@ class Replica:
                 self._names[worker], self._workers[message.name] = message.name, worker
             else:
                 worker.end("it is no voter of this job")
-        elif worker in self._names and isinstance(message, (AskVote, Append)):
+        elif worker in self._names and isinstance(message, (AskVote, Append, Resigned)):
             self._tell(Heard(self._names[worker], message))
 
     def went(self, worker: Worker) -> None:
@@ -347,10 +360,12 @@ class Replica:
             ),
         )
 
-    def _send(self, to: str, message: AskVote | Vote | Append | Appended) -> None:
-        if isinstance(message, (Append, AskVote)):
+    def _send(self, to: str, message: AskVote | Vote | Append | Appended | Resigned) -> None:
+        if isinstance(message, (Append, AskVote, Resigned)):
             line = self._lines.get(to)
-            if line is not None:
+            if line is not None and isinstance(message, Resigned):
+                line.send(message)  # nobody answers it
+            elif line is not None:
                 self._asked_s.setdefault(to, self._clock.monotonic_s())
                 line.send(message)
         elif to in self._workers:

@@ -6,36 +6,16 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 from hosts import Host, need_hosts
-from jobs import kill, running, script, unused_port, wait_for
+from jobs import kill, wait_for
 from role_hosts import HostedRoles, roles_on_hosts
-from role_jobs import FILE, ROLLOUT, TRAINER, RoleJob
+from role_jobs import three_nodes
 
 LONG_S = 150
 ROBUST = [sys.executable, "-c", "from robust_run.robust_cli import main; main()"]
-
-
-@contextmanager
-def three_nodes(folder: Path, count: int) -> Iterator[tuple[RoleJob, RoleJob, RoleJob]]:
-    """Start a job on nodes a, b and c, which are launchers on this machine; a founds it."""
-    script(folder, TRAINER.replace("COUNT", str(count)), "trainer.py")
-    script(folder, ROLLOUT, "rollout.py")
-    (folder / "count").write_text(str(count))
-    (folder / "roles.toml").write_text(FILE % "")
-    where = ("--rdzv-endpoint", f"127.0.0.1:{unused_port()}", "--rdzv-id", "r")
-    meets = ("--nnodes", "3", "--rdzv-backend", "c10d", *where)
-    with ExitStack() as stack:
-        found: list[RoleJob] = []
-        for name in ("a", "b", "c"):
-            job = stack.enter_context(running(folder, "--roles", "roles.toml", *meets, "--node-name", name))
-            found.append(RoleJob(job, folder))
-            wait_for(lambda: list(folder.glob("runs/*/roles.place")), "a to lead")
-        yield found[0], found[1], found[2]
 
 
 def test_when_its_process_is_killed_the_same_node_leads_on_and_no_worker_is_touched(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from voters import Voters
 
 from robust_run.orchestrator.model.node_words import GONE_S, KILL_S, LEASE_S
-from robust_run.orchestrator.model.succession_words import LEAD_S, STAGGER_S, VOTE_WAIT_S
+from robust_run.orchestrator.model.succession_words import LEAD_S, STAGGER_S, VOTE_WAIT_S, Resigned
 from robust_run.orchestrator.rules.raft.members import LOST_S
-from robust_run.orchestrator.rules.raft.state import Leaves
+from robust_run.orchestrator.rules.raft.state import Heard, Leaves, Resign
 
 WELL_S = 40.0
 """After so long in which nothing is broken, somebody leads."""
@@ -84,6 +84,58 @@ def test_a_leader_whose_process_is_started_again_leads_on_at_once() -> None:
     voters.die("n0")
     voters.settle(1)
     assert voters.leader() == "n0"
+
+
+def test_a_leader_that_resigns_is_followed_at_once_by_one_that_has_all() -> None:
+    voters = well()
+    voters.die("n2")
+    voters.write("n0")
+    pass_time(voters, 1)
+    committed = len(voters.truth)
+    voters.start("n2")  # it lacks the last entry until it has heard the leader
+    voters.tell("n0", Resign())
+    assert not voters.leader()
+    pass_time(voters, 12)
+    assert voters.leader() == "n1"
+    assert len(voters.truth) > committed
+
+
+def test_where_all_hear_of_it_that_takes_a_moment() -> None:
+    voters = well()
+    voters.last_words = True
+    voters.tell("n0", Resign())
+    pass_time(voters, 1)
+    assert voters.leader() == "n1"
+    voters.settle(20)
+    assert (voters.leader(), voters.elections) == ("n1", 2)
+
+
+def test_a_leader_that_resigns_is_not_elected_again_while_it_leaves() -> None:
+    voters = well()
+    voters.tell("n0", Resign())
+    voters.die("n1")
+    voters.die("n2")
+    voters.start("n0")
+    voters.all["n0"].state.stands = False  # as a node that leaves says
+    pass_time(voters, 30)
+    voters.start("n1")
+    pass_time(voters, 20)
+    assert voters.leader() == "n1", "it votes for another"
+
+
+def test_who_does_not_lead_resigns_from_nothing() -> None:
+    voters = well()
+    voters.tell("n1", Resign())
+    pass_time(voters, 10)
+    assert (voters.leader(), voters.elections, voters.all["n1"].state.stands) == ("n0", 1, True)
+
+
+def test_a_resignation_of_an_earlier_term_or_of_another_changes_nothing() -> None:
+    voters = well()
+    voters.tell("n1", Heard("n0", Resigned(term=0)))
+    voters.tell("n1", Heard("n2", Resigned(term=1)))
+    pass_time(voters, 10)
+    assert (voters.leader(), voters.elections) == ("n0", 1)
 
 
 def test_a_voter_that_was_away_for_long_deposes_nobody_when_it_is_back() -> None:

@@ -229,8 +229,8 @@ OWN_OPTIONS: tuple[OptionDescription, ...] = (
         NODES,
         "on-sigterm",
         "job|node",
-        "What SIGTERM to the node with the controller ends: the job, or this node's part in it, as on any other node, where "
-        "another node stands ready to lead; if all nodes are told within 5 s, the job ends.",
+        "What SIGTERM to the node with the controller (with --roles: to the one that leads) ends: the job, or this node's part "
+        "in it, as on any other node, where another node stands ready to lead; if all nodes are told within 5 s, the job ends.",
         OptionLook(choices=("job", "node")),
     ),
     describe(

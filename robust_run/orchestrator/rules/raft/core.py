@@ -6,7 +6,7 @@ here:
 
 - A voter asks first whether it would be elected (`is_try`, thesis 9.6), so one that was cut off does not count up the term.
 - It votes for nobody for `VOTE_WAIT_S` after it heard the leader, or began; the leader itself excepted, whose process was started
-  again: it says by asking that it leads no more.
+  again: it says by asking that it leads no more; and a leader that has resigned (`terms.resign`).
 - A voter that lacks entries says which terms it has where (`runs`), so that one answer finds where both logs part.
 - A log that has lost void entries is sent from its beginning, and takes the old one's place once it is whole: what the voter had
   confirmed is never missing in between.
@@ -23,6 +23,7 @@ from robust_run.orchestrator.model.succession_words import (
     Append,
     Appended,
     AskVote,
+    Resigned,
     Vote,
 )
 from robust_run.orchestrator.rules.raft.appending import appended, commit, ship, take_entries, written
@@ -37,13 +38,14 @@ from robust_run.orchestrator.rules.raft.state import (
     Other,
     Record,
     ReplicaState,
+    Resign,
     Say,
     Store,
     Tick,
     Went,
     Wrote,
 )
-from robust_run.orchestrator.rules.raft.terms import patience_s, stop
+from robust_run.orchestrator.rules.raft.terms import let_go, patience_s, resign, stop
 from robust_run.orchestrator.rules.raft.voting import ask_all, asked, elected, lead, voted
 
 
@@ -89,6 +91,8 @@ def _take(state: ReplicaState, event: Event, now_s: float) -> Iterator[Action]:
             yield from _tick(state, now_s)
         case Leaves():
             pass
+        case Resign():
+            yield from resign(state, now_s)
         case Heard():
             yield from _heard(state, event, now_s)
         case Tick():
@@ -109,7 +113,7 @@ def _tick(state: ReplicaState, now_s: float) -> Iterator[Action]:
         for name in state.others:
             yield from ship(state, name, now_s)
     elif (
-        now_s >= state.stand_s and state.last and state.name in state.voters
+        now_s >= state.stand_s and state.stands and state.last and state.name in state.voters
     ):  # without a log there is nothing to lead on with
         state.part, state.leader, state.is_try, state.granted = "stands", "", True, (state.name,)
         state.stand_s = now_s + TRY_AGAIN_S + STAGGER_S * state.seats.index(state.name) / 2
@@ -141,3 +145,5 @@ def _heard(state: ReplicaState, heard: Heard, now_s: float) -> Iterator[Action]:
             yield from take_entries(state, heard.name, append, now_s)
         case Appended() as answer:
             yield from appended(state, heard.name, answer, now_s)
+        case Resigned(term=term):
+            let_go(state, heard.name, term, now_s)

@@ -56,6 +56,8 @@ class ReplicaState(msgspec.Struct, kw_only=True):
     """When the leader was heard, or this process began: an earlier one may have heard it just before."""
     stand_s: float = 0.0
     """follows, stands: when it stands for election, if no leader is heard."""
+    stands: bool = True
+    """Whether it ever stands for election; not where its node is about to leave."""
     is_try: bool = False
     granted: tuple[str, ...] = ()
     since_s: float = 0.0
@@ -102,6 +104,11 @@ class ReplicaState(msgspec.Struct, kw_only=True):
         """Whether this voter leads beyond doubt."""
         return self.part == "leads" and now_s < self.until_s()
 
+    def can_be_followed(self) -> bool:
+        """Whether another voter that stays could lead on."""
+        others = ((name, other) for name, other in self.others.items() if name in self.voters)
+        return any(each.is_here and not each.is_leaving and each.match >= self.committed for _, each in others)
+
     def may_write(self, now_s: float) -> bool:
         """Whether it may decide: as long as it leads, and in the moment before the first answer."""
         return self.part == "leads" and now_s < max(self.until_s(), self.since_s + LEAD_S)
@@ -143,6 +150,10 @@ class Leaves(msgspec.Struct, frozen=True):
     is_leaving: bool = True
 
 
+class Resign(msgspec.Struct, frozen=True):
+    """This voter's node leaves: it is to lead no more, if it does."""
+
+
 class Heard(msgspec.Struct, frozen=True):
     """A voter has said something."""
 
@@ -150,7 +161,7 @@ class Heard(msgspec.Struct, frozen=True):
     message: Message
 
 
-Event = Tick | Wrote | Dropped | Came | Went | Leaves | Heard
+Event = Tick | Wrote | Dropped | Came | Went | Leaves | Resign | Heard
 
 # What is to be done, in this order.
 

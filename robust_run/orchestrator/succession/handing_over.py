@@ -1,0 +1,85 @@
+"""SIGTERM to the node that leads, where that is about this node alone (`--on-sigterm node`): another leads on, and it leaves.
+
+How it is known what is meant: by the option alone. A drain, a job that is deleted as a whole and a person who types `kill` send
+the same signal, so without the option the job ends. With it this node says that it was told and leads on for a moment: nodes of a
+job that is deleted are told within seconds. Where no other voter is here that stays, nobody could lead on, and the job ends.
+
+What comes back: this node, as another process of the same guard. It follows, votes, ends its members in good order and leaves;
+it stands for no election (`leaves` of its guard's note says so to a process that is started in its place, too). A leader that is
+starved meanwhile is deposed as ever, and its next process leaves as well. A time limit of Slurm is no SIGTERM to a node: it is
+about the job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+from typing import Protocol
+
+#: As for jobs of one role: see `launcher.start.many.departure`.
+TOGETHER_S = 5.0
+LOOK_S = 0.25
+NOBODY_FOLLOWS = "no other node can lead the job on, so it ends"
+
+
+class Voting(Protocol):
+    """What it needs of `Replica`."""
+
+    def may_act(self) -> bool:
+        """Whether this node leads beyond doubt."""
+
+    def can_be_followed(self) -> bool:
+        """Whether another could lead on."""
+
+    def after_commit(self, act: Callable[[], None]) -> None:
+        """Do something once a majority has all that was decided."""
+
+    def resign(self) -> None:
+        """Lead no more. Does not return."""
+
+
+class HandOver:
+    """Of a node that leads. `end_job`: with a signal, and by whom; `note`: tells the next process why this node leaves."""
+
+    def __init__(
+        self,
+        voting: Voting,
+        end_job: Callable[[int, str], None],
+        note: Callable[[str], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._voting, self._end_job, self._note, self._say = voting, end_job, note, say
+        self._timer: asyncio.TimerHandle | None = None
+
+    def told(self, number: int, by: str) -> None:
+        """This node's guard was sent a signal."""
+        if number != signal.SIGTERM or by:
+            self._forget()
+            self._end_job(number, by)
+        elif self._timer is not None:
+            self._go()  # who sent it has waited, and asks once more
+        elif not self._voting.can_be_followed():
+            self._end()
+        else:
+            self._note("it was sent SIGTERM")
+            self._say(f"this node leaves the job in {TOGETHER_S:g} s (--on-sigterm node), unless all nodes are told to")
+            self._timer = asyncio.get_running_loop().call_later(TOGETHER_S, self._go)
+
+    def _go(self) -> None:
+        self._forget()
+        if not self._voting.may_act():  # it is deposed within seconds, or is sure again
+            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._go)
+        elif self._voting.can_be_followed():
+            self._voting.after_commit(self._voting.resign)
+        else:
+            self._end()
+
+    def _end(self) -> None:
+        self._say(NOBODY_FOLLOWS)
+        self._end_job(signal.SIGTERM, "")
+
+    def _forget(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None

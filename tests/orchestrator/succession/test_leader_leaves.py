@@ -1,0 +1,178 @@
+"""SIGTERM to the node that leads a job of several roles, with `--on-sigterm node`: another leads on, and it leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from jobs import kill
+from role_jobs import RoleJob, nodes_of, role_job, three_nodes
+
+from robust_run.orchestrator.succession import handing_over
+from robust_run.orchestrator.succession.handing_over import NOBODY_FOLLOWS, HandOver
+
+NAMES = ("trainer-0", "rollout-0", "rollout-1")
+TOLD = 128 + signal.SIGTERM
+
+
+class Voters:
+    """What a node that leads knows of the others."""
+
+    def __init__(self) -> None:
+        self.leads = self.can_follow = True
+        self.log: list[object] = []
+
+    def may_act(self) -> bool:
+        return self.leads
+
+    def can_be_followed(self) -> bool:
+        return self.can_follow
+
+    def after_commit(self, act: Callable[[], None]) -> None:
+        act()
+
+    def resign(self) -> None:
+        self.log.append("resigned")
+
+    def end_job(self, number: int, by: str) -> None:
+        self.log.append(("ends", number, by))
+
+    def note(self, why: str) -> None:
+        self.log.append(("noted", why))
+
+
+def led(act: Callable[[Voters, HandOver], Awaitable[None]], monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Let a node lead; return what it did, without what it said."""
+    monkeypatch.setattr(handing_over, "TOGETHER_S", 0.05)
+    monkeypatch.setattr(handing_over, "LOOK_S", 0.02)
+    voters, said = Voters(), []
+
+    async def run() -> None:
+        await act(voters, HandOver(voters, voters.end_job, voters.note, said.append))
+
+    asyncio.run(run())
+    voters.log += ["said that nobody follows"] if NOBODY_FOLLOWS in said else []
+    return voters.log
+
+
+NOTED = ("noted", "it was sent SIGTERM")
+
+
+def test_it_leads_on_for_a_moment_and_then_resigns(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def act(voters: Voters, hand_over: HandOver) -> None:
+        hand_over.told(signal.SIGTERM, "")
+        assert voters.log == [NOTED], "whatever becomes of this process, the next one leaves"
+        await asyncio.sleep(0.2)
+
+    assert led(act, monkeypatch) == [NOTED, "resigned"]
+
+
+def test_asked_once_more_it_resigns_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def act(voters: Voters, hand_over: HandOver) -> None:
+        hand_over.told(signal.SIGTERM, "")
+        hand_over.told(signal.SIGTERM, "")
+        assert voters.log == [NOTED, "resigned"]
+        await asyncio.sleep(0.2)
+
+    assert led(act, monkeypatch) == [NOTED, "resigned"]
+
+
+@pytest.mark.parametrize(("number", "by"), [(signal.SIGINT, ""), (signal.SIGTERM, "the time limit")])
+def test_what_is_about_the_job_ends_it(monkeypatch: pytest.MonkeyPatch, number: int, by: str) -> None:
+    async def act(voters: Voters, hand_over: HandOver) -> None:
+        hand_over.told(signal.SIGTERM, "")
+        hand_over.told(number, by)
+        await asyncio.sleep(0.2)
+
+    assert led(act, monkeypatch) == [NOTED, ("ends", number, by)]
+
+
+def test_where_nobody_could_lead_on_the_job_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def act(voters: Voters, hand_over: HandOver) -> None:
+        voters.can_follow = False
+        hand_over.told(signal.SIGTERM, "")
+
+    assert led(act, monkeypatch) == [("ends", signal.SIGTERM, ""), "said that nobody follows"]
+
+
+def test_where_all_others_leave_meanwhile_the_job_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def act(voters: Voters, hand_over: HandOver) -> None:
+        hand_over.told(signal.SIGTERM, "")
+        voters.can_follow = False
+        await asyncio.sleep(0.2)
+
+    assert led(act, monkeypatch) == [NOTED, ("ends", signal.SIGTERM, ""), "said that nobody follows"]
+
+
+def test_a_leader_that_is_not_sure_to_lead_decides_nothing_until_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def act(voters: Voters, hand_over: HandOver) -> None:
+        hand_over.told(signal.SIGTERM, "")
+        voters.leads = False
+        await asyncio.sleep(0.2)
+        assert voters.log == [NOTED]
+        voters.leads = True
+        await asyncio.sleep(0.2)
+
+    assert led(act, monkeypatch) == [NOTED, "resigned"]
+
+
+def has_left(told: RoleJob, *others: RoleJob, count: int) -> None:
+    """Check that a job went on without the node that was told to leave."""
+    assert told.job.finish() == TOLD, told.job.err
+    for other in others:
+        assert other.job.finish() == 0, other.job.err
+    assert "leads the job from here (term 2)" in "".join(other.job.err for other in others)
+    history = json.loads((told.folder / "history").read_text())
+    assert sorted(map(int, history)) == list(range(count))
+    for job in (told, *others):
+        job.job.assert_nothing_left()
+
+
+@pytest.mark.timeout(200)
+def test_another_node_leads_on_and_only_what_ran_on_the_first_is_started_again(tmp_path: Path) -> None:
+    with three_nodes(tmp_path, 400, "--on-sigterm", "node") as (a, b, c):
+        for name in NAMES:
+            a.pid(name)
+        ran_on = {name: nodes[0] for name, nodes in nodes_of(a).items()}
+        a.trained(10)
+        a.job.signal(signal.SIGTERM)
+        has_left(a, b, c, count=400)
+        assert "leaves the job in 5 s" in a.job.err
+        assert "page:" not in a.job.err, "the job is not over when its first node leaves"
+        assert "is started again" not in a.job.err
+        for name in NAMES:
+            assert set(a.ran(name)) == ({"1.0", "2.0"} if ran_on[f"{name}.1"] == "a" else {"1.0"})
+
+
+@pytest.mark.timeout(200)
+def test_a_leader_that_is_killed_while_it_waits_leaves_all_the_same(tmp_path: Path) -> None:
+    with three_nodes(tmp_path, 500, "--on-sigterm", "node") as (a, b, c):
+        a.trained(10)
+        a.job.signal(signal.SIGTERM)
+        time.sleep(1.5)
+        kill(a.leader())
+        has_left(a, b, c, count=500)
+
+
+def test_where_all_nodes_are_told_the_job_ends(tmp_path: Path) -> None:
+    with three_nodes(tmp_path, 400, "--on-sigterm", "node") as (a, b, c):
+        a.trained(10)
+        for job in (a, b, c):
+            job.job.signal(signal.SIGTERM)
+        assert [job.job.finish() for job in (a, b, c)] == [TOLD] * 3
+        assert NOBODY_FOLLOWS in a.job.err
+        for job in (a, b, c):
+            job.job.assert_nothing_left()
+
+
+def test_without_the_option_or_enough_nodes_the_job_ends(tmp_path: Path) -> None:
+    with role_job(tmp_path, 400, env={"ROBUST_ON_SIGTERM": "node"}) as roles:
+        roles.trained(10)
+        roles.job.signal(signal.SIGTERM)
+        assert roles.job.finish() == TOLD
+        assert "--on-sigterm node needs 3 nodes with --roles" in roles.job.err
