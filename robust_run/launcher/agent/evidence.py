@@ -29,9 +29,10 @@ def gather(
     logs = run_directory.logs_of(attempt, rank)
     path = os.path.join(logs, "stderr.log") if logs else ""
     steps = read_steps(run_directory.steps_file(attempt, rank))
-    finding = find(run_directory.error_file(attempt, rank), stderr, worker.exit_code)
+    raised_at_s = steps.raised_monotonic_s if steps and worker.exit_code != 0 else None
+    finding = find(run_directory.error_file(attempt, rank), stderr, worker.exit_code if raised_at_s is None else 1)
     ended_at_s = worker.exited_at_s if worker.signalled_at_s is None else worker.signalled_at_s
-    if finding is not None and is_outlived(finding, worker.exit_code, spoke_at_s, ended_at_s):
+    if finding is not None and raised_at_s is None and is_outlived(finding, worker.exit_code, spoke_at_s, ended_at_s):
         finding = None
     return RankEvidence(
         rank=rank,
@@ -40,6 +41,7 @@ def gather(
         exited_at_s=worker.exited_at_s,
         signalled_at_s=worker.signalled_at_s,
         spoke_at_s=spoke_at_s,
+        raised_at_s=raised_at_s,
         finding=finding,
         steps=steps.steps if steps else None,
         stderr_path=os.path.relpath(path, run_directory.path) if path else "",

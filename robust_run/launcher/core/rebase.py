@@ -35,6 +35,7 @@ def _rank(rank: RankEvidence, ahead_s: float) -> RankEvidence:
         exited_at_s=rank.exited_at_s + ahead_s,
         signalled_at_s=moved(rank.signalled_at_s),
         spoke_at_s=moved(rank.spoke_at_s),
+        raised_at_s=moved(rank.raised_at_s),
     )
 
 

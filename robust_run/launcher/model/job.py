@@ -301,6 +301,8 @@ class RankEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """When we first sent it a signal to end; None: we never did."""
     spoke_at_s: float | None = None
     """When the first line of its final traceback arrived, if one did."""
+    raised_at_s: float | None = None
+    """When it raised an exception that nobody caught, by its interpreter; None: it did not, or nothing of ours was in it."""
     finding: Finding | None = None
     """What its stderr or its error file says."""
     steps: int | None = None

@@ -144,7 +144,7 @@ def record_into(path: str) -> Callable[[ModuleType], None]:
             if os.path.exists(f"{path}.reduced"):
                 check_reduced(f"{path}.reduced", wrapped)
             on_first_step.append(time_loader(wrapped.ring))
-            load("tracebacks").install(os.path.join(os.path.dirname(__file__), ""))
+            load("tracebacks").install(os.path.join(os.path.dirname(__file__), ""), path)
         except Exception as error:
             give_up_tracing(error)
 

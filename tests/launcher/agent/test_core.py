@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from stories import BUG, PEER, TYPO, Story, evidence, one_node
@@ -164,6 +165,35 @@ def test_a_rank_that_spoke_before_we_ended_it_is_the_cause() -> None:
     incident, _ = ended(story, evidence(0, 1, 1, finding=PEER), told)
     assert incident.verdict.ranks == (1,)
     assert incident.verdict.exit_code == 1
+
+
+def test_what_a_rank_raised_and_nobody_caught_is_as_good_as_an_exit() -> None:
+    """Another has failed by itself and ended sooner: its interpreter had less to tear down."""
+    story = one_node()
+    story.exits(1, 1, TYPO)
+    first = evidence(0, -15, 1.9, finding=BUG, spoke_at_s=1.01, raised_at_s=1.0, signalled_at_s=1.5)
+    incident, *_ = ended(story, first, evidence(1, 1, 1.4, finding=TYPO, spoke_at_s=1.31, raised_at_s=1.3))
+    assert incident.verdict.ranks == (0,)
+    assert incident.verdict.aftermath == "1 other rank failed after it"
+
+
+@pytest.mark.parametrize(
+    "not_it",
+    [
+        pytest.param({"exit_code": -15, "signalled_at_s": 0.9}, id="it raised when it was told to end"),
+        pytest.param({"exit_code": 0}, id="it ended well"),
+        pytest.param({"exit_code": -15, "signalled_at_s": 1.5, "raised_at_s": None}, id="it has dealt with it"),
+        pytest.param({"exit_code": -15, "signalled_at_s": 1.5, "finding": PEER}, id="it lost a connection"),
+        pytest.param({"exit_code": -2, "signalled_at_s": 1.5, "finding": None}, id="Ctrl-C"),
+    ],
+)
+def test_but_not(not_it: dict[str, Any]) -> None:
+    story = one_node()
+    story.exits(1, 1, BUG)
+    known = {"finding": BUG, "spoke_at_s": 1.01, "raised_at_s": 1.0, **not_it}
+    other = evidence(0, known.pop("exit_code"), 1.9, **known)
+    incident, *_ = ended(story, other, evidence(1, 1, 1.4, finding=BUG, spoke_at_s=1.31, raised_at_s=1.3))
+    assert incident.verdict.ranks == (1,)
 
 
 def test_what_a_rank_says_after_we_ended_it_is_our_doing() -> None:
@@ -482,6 +512,7 @@ EVENTS = st.one_of(
                 exited_at_s=st.floats(0, 10),
                 signalled_at_s=st.none() | st.floats(0, 10),
                 spoke_at_s=st.none() | st.floats(0, 10),
+                raised_at_s=st.none() | st.floats(0, 10),
                 finding=st.sampled_from([None, PEER, BUG, TYPO]),
             ),
             max_size=4,

@@ -246,6 +246,34 @@ def test_a_traceback_that_the_program_has_dealt_with_is_not_the_cause(tmp_path: 
     assert all(name in incident["verdict"]["sentence"] for incident in incidents)
 
 
+TWO_ERRORS = """
+import atexit, os, time
+import torch.distributed as dist
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+def until(path):
+    while not os.path.exists(path): time.sleep(0.01)
+if rank == 0:
+    atexit.register(time.sleep, 60)
+    atexit.register(lambda: open("raised", "w").close())
+    raise ValueError("the first")
+if rank == 1:
+    until("raised")
+    raise KeyError("the second")
+time.sleep(600)
+"""
+
+
+def test_who_raised_first_is_named_however_long_its_interpreter_takes_to_end(tmp_path: Path) -> None:
+    options = ("--nproc-per-node", "3", "--max-restarts", "0", "--diagnose", "never")
+    code, job = run(tmp_path, *options, script(tmp_path, TWO_ERRORS))
+    assert code == 1, job.err
+    (incident,) = job.actions("record_incident")
+    assert incident["verdict"]["ranks"] == [0]
+    assert "rank 0 raised ValueError: the first" in incident["verdict"]["sentence"]
+    assert "1 other rank failed after it" in incident["verdict"]["aftermath"]
+
+
 def test_passing_trouble_of_the_world_uses_up_the_restarts_before_it_ends_the_job(tmp_path: Path) -> None:
     text = (
         "import os\nif os.environ['TORCHELASTIC_RESTART_COUNT'] != '3': raise OSError(110, 'the file server is away')\n"

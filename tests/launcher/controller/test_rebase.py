@@ -10,7 +10,9 @@ from robust_run.tracer.types import FlightSight, GroupProgress, RankSight
 
 
 def test_times_of_a_report_move_by_what_the_clocks_differ() -> None:
-    told = RankEvidence(rank=0, pid=7, exit_code=-15, exited_at_s=12.0, signalled_at_s=11.0, spoke_at_s=10.5)
+    told = RankEvidence(
+        rank=0, pid=7, exit_code=-15, exited_at_s=12.0, signalled_at_s=11.0, spoke_at_s=10.5, raised_at_s=10.4
+    )
     unasked = RankEvidence(rank=1, pid=8, exit_code=1, exited_at_s=11.5)
     ended = AttemptEnded(attempt=2, node="a", started_at_s=5.0, ranks=(told, unasked), progress=Progress(lived_s=7.0))
     moved = rebase(ended, 1000.0)
@@ -18,6 +20,7 @@ def test_times_of_a_report_move_by_what_the_clocks_differ() -> None:
     assert moved.started_at_s == 1005.0
     first, second = moved.ranks
     assert (first.exited_at_s, first.signalled_at_s, first.spoke_at_s) == (1012.0, 1011.0, 1010.5)
+    assert (first.raised_at_s, second.raised_at_s) == (1010.4, None)
     assert (second.exited_at_s, second.signalled_at_s, second.spoke_at_s) == (1011.5, None, None)
     assert moved.progress == ended.progress, "durations stay"
 

@@ -22,7 +22,13 @@ FINDINGS = [None, finding_of("exception"), finding_of("peer_connection"), findin
 
 
 def evidence_of(
-    rank: int, exit_code: int | None, exited: int, told: int | None, spoke: int | None, what: int
+    rank: int,
+    exit_code: int | None,
+    exited: int,
+    told: int | None,
+    spoke: int | None,
+    what: int,
+    raised: int | None = None,
 ) -> RankEvidence:
     return RankEvidence(
         rank=rank,
@@ -31,6 +37,7 @@ def evidence_of(
         exited_at_s=float(exited),
         signalled_at_s=None if told is None else float(told),
         spoke_at_s=None if spoke is None else float(spoke),
+        raised_at_s=None if raised is None else float(raised),
         finding=FINDINGS[what],
         stderr_tail=TAIL,
     )
@@ -54,6 +61,7 @@ nodes = some.lists(
         some.none() | moments,
         some.none() | moments,
         some.integers(0, 3),
+        some.none() | moments,
     ),
     min_size=1,
     max_size=4,

@@ -3,11 +3,13 @@
 Ranks of a distributed job fall like dominoes: one fails, and its peers die of broken connections moments later, sometimes
 before the first one has finished dying. So the order of exits alone is not enough, and three rules are used:
 
-1. A rank's failure dates from its first sign: its traceback's arrival or its exit, whichever came earlier.
+1. A rank's failure dates from its first sign: what it raised and did not catch, its traceback's arrival, or its exit, whichever
+   came earliest.
 2. What a rank shows after we told it to end is our doing, not a cause.
 3. A broken connection is never the cause while any rank shows something else.
 4. An exit weighs more than words: a program may print a traceback that it has dealt with. What a rank said before we ended it
-   counts only if every rank that ended by itself shows no more than a broken connection.
+   counts only if every rank that ended by itself shows no more than a broken connection. An exception of which the interpreter
+   says that nobody caught it is as good as an exit: that may take it seconds more (exit handlers, CUDA, millions of objects).
 """
 
 from __future__ import annotations
@@ -46,6 +48,10 @@ class RankFailure(msgspec.Struct, frozen=True):
 def own_failure(rank: RankEvidence) -> RankFailure | None:
     """Return this rank's failure if it failed by itself, None if it did well or we ended it."""
     told_at_s = rank.signalled_at_s
+    if rank.raised_at_s is not None and rank.finding is not None and rank.exit_code != 0:
+        if told_at_s is None or rank.raised_at_s <= told_at_s:
+            return RankFailure(rank, min(rank.raised_at_s, rank.exited_at_s))
+        return None
     spoke_at_s = rank.spoke_at_s if rank.finding is not None else None
     if rank.exit_code not in (0, None) and (told_at_s is None or rank.exited_at_s <= told_at_s):
         recent = spoke_at_s is not None and rank.exited_at_s - spoke_at_s <= DYING_S
