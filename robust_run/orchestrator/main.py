@@ -9,6 +9,7 @@ import socket
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -35,6 +36,9 @@ from robust_run.orchestrator.rules import labels
 from robust_run.slurm.rules.role_needs import fragile
 from robust_run.slurm.rules.surroundings import read as step_of
 from robust_run.terminal import plain
+
+if TYPE_CHECKING:
+    from robust_run.orchestrator.succession.coming_back import Earlier
 
 FOR_ALL_UNDER_SLURM = "--on-sigterm node does nothing under Slurm, which says what its SIGTERM is about"
 FOR_ALL_OF_FEW = (
@@ -83,6 +87,7 @@ def _launch(  # noqa: C901, PLR0912
     patient_s = patience_s(options.wait_for_nodes, is_under_slurm=slurm is not None)
     start = Start(has=has, token=world.random_hex(16), slurm=slurm, patience_s=patient_s)
     has_voters = where is not None and where.nodes >= FEWEST_NODES
+    where, earlier = _coming_back(where, log_dir) if has_voters and slurm is None else (where, None)
     is_alone_told = options.on_sigterm == "node" and slurm is None
     if options.on_sigterm == "node" and not (has_voters and slurm is None):
         _say(FOR_ALL_UNDER_SLURM if slurm is not None else FOR_ALL_OF_FEW)
@@ -90,7 +95,7 @@ def _launch(  # noqa: C901, PLR0912
         if log_dir is None:
             raise UserError("--roles over several nodes needs a --log-dir: what members print is kept there")
         if has_voters:
-            part = _Part(where, start, log_dir, env, is_alone_told=is_alone_told)
+            part = _Part(where, start, log_dir, env, earlier=earlier, is_alone_told=is_alone_told)
             code, _ = _guarded(part.take, slurm, mask)
         else:
             code, _ = _guarded(
@@ -169,6 +174,19 @@ def draw_page(run: str) -> None:
             _say(said)
 
 
+def _coming_back(where: Several | None, log_dir: str | None) -> tuple[Several | None, Earlier | None]:
+    """Return where nodes meet, and the run that went on while this node was away, in which it founds nothing; None: none did."""
+    if log_dir is None or where is None:
+        return where, None
+    from robust_run.orchestrator.succession import coming_back
+
+    earlier = asyncio.run(coming_back.find(log_dir, where))
+    if earlier is None:
+        return where, None
+    _say(f"{where.name} comes back to the run in {earlier.folder}, which went on")
+    return msgspec.structs.replace(where, is_leader=False), earlier
+
+
 class _Part:
     """A node's part in a job that another node leads on when its leader is lost. `spec`, `folder`: if founded here."""
 
@@ -181,13 +199,14 @@ class _Part:
         spec: RolesSpec | None = None,
         folder: str = "",
         *,
+        earlier: Earlier | None = None,
         is_alone_told: bool,
     ) -> None:
         from robust_run.orchestrator.succession.log import begin_again
         from robust_run.orchestrator.voter_process import Here, listen
 
         self._where = where
-        self._here = Here(env, start, log_dir, spec, folder, _led_on(start.slurm), is_alone_told)
+        self._here = Here(env, start, log_dir, spec, folder, _led_on(start.slurm), is_alone_told, earlier)
         self._listener = listen(where)
         self._has_left = False
         if folder:

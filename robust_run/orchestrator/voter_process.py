@@ -37,15 +37,15 @@ from robust_run.orchestrator.nodes.dialing import Call
 from robust_run.orchestrator.nodes.finding import Finding, Rounds
 from robust_run.orchestrator.nodes.follower import Follower
 from robust_run.orchestrator.nodes.under_slurm import Start
+from robust_run.orchestrator.succession.coming_back import FOLDER, Earlier
 from robust_run.orchestrator.succession.door import Door
 from robust_run.orchestrator.succession.handing_over import HandOver
 from robust_run.orchestrator.succession.log import begin_again
 from robust_run.orchestrator.succession.post import Post
-from robust_run.orchestrator.succession.record import boot_id, read_record
+from robust_run.orchestrator.succession.record import read_record, why_void
 from robust_run.orchestrator.succession.replica import Hooks, Replica, Seat
 from robust_run.terminal import plain
 
-FOLDER = "voters"
 #: A place where no leader may be is left after so long.
 CONNECT_S = 3.0
 #: A node that is told to leave waits so long until the others decide without it.
@@ -75,6 +75,8 @@ class Here:
     whether the node that founded it is still part of it."""
     is_alone_told: bool = False
     """SIGTERM is about this node alone (`--on-sigterm node`), also where it leads."""
+    earlier: Earlier | None = None
+    """The run that went on while this node was away."""
 
 
 class House(Finding, Hooks):
@@ -240,11 +242,11 @@ class House(Finding, Hooks):
             begin_again(folder, name, keep=False)  # of an earlier start of this job, whose processes have ended
             record = None
         if record is not None:
-            if record.boot != boot_id() or record.run_id != os.path.basename(self.folder):
-                self.say(f"{name} has no vote any more: this machine was booted since, and may lack what it confirmed")
+            if why := why_void(record, os.path.basename(self.folder), self.port):
+                self.say(f"{name} has no vote any more: {why}")
                 return
             self._rounds.voters = self._rounds.voters or record.voters
-            found = next(each for each in record.voters if each.name == name)
+            found = record.seat
         elif self._is_founder and not self._noted.voters:
             found = Voter(name, self._meeting.host, self.port)
         else:
@@ -262,8 +264,11 @@ class House(Finding, Hooks):
         """Wait for the guard's first word. Raises EOFError."""
         while True:
             for message in self.guard_said:
+                if isinstance(message, AllKnown) and message.note:
+                    return msgspec.msgpack.decode(message.note, type=_Noted)
                 if isinstance(message, AllKnown):
-                    return msgspec.msgpack.decode(message.note, type=_Noted) if message.note else _Noted("")
+                    earlier = self._here.earlier
+                    return _Noted(earlier.folder, earlier.voters) if earlier is not None else _Noted("")
             self.guard_said += self._link.receive()
 
     def _will_leave(self, why: str) -> None:

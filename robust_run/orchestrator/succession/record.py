@@ -22,6 +22,20 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     term: int = 0
     voted: str = ""
 
+    @property
+    def seat(self) -> Voter:
+        """This voter, as the others know it."""
+        return next(each for each in self.voters if each.name == self.name)
+
+
+def why_void(record: Record, run_id: str, port: int) -> str:
+    """Return why a node has no vote any more that has this on record, and listens on a port; empty if it has."""
+    if record.boot != boot_id() or record.run_id != run_id:
+        return "this machine was booted since, and may lack what it confirmed"
+    if record.seat.port != port:
+        return f"others know it by port {record.seat.port}, and it listens on {port}"
+    return ""
+
 
 def boot_id(path: str = BOOT_ID) -> str:
     """Return what tells this boot of the machine from others; empty where the kernel does not say."""

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from jobs import kill
+from jobs import kill, wait_for
 from role_jobs import RoleJob, nodes_of, role_job, three_nodes
 
 from robust_run.orchestrator.succession import handing_over
@@ -122,7 +122,9 @@ def test_a_leader_that_is_not_sure_to_lead_decides_nothing_until_it_is(monkeypat
 
 
 def has_left(told: RoleJob, *others: RoleJob, count: int) -> None:
-    """Check that a job went on without the node that was told to leave."""
+    """Check that a job goes on without the node that was told to leave, to its good end."""
+    wait_for(lambda: any(line["event"]["type"] == "node_leads" for line in told.journal()), "another to lead")
+    (told.folder / "not-yet").unlink()
     assert told.job.finish() == TOLD, told.job.err
     for other in others:
         assert other.job.finish() == 0, other.job.err
@@ -135,13 +137,14 @@ def has_left(told: RoleJob, *others: RoleJob, count: int) -> None:
 
 @pytest.mark.timeout(200)
 def test_another_node_leads_on_and_only_what_ran_on_the_first_is_started_again(tmp_path: Path) -> None:
-    with three_nodes(tmp_path, 400, "--on-sigterm", "node") as (a, b, c):
+    (tmp_path / "not-yet").touch()
+    with three_nodes(tmp_path, 60, "--on-sigterm", "node") as (a, b, c):
         for name in NAMES:
             a.pid(name)
         ran_on = {name: nodes[0] for name, nodes in nodes_of(a).items()}
         a.trained(10)
         a.job.signal(signal.SIGTERM)
-        has_left(a, b, c, count=400)
+        has_left(a, b, c, count=60)
         assert "leaves the job in 5 s" in a.job.err
         assert "page:" not in a.job.err, "the job is not over when its first node leaves"
         assert "is started again" not in a.job.err
@@ -151,16 +154,18 @@ def test_another_node_leads_on_and_only_what_ran_on_the_first_is_started_again(t
 
 @pytest.mark.timeout(200)
 def test_a_leader_that_is_killed_while_it_waits_leaves_all_the_same(tmp_path: Path) -> None:
-    with three_nodes(tmp_path, 500, "--on-sigterm", "node") as (a, b, c):
+    (tmp_path / "not-yet").touch()
+    with three_nodes(tmp_path, 60, "--on-sigterm", "node") as (a, b, c):
         a.trained(10)
         a.job.signal(signal.SIGTERM)
         time.sleep(1.5)
         kill(a.leader())
-        has_left(a, b, c, count=500)
+        has_left(a, b, c, count=60)
 
 
 def test_where_all_nodes_are_told_the_job_ends(tmp_path: Path) -> None:
-    with three_nodes(tmp_path, 400, "--on-sigterm", "node") as (a, b, c):
+    (tmp_path / "not-yet").touch()
+    with three_nodes(tmp_path, 60, "--on-sigterm", "node") as (a, b, c):
         a.trained(10)
         for job in (a, b, c):
             job.job.signal(signal.SIGTERM)
@@ -171,7 +176,8 @@ def test_where_all_nodes_are_told_the_job_ends(tmp_path: Path) -> None:
 
 
 def test_without_the_option_or_enough_nodes_the_job_ends(tmp_path: Path) -> None:
-    with role_job(tmp_path, 400, env={"ROBUST_ON_SIGTERM": "node"}) as roles:
+    (tmp_path / "not-yet").touch()
+    with role_job(tmp_path, 60, env={"ROBUST_ON_SIGTERM": "node"}) as roles:
         roles.trained(10)
         roles.job.signal(signal.SIGTERM)
         assert roles.job.finish() == TOLD
