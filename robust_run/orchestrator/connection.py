@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 from robust_run.launcher.control.errors import ProtocolError
 from robust_run.launcher.control.handshake import printable
 from robust_run.orchestrator.model.node_words import FromNode, ToNode
-from robust_run.orchestrator.model.succession_words import FromPeer
+from robust_run.orchestrator.model.succession_words import FromPeer, InRun
 from robust_run.roles.wire import Frames, OrchestratorHalf
 from robust_run.roles.words import FromWorker, Hello, Holds, Me, Proof, Refused, Tls, ToWorker
 
@@ -97,7 +97,7 @@ class Worker(asyncio.Protocol):
         """Another takes in what it brings from now on."""
         self._server = server
 
-    def send(self, message: ToWorker | ToNode | FromPeer) -> None:
+    def send(self, message: ToWorker | ToNode | FromPeer | InRun) -> None:
         """Send a message, once it may be seen; a worker that reads none is given up."""
         gate = self._server.gate
         if gate is None or self._half is not None:
@@ -105,7 +105,7 @@ class Worker(asyncio.Protocol):
         else:
             gate(lambda: self._send(message))
 
-    def _send(self, message: ToWorker | ToNode | FromPeer) -> None:
+    def _send(self, message: ToWorker | ToNode | FromPeer | InRun) -> None:
         if self._transport is None:
             return
         try:

@@ -137,9 +137,8 @@ class Launchers:
 
     def follow_known(self) -> None:
         """Follow what an earlier process of this node has started."""
-        for known in list(self._known.values()):
-            member, serial = parsed(known.name)
-            launcher = self._follow(member, serial, known.shown)
+        followed = [(self._follow(*parsed(known.name), known.shown), known) for known in list(self._known.values())]
+        for launcher, known in followed:  # all of them are known before anybody hears of an end
             if known.code is not None:
                 self._ended(launcher, known)
 

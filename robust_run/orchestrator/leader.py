@@ -173,7 +173,7 @@ class Leader:
         try:
             await self._open()
             self._course.start()
-            for number in SIGNALS:
+            for number in SIGNALS if self._post is None else ():  # the guard tells what follows this node's leader
                 loop.add_signal_handler(number, self.signalled, number)
             if self._launchers is not None:
                 self._launchers.listen(self.signalled)

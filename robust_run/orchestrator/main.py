@@ -87,7 +87,8 @@ def _launch(  # noqa: C901, PLR0912
     patient_s = patience_s(options.wait_for_nodes, is_under_slurm=slurm is not None)
     start = Start(has=has, token=world.random_hex(16), slurm=slurm, patience_s=patient_s)
     has_voters = where is not None and where.nodes >= FEWEST_NODES
-    where, earlier = _coming_back(where, log_dir) if has_voters and slurm is None else (where, None)
+    may_come_back = has_voters and slurm is None and not options.found
+    where, earlier = _coming_back(where, log_dir) if may_come_back else (where, None)
     is_alone_told = options.on_sigterm == "node" and slurm is None
     if options.on_sigterm == "node" and not (has_voters and slurm is None):
         _say(FOR_ALL_UNDER_SLURM if slurm is not None else FOR_ALL_OF_FEW)
@@ -180,7 +181,7 @@ def _coming_back(where: Several | None, log_dir: str | None) -> tuple[Several | 
         return where, None
     from robust_run.orchestrator.succession import coming_back
 
-    earlier = asyncio.run(coming_back.find(log_dir, where))
+    earlier = asyncio.run(coming_back.find(log_dir, where, _say))
     if earlier is None:
         return where, None
     _say(f"{where.name} comes back to the run in {earlier.folder}, which went on")

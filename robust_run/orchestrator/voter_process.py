@@ -181,6 +181,13 @@ class House(Finding, Hooks):
         if is_new and self._replica is None:
             self._vote(founded.voters)
 
+    def will_leave(self, why: str) -> None:
+        """See `Finding`: it is not to be elected any more. Empty: it does not leave after all."""
+        self.leaves = why
+        if self._replica is not None:
+            self._replica.state.stands = not why
+        self._note()
+
     def signalled(self, number: int, by: str) -> bool:
         """See `Finding`: the node that leads ends the job, or hands it over."""
         if self._leader is None:
@@ -226,7 +233,7 @@ class House(Finding, Hooks):
             spec, self.folder, self._here.env, self._clock, self._link, self._meeting, self._here.start, post
         )
         if self._here.is_alone_told:
-            self._hand_over = HandOver(replica, self._leader.signalled, self._will_leave, self.say)
+            self._hand_over = HandOver(replica, self._leader.signalled, self.will_leave, self.say)
         return await self._leader.run()
 
     def _vote(self, voters: tuple[Voter, ...] = ()) -> None:
@@ -242,18 +249,18 @@ class House(Finding, Hooks):
             begin_again(folder, name, keep=False)  # of an earlier start of this job, whose processes have ended
             record = None
         if record is not None:
-            if why := why_void(record, os.path.basename(self.folder), self.port):
+            moved = self._here.earlier.why_void if self._here.earlier is not None else ""
+            if why := moved or why_void(record, os.path.basename(self.folder), self.port):
                 self.say(f"{name} has no vote any more: {why}")
                 return
             self._rounds.voters = self._rounds.voters or record.voters
-            found = record.seat
+            found: Voter | None = record.seat
         elif self._is_founder and not self._noted.voters:
             found = Voter(name, self._meeting.host, self.port)
         else:
-            mine = [each for each in voters if each.name == name]
-            if not mine:
-                return
-            found = mine[0]
+            found = next((each for each in voters if each.name == name), None)
+        if found is None:
+            return
         call = Call(self._meeting.secret, self._meeting.tls)
         seat = Seat(folder, os.path.basename(self.folder), found, call, voters, stands=not self.leaves)
         replica = Replica(seat, self._clock, self, self.say, record)
@@ -264,16 +271,11 @@ class House(Finding, Hooks):
         """Wait for the guard's first word. Raises EOFError."""
         while True:
             for message in self.guard_said:
-                if isinstance(message, AllKnown) and message.note:
-                    return msgspec.msgpack.decode(message.note, type=_Noted)
                 if isinstance(message, AllKnown):
-                    earlier = self._here.earlier
-                    return _Noted(earlier.folder, earlier.voters) if earlier is not None else _Noted("")
+                    first = self._here.earlier or Earlier("", ())
+                    first_note = _Noted(first.folder, first.voters)
+                    return msgspec.msgpack.decode(message.note, type=_Noted) if message.note else first_note
             self.guard_said += self._link.receive()
-
-    def _will_leave(self, why: str) -> None:
-        self.leaves = why
-        self._note()
 
     def _note(self) -> None:
         with suppress(OSError):  # the guard is gone: that is heard elsewhere

@@ -10,12 +10,16 @@ from robust_run.launcher.agent.workers.workers import Worker
 from robust_run.launcher.core.diagnosis.verdict import DYING_S
 from robust_run.launcher.model.job import RankEvidence
 from robust_run.launcher.records.run_directory import RunDirectory
+from robust_run.tracer.files.steps import StepCount
 from robust_run.tracer.files.steps import read as read_steps
 
 #: Bytes of stderr that travel with the evidence; what was classified is longer.
 TAIL_BYTES = 4096
 #: Of the log of a rank that has not ended.
 LAST_WORDS_BYTES = 64 * 1024
+
+#: An interpreter that takes longer to end after what it raised goes on, as far as we know.
+LONGEST_END_S = 60.0
 
 #: An error file larger than this is not the one torch's @record writes.
 LARGEST_ERROR_FILE_BYTES = 1 << 20
@@ -29,9 +33,9 @@ def gather(
     logs = run_directory.logs_of(attempt, rank)
     path = os.path.join(logs, "stderr.log") if logs else ""
     steps = read_steps(run_directory.steps_file(attempt, rank))
-    raised_at_s = steps.raised_monotonic_s if steps and worker.exit_code != 0 else None
-    finding = find(run_directory.error_file(attempt, rank), stderr, worker.exit_code if raised_at_s is None else 1)
     ended_at_s = worker.exited_at_s if worker.signalled_at_s is None else worker.signalled_at_s
+    raised_at_s = last_raised(steps, worker.exit_code, ended_at_s) if steps else None
+    finding = find(run_directory.error_file(attempt, rank), stderr, worker.exit_code if raised_at_s is None else 1)
     if finding is not None and raised_at_s is None and is_outlived(finding, worker.exit_code, spoke_at_s, ended_at_s):
         finding = None
     return RankEvidence(
@@ -47,6 +51,22 @@ def gather(
         stderr_path=os.path.relpath(path, run_directory.path) if path else "",
         stderr_tail=stderr[-TAIL_BYTES:],
     )
+
+
+def last_raised(steps: StepCount, exit_code: int | None, ended_at_s: float) -> float | None:
+    """Return when a rank raised what ended it, by its interpreter; None: nothing did, or the program has gone on.
+
+    C code may show an exception as the interpreter does at its end, and go on: then steps follow, or the end is far.
+    """
+    at_s, stepped_s = steps.raised_monotonic_s, steps.last_step_monotonic_s
+    if (
+        at_s is None
+        or exit_code == 0
+        or ended_at_s - at_s > LONGEST_END_S
+        or (stepped_s is not None and stepped_s > at_s)
+    ):
+        return None
+    return at_s
 
 
 def is_outlived(finding: Finding, exit_code: int | None, spoke_at_s: float | None, ended_at_s: float) -> bool:

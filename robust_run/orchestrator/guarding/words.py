@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -88,6 +88,12 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True, tag="asked"):
 
 
 FromGuard = Known | AllKnown | Asked
+
+
+def left_running(said: Iterable[object]) -> bool:
+    """Return whether what a guard said names launchers that run: an earlier process has started them."""
+    known = [message for message in said if isinstance(message, AllKnown)]
+    return any(launcher.code is None for message in known for launcher in message.launchers)
 
 
 class Link:

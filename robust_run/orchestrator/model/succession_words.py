@@ -9,6 +9,8 @@ import msgspec
 
 PEER = "@peer"
 """In the place of a role, where a voter says that it is one."""
+ASKS = "@asks"
+"""In the place of a role, where somebody asks a voter which run it is part of."""
 FEWEST_NODES = 3
 """With fewer there is no majority without the node that is lost."""
 MOST_VOTERS = 5
@@ -108,6 +110,13 @@ class Resigned(msgspec.Struct, frozen=True, kw_only=True, tag="resigned"):
     """The leader of a term leads no more, and its node leaves: others need not wait until they miss it."""
 
     term: int
+
+
+class InRun(msgspec.Struct, frozen=True, kw_only=True, tag="in_run"):
+    """What a voter says to who `ASKS`: its run, and whether it leads that beyond doubt. Empty: it has no vote."""
+
+    run_id: str
+    leads: bool
 
 
 Message = AskVote | Vote | Append | Appended | Resigned

@@ -21,7 +21,6 @@ class Finding:
     port = 0
     """Where it listens; 0: it does not."""
     connect_s = 10.0
-
     leaves = ""
     """Why this node leaves, where an earlier process of it was told to."""
 
@@ -46,6 +45,9 @@ class Finding:
 
     def opened(self, folder: str) -> None:
         """This node has a run directory."""
+
+    def will_leave(self, why: str) -> None:
+        """This node was told to leave."""
 
     time_is_over: Callable[[], None] | None = None
     """Is called when the job's time is over; None: that is the matter of another node."""

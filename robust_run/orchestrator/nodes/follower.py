@@ -11,11 +11,13 @@ import os
 import signal
 from collections.abc import Mapping
 
+import msgspec
+
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError
 from robust_run.launcher.records.memory_folders import remove_tree
 from robust_run.launcher.records.run_directory import RunDirectory
-from robust_run.orchestrator.guarding.words import Asked, Link, started_at
+from robust_run.orchestrator.guarding.words import Asked, Link, left_running
 from robust_run.orchestrator.launchers import Launchers
 from robust_run.orchestrator.model.node_words import (
     BEAT_S,
@@ -28,17 +30,15 @@ from robust_run.orchestrator.model.node_words import (
     Leaving,
     NodeWelcome,
     NotYet,
-    Offer,
     Several,
     Taken,
     ToNode,
 )
-from robust_run.orchestrator.model.spec import MANY
 from robust_run.orchestrator.model.words import Event
 from robust_run.orchestrator.nodes.dialing import Call, Line, dial
 from robust_run.orchestrator.nodes.finding import Finding
 from robust_run.orchestrator.nodes.orders import Orders
-from robust_run.orchestrator.nodes.telling import Aloud, PlaceFile, Unsaid
+from robust_run.orchestrator.nodes.telling import Aloud, PlaceFile, Unsaid, first_offer
 from robust_run.orchestrator.nodes.under_slurm import ASK_S, LOST_S, Start
 from robust_run.orchestrator.rules.lease import NodeLease
 from robust_run.roles.words import Me, Refused, ToWorker
@@ -63,7 +63,7 @@ class Follower:
         link: Link,
         finding: Finding | None = None,
     ) -> None:
-        self._log_dir, self._has, self._slurm = log_dir, start.has, start.slurm
+        self._log_dir, self._slurm = log_dir, start.slurm
         self._finding = finding or Finding(meeting)
         self._folder = self._finding.folder
         self._call = Call(meeting.secret, meeting.tls)
@@ -72,12 +72,12 @@ class Follower:
         self._line: Line | None = None
         self._place_file = PlaceFile(meeting)
         self._unsaid = Unsaid()
-        self._boot = os.urandom(8).hex()
-        self._guard = f"{os.getppid()}.{started_at(os.getppid())}"
+        self._offer = first_offer(meeting, start.has)
         self._guard_said: list[object] = self._finding.guard_said
         self._heard_s = clock.monotonic_s()
         self._lease = NodeLease(self._heard_s)
         self._leaves = self._finding.leaves
+        self._has_begun_to_leave = False
         self._aloud = Aloud()
         self.say = self._aloud.say
         self._ask_at_s = 0.0
@@ -123,7 +123,9 @@ class Follower:
             self._code = 128 + signal.SIGTERM
             said = []
         for message in said:
-            if isinstance(message, Asked):
+            if isinstance(message, Asked) and left_running(self._guard_said):
+                self._will_leave(message.number)  # what an earlier process has started is ended in good order
+            elif isinstance(message, Asked):
                 self._code = 128 + message.number
             else:
                 self._guard_said.append(message)
@@ -188,26 +190,13 @@ class Follower:
         orders = self._orders or self._open(welcome)
         self._place_file.write(self._folder, line.there, port, moves=welcome.term > 0)
         orders.offered_s = self._clock.monotonic_s()
-        self._send(
-            Offer(
-                name=self._meeting.name,
-                boot=self._boot,
-                guard=self._guard,
-                slots=MANY,
-                devices=self._has.devices,
-                cpus=self._has.cpus,
-                labels=self._has.labels,
-                address=self._finding.address or line.here,
-                port=self._finding.port,
-                launchers=orders.launchers.now(),
-            )
-        )
+        where = (self._finding.address or line.here, self._finding.port)
+        launchers = orders.launchers.now()
+        self._send(msgspec.structs.replace(self._offer, address=where[0], port=where[1], launchers=launchers))
         if is_new:
             orders.launchers.follow_known()
-        if self._leaves and is_new:
-            self._leave(signal.SIGTERM)
-        elif self._leaves:
-            self._send(Leaving(why=self._leaves))
+        if self._leaves:
+            self._leave(signal.SIGTERM, is_new=is_new)
         for happened in self._unsaid:
             self._send(happened)
 
@@ -242,7 +231,7 @@ class Follower:
     def _happened(self, event: Event) -> None:
         event = self._orders.as_told(event) if self._orders is not None else event
         self._send(self._unsaid.add(event))
-        if self._leaves and self._orders is not None and not self._orders.launchers.running():
+        if self._has_begun_to_leave and self._orders is not None and not self._orders.launchers.running():
             self._code = 128 + signal.SIGTERM
             self._hang_up()
 
@@ -250,11 +239,18 @@ class Follower:
         """The guard was told to end: so is all that runs here, or the job where this node leads it."""
         if self._finding.signalled(number, by):
             return
-        self._leaves = by or f"it was sent {signal.Signals(number).name}"
+        self._will_leave(number, by)
         self._leave(number)
 
-    def _leave(self, number: int) -> None:
+    def _will_leave(self, number: int, by: str = "") -> None:
+        self._leaves = by or f"it was sent {signal.Signals(number).name}"
+        self._finding.will_leave(self._leaves)
+
+    def _leave(self, number: int, *, is_new: bool = True) -> None:
+        self._has_begun_to_leave = True
         self._send(Leaving(why=self._leaves))
+        if not is_new:
+            return
         if self._orders is None or not self._orders.launchers.running():
             self._code = 128 + number
             self._hang_up()

@@ -11,10 +11,27 @@ from contextlib import suppress
 import msgspec
 
 from robust_run.atomic_file import write_file
-from robust_run.orchestrator.model.node_words import Happened, Several
+from robust_run.orchestrator.guarding.words import started_at
+from robust_run.orchestrator.machine import NodeHas
+from robust_run.orchestrator.model.node_words import Happened, Offer, Several
+from robust_run.orchestrator.model.spec import MANY
 from robust_run.orchestrator.model.words import Event
 from robust_run.roles.client import Place
 from robust_run.terminal import plain
+
+
+def first_offer(meeting: Several, has: NodeHas) -> Offer:
+    """Return what a node is, whatever runs there and wherever it is reached."""
+    return Offer(
+        name=meeting.name,
+        boot=os.urandom(8).hex(),
+        guard=f"{os.getppid()}.{started_at(os.getppid())}",
+        slots=MANY,
+        devices=has.devices,
+        cpus=has.cpus,
+        labels=has.labels,
+        address="",
+    )
 
 
 class Unsaid:

@@ -1,40 +1,44 @@
 """A node whose `robust-run` is started anew while its job goes on: it looks for that before it founds one.
 
-How it is known that the job goes on. A run directory here names the voters of a run that has no end on record, and one of them
-says that it leads that very run, over a connection whose ends both know the job's secret. Nothing else is believed: a voter that
-is there and leads nothing may be about to (an election takes 10 s), so it is asked again until nothing of the run can be alive
-without a leader (`LEASE_S`, `KILL_S`); then the node does what it would have done.
+How it is known that the job goes on. A run directory here names voters, the first of which is this job's own endpoint; no end of
+that run is on record; and one of them says that it leads that very run, over a connection whose ends both know the job's secret.
+A voter of it that leads nothing may be about to (an election takes 10 s), and one that does not answer in time may have no CPU:
+they are asked again until nothing of the run can be alive without a leader (`LEASE_S`, `KILL_S`). Then, and where nobody of the
+run is there, twice, the node does what it would have done.
 
-What looks the same and is not. A run that is over, or whose nodes are gone: nobody answers, and no time is lost but a dial.
-Another run of the same job: its leader names that one. Who starts the same job (endpoint, --rdzv-id, secret) a second time on its
-endpoint's own node, after another node has taken over, takes part in the one that runs; it would have been two at the same
-checkpoints. Under Slurm all processes of an earlier start have ended, so nobody looks.
+What looks the same and is not. A run that is over, or whose nodes are gone: nobody listens, or what listens is no voter of it;
+that costs a second. Another job with the same id and secret: it has another endpoint. Who starts the same job a second time on
+its endpoint's own node, after another node has taken over, takes part in the one that runs; they would have been two at the same
+checkpoints. `--found` begins a new one all the same. Under Slurm all processes of an earlier start have ended, so nobody looks.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
 from robust_run.errors import RobustRunError
+from robust_run.launcher.records.own_folder import check_run, check_way
 from robust_run.orchestrator import journal
-from robust_run.orchestrator.model.node_words import KILL_S, LEASE_S, NODE, NodeWelcome, Several, ToNode
-from robust_run.orchestrator.model.succession_words import Voter
+from robust_run.orchestrator.model.node_words import KILL_S, LEASE_S, Several
+from robust_run.orchestrator.model.succession_words import ASKS, InRun, Voter
 from robust_run.orchestrator.nodes.dialing import Call, dial
-from robust_run.orchestrator.succession.record import read_record
+from robust_run.orchestrator.succession.record import is_here, read_record
 from robust_run.roles.words import Me, ToWorker
 
 FOLDER = "voters"
-#: So many runs are looked at, the newest first.
-MOST_RUNS = 3
-ANSWER_S = 3.0
+#: So many runs of one endpoint are asked for, the newest first.
+MOST_RUNS = 5
+CONNECT_S = 2.0
+ANSWER_S = 5.0
 AGAIN_S = 1.0
 LEADERLESS_S = LEASE_S + KILL_S + 5.0
 
-Answer = Literal["leads", "is there", "none"]
+Answer = Literal["leads", "may be there", "none"]
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,8 @@ class Earlier:
 
     folder: str
     voters: tuple[Voter, ...]
+    why_void: str = ""
+    """Why this node has no vote in it any more, where it had one."""
 
     @property
     def run_id(self) -> str:
@@ -50,67 +56,90 @@ class Earlier:
         return os.path.basename(self.folder)
 
 
-async def find(log_dir: str, meeting: Several, leaderless_s: float = LEADERLESS_S) -> Earlier | None:
+async def find(
+    log_dir: str, meeting: Several, say: Callable[[str], None], leaderless_s: float = LEADERLESS_S
+) -> Earlier | None:
     """Return the run that goes on without this node; None: none does."""
-    call = Call(meeting.secret, meeting.tls)
-    for earlier in list(runs(log_dir, meeting.name)):
-        if await _goes_on(earlier, meeting.name, call, leaderless_s):
-            return earlier
+    call, loop = Call(meeting.secret, meeting.tls), asyncio.get_running_loop()
+    left, until_s, rounds = list(runs(log_dir, meeting)), loop.time() + leaderless_s, 0
+    while left and loop.time() < until_s:
+        answers = await asyncio.gather(*(_of_run(each, meeting.name, call) for each in left))
+        if "leads" in answers:
+            return left[answers.index("leads")]
+        rounds += 1
+        if rounds > 1:
+            left = [each for each, answer in zip(left, answers, strict=True) if answer != "none"]
+        if rounds == 3 and left:
+            say(
+                f"nodes of the run {left[0].run_id} are here, and none leads it now: {leaderless_s:.0f} s are left to them"
+            )
+        if left:
+            await asyncio.sleep(AGAIN_S)
     return None
 
 
-def runs(log_dir: str, name: str) -> Iterator[Earlier]:
-    """Yield runs with voters of which no end is on record, the newest first."""
-    found: list[tuple[float, str, str]] = []
+def runs(log_dir: str, meeting: Several) -> Iterator[Earlier]:
+    """Yield runs of this job's endpoint of which no end is on record, the newest first."""
+    found: list[tuple[float, Earlier]] = []
     try:
+        check_way(log_dir)
         names = os.listdir(log_dir)
-    except OSError:
+    except (OSError, RobustRunError):
         return
-    for run in names:
-        folder = os.path.join(log_dir, run)
-        try:
-            records = [each for each in os.listdir(os.path.join(folder, FOLDER)) if each.endswith(".json")]
-            record = f"{name}.json" if f"{name}.json" in records else min(records, default="")
-            if record:
-                path = os.path.join(folder, FOLDER, record)
-                found.append((os.stat(path).st_mtime, folder, path))
-        except OSError:
-            continue
-    for _, folder, path in sorted(found, reverse=True)[:MOST_RUNS]:
-        try:
-            end = journal.ending(os.path.join(folder, journal.NAME))
-            kept = read_record(path)
-        except RobustRunError:
-            continue  # of another version
-        if kept is not None and kept.run_id == os.path.basename(folder) and (end is None or end.finish is None):
-            yield Earlier(folder, kept.voters)
+    for name in names:
+        with suppress(OSError, RobustRunError):  # of another version, or of somebody else
+            earlier = _run_in(os.path.join(log_dir, name), meeting)
+            if earlier is not None:
+                found.append((os.stat(os.path.join(earlier.folder, FOLDER)).st_mtime, earlier))
+    for _, earlier in sorted(found, key=lambda each: each[0], reverse=True)[:MOST_RUNS]:
+        with suppress(RobustRunError):
+            end = journal.ending(os.path.join(earlier.folder, journal.NAME))
+            if end is None or end.finish is None:
+                yield earlier
 
 
-async def _goes_on(earlier: Earlier, name: str, call: Call, leaderless_s: float) -> bool:
-    loop = asyncio.get_running_loop()
-    until_s = loop.time() + leaderless_s
+def _run_in(folder: str, meeting: Several) -> Earlier | None:
+    """Return what is known of a run. Raises OSError, RobustRunError."""
+    records = [each for each in os.listdir(os.path.join(folder, FOLDER)) if each.endswith(".json")]
+    mine = f"{meeting.name}.json"
+    if not records:
+        return None
+    check_run(folder, "")
+    kept = read_record(os.path.join(folder, FOLDER, mine if mine in records else min(records)))
+    if kept is None or kept.run_id != os.path.basename(folder) or not kept.voters:
+        return None
+    first = kept.voters[0]
+    if (first.address, first.port) != (meeting.host, meeting.port):
+        return None
+    seat = next((voter for voter in kept.voters if voter.name == meeting.name), None)
+    moved = f"others know it by the address {seat.address}, which is none of this machine's" if seat else ""
+    return Earlier(folder, kept.voters, "" if seat is None or is_here(seat.address) else moved)
+
+
+async def _of_run(earlier: Earlier, name: str, call: Call) -> Answer:
     others = [voter for voter in earlier.voters if voter.name != name]
-    while True:
-        answers = await asyncio.gather(*(_ask(voter, earlier.run_id, call) for voter in others))
-        if "leads" in answers:
-            return True
-        if "is there" not in answers or loop.time() > until_s:
-            return False
-        await asyncio.sleep(AGAIN_S)
+    answers = await asyncio.gather(*(_ask(voter, earlier.run_id, call) for voter in others))
+    return "leads" if "leads" in answers else "may be there" if "may be there" in answers else "none"
 
 
 async def _ask(voter: Voter, run_id: str, call: Call) -> Answer:
-    me = Me(role=NODE, index=0, rank=0, serial=os.getpid(), attempt=0)
+    where = (voter.address, voter.port)
     try:
-        line = await dial((voter.address, voter.port), call, me, ToWorker | ToNode, ANSWER_S)
-    except ConnectionResetError:
-        return "is there"  # and hung up: it does not lead
-    except (OSError, asyncio.TimeoutError, RobustRunError):
+        _, writer = await asyncio.wait_for(asyncio.open_connection(*where), CONNECT_S)
+        writer.close()
+    except (OSError, asyncio.TimeoutError):
         return "none"
+    me = Me(role=ASKS, index=0, rank=0, serial=os.getpid(), attempt=0)
     try:
-        word = await asyncio.wait_for(line.next(), ANSWER_S)
-    except (OSError, asyncio.TimeoutError, RobustRunError):
+        line = await dial(where, call, me, ToWorker | InRun, ANSWER_S)
+        try:
+            word = await asyncio.wait_for(line.next(), ANSWER_S)
+        finally:
+            line.abort()
+    except asyncio.TimeoutError:
+        return "may be there"
+    except (OSError, RobustRunError):
         return "none"
-    finally:
-        line.abort()
-    return "leads" if isinstance(word, NodeWelcome) and word.run_id == run_id else "none"
+    if not isinstance(word, InRun) or word.run_id != run_id:
+        return "none"
+    return "leads" if word.leads else "may be there"

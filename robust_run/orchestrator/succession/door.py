@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from robust_run.orchestrator.connection import Worker
 from robust_run.orchestrator.entrance import Entrance
-from robust_run.orchestrator.model.succession_words import PEER
+from robust_run.orchestrator.model.succession_words import ASKS, PEER, InRun
 from robust_run.orchestrator.server import RoleServer
 from robust_run.orchestrator.succession.replica import Replica
 from robust_run.roles.words import Me, Welcome
@@ -54,11 +54,20 @@ class Door:
         if me.role == PEER:
             worker.me = me
             worker.send(Welcome(members=()))
+        elif me.role == ASKS:
+            worker.send(Welcome(members=()))
+            worker.send(self._in_run())
+            worker.end()
         elif self.leading is not None:
             worker.goes_to(self.leading)
             self.leading.let_in(worker, me, holds)
         else:
             worker.end()  # no word: it is to look again
+
+    def _in_run(self) -> InRun:
+        if self.replica is None:
+            return InRun(run_id="", leads=False)
+        return InRun(run_id=self.replica.run_id, leads=self.leading is not None and self.replica.may_act())
 
     def hear(self, worker: Worker, message: object) -> None:
         """Another voter says something."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import msgspec
 
 from robust_run.atomic_file import write_file
@@ -35,6 +37,17 @@ def why_void(record: Record, run_id: str, port: int) -> str:
     if record.seat.port != port:
         return f"others know it by port {record.seat.port}, and it listens on {port}"
     return ""
+
+
+def is_here(address: str) -> bool:
+    """Whether an address, or a name, is this machine's. A pod that is made anew has another one."""
+    try:
+        family, kind, _, _, where = socket.getaddrinfo(address, 0, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as tried:
+            tried.bind(where)
+    except OSError:
+        return False
+    return True
 
 
 def boot_id(path: str = BOOT_ID) -> str:

@@ -42,6 +42,7 @@ from robust_run.orchestrator.rules.raft.state import (
     Dropped,
     Event,
     Follow,
+    Followers,
     Heard,
     Lead,
     Leaves,
@@ -109,7 +110,7 @@ class Replica:
         record: Record | None,
     ) -> None:
         """Raises PlatformError: another process has the log, OSError."""
-        self._run_id, self._call, self._clock, self._hooks = seat.run_id, seat.call, clock, hooks
+        self.run_id, self._call, self._clock, self._hooks = seat.run_id, seat.call, clock, hooks
         self._me = me = seat.me
         self._say = say
         self.path = os.path.join(seat.folder, f"{me.name}.json")
@@ -137,7 +138,7 @@ class Replica:
         self._held: deque[tuple[int, Callable[[], None]]] = deque()
         self._tasks: list[asyncio.Task[None]] = []
         self._is_awake = False
-        self._is_over = False
+        self.is_over = False
         self._large_bytes = max(LEAST_BYTES, 3 * self.log.size_bytes)
         self._whole_at = 0
         """A leader has put all queues into the log, up to here."""
@@ -171,7 +172,7 @@ class Replica:
 
     def over(self) -> None:
         """The job's end is committed: what is said now needs no majority any more."""
-        self._is_over = True
+        self.is_over = True
         self._release()
 
     def close(self) -> None:
@@ -195,17 +196,18 @@ class Replica:
         while self.state.name in self.state.voters and self._clock.monotonic_s() < until_s:
             await asyncio.sleep(LOOK_S / 5)
 
-    def can_be_followed(self) -> bool:
-        """Whether another node could lead on, if this one left now."""
-        return self.state.can_be_followed()
+    def followers(self) -> Followers:
+        """Whether others could lead on, if this node left now."""
+        return self.state.followers(self._clock.monotonic_s())
 
     def resign(self) -> None:
-        """Lead no more, as this node leaves. Does not return where this process leads."""
-        self._tell(Resign())
+        """Lead no more, as this node leaves. Does not return where this process leads a job that goes on."""
+        if not self.is_over:
+            self._tell(Resign())
 
     def may_act(self) -> bool:
         """Whether this voter leads beyond doubt."""
-        return self._is_over or self.state.may_act(self._clock.monotonic_s())
+        return self.is_over or self.state.may_act(self._clock.monotonic_s())
 
     def append(self, what: What, name: str, data: bytes) -> None:
         """Put an entry at the end of the log, as leader. Does not return where this process leads no more."""
@@ -237,7 +239,7 @@ class Replica:
     def hear(self, worker: Worker, message: object) -> None:
         """Take in what a voter says that has dialed this one."""
         if isinstance(message, PeerHello):
-            if message.run_id == self._run_id and message.name in self.state.seats:
+            if message.run_id == self.run_id and message.name in self.state.seats:
                 self._names[worker], self._workers[message.name] = message.name, worker
             else:
                 worker.end("it is no voter of this job")
@@ -270,7 +272,7 @@ class Replica:
         self._lines[name] = line
         self._asked_s.pop(name, None)
         try:
-            line.send(PeerHello(name=self._me.name, run_id=self._run_id))
+            line.send(PeerHello(name=self._me.name, run_id=self.run_id))
             self._tell(Came(name))
             while True:
                 message = await line.next()
@@ -303,7 +305,7 @@ class Replica:
 
     def _release(self) -> None:
         """Do what had to wait for a majority, in order."""
-        while self._held and (self._is_over or self._held[0][0] <= self.state.committed) and self.may_act():
+        while self._held and (self.is_over or self._held[0][0] <= self.state.committed) and self.may_act():
             self._held.popleft()[1]()
 
     def _do(self, actions: list[Action]) -> None:
@@ -328,7 +330,7 @@ class Replica:
                     self._keep_small()
                 case Lead():
                     self._hooks.leads()
-                case StopLeading() if not self._is_over:
+                case StopLeading() if not self.is_over:
                     self._held.clear()
                     self._hooks.stopped(action.why)
                 case StopLeading():
@@ -351,7 +353,7 @@ class Replica:
         write_record(
             self.path,
             Record(
-                run_id=self._run_id,
+                run_id=self.run_id,
                 name=self._me.name,
                 boot=boot_id(),
                 voters=self.voters,

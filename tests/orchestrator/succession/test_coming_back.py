@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import socket
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 import pytest
@@ -22,14 +24,26 @@ from robust_run.orchestrator.succession.door import Door
 from robust_run.orchestrator.succession.record import Record, boot_id, why_void, write_record
 from robust_run.version import RUN_DIR_SCHEMA
 
+if TYPE_CHECKING:
+    from robust_run.orchestrator.server import RoleServer
+    from robust_run.orchestrator.succession.replica import Replica
+
 SECRET = b"s" * 32
 OVER = {"at": 1.0, "mono": 1.0, "event": {"type": "tick"}, "actions": [{"type": "finish", "code": 0, "sentence": ""}]}
 
 
-def made(log_dir: Path, run: str, *names: str, voters: tuple[Voter, ...] = (), of: str = "") -> Path:
+ENDPOINT = Voter("first", "127.0.0.1", 1)
+
+
+def meeting(name: str = "a") -> Several:
+    return Several(host=ENDPOINT.address, port=ENDPOINT.port, nodes=3, name=name, secret=SECRET)
+
+
+def made(log_dir: Path, run: str, *names: str, voters: tuple[Voter, ...] = (ENDPOINT,), of: str = "") -> Path:
     """Make what is left of a run: records of these voters. `of`: another run whose they are."""
     folder = log_dir / run
     (folder / "voters").mkdir(parents=True)
+    folder.chmod(0o700)
     for name in names:
         record = Record(run_id=of or run, name=name, boot="b", voters=voters)
         write_record(str(folder / "voters" / f"{name}.json"), record)
@@ -37,8 +51,7 @@ def made(log_dir: Path, run: str, *names: str, voters: tuple[Voter, ...] = (), o
 
 
 def age(folder: Path, at_s: float) -> None:
-    for path in (folder / "voters").iterdir():
-        os.utime(path, (at_s, at_s))
+    os.utime(folder / "voters", (at_s, at_s))
 
 
 def write_journal(folder: Path, *lines: object) -> None:
@@ -47,21 +60,23 @@ def write_journal(folder: Path, *lines: object) -> None:
 
 
 def found(log_dir: Path, name: str = "a") -> list[str]:
-    return [each.run_id for each in coming_back.runs(str(log_dir), name)]
+    return [each.run_id for each in coming_back.runs(str(log_dir), meeting(name))]
 
 
 def test_runs_are_looked_at_the_newest_first_and_not_all(tmp_path: Path) -> None:
-    for number in range(5):
+    for number in range(7):
         age(made(tmp_path, f"r{number}", "a"), 1000.0 + number)
-    assert found(tmp_path) == ["r4", "r3", "r2"]
+    for number in range(7):
+        age(made(tmp_path, f"other{number}", "a", voters=(Voter("first", "127.0.0.1", 2),)), 2000.0 + number)
+    assert found(tmp_path) == ["r6", "r5", "r4", "r3", "r2"]
 
 
 def test_a_record_of_this_node_is_taken_before_one_of_another(tmp_path: Path) -> None:
     folder = made(tmp_path, "r", "b", "c")
-    made_for_a = Record(run_id="r", name="a", boot="b", voters=(Voter("a", "h", 1),))
-    assert [each.voters for each in coming_back.runs(str(tmp_path), "a")] == [()]
+    made_for_a = Record(run_id="r", name="a", boot="b", voters=(ENDPOINT, Voter("a", "::1", 1)))
+    assert [each.voters for each in coming_back.runs(str(tmp_path), meeting())] == [(ENDPOINT,)]
     write_record(str(folder / "voters" / "a.json"), made_for_a)
-    assert [each.voters for each in coming_back.runs(str(tmp_path), "a")] == [(Voter("a", "h", 1),)]
+    assert [each.voters for each in coming_back.runs(str(tmp_path), meeting())] == [(ENDPOINT, Voter("a", "::1", 1))]
 
 
 def test_what_is_no_run_that_goes_on_is_left_out(tmp_path: Path) -> None:
@@ -70,6 +85,8 @@ def test_what_is_no_run_that_goes_on_is_left_out(tmp_path: Path) -> None:
     made(tmp_path, "moved", "a", of="elsewhere")
     (made(tmp_path, "damaged", "a") / "voters" / "a.json").write_text("{")
     made(tmp_path, "without-voters")
+    made(tmp_path, "of-another-endpoint", "a", voters=(Voter("first", "127.0.0.1", 2), ENDPOINT))
+    made(tmp_path, "open-to-others", "a").chmod(0o777)
     (tmp_path / "a-file").write_text("")
     assert found(tmp_path) == []
     assert found(tmp_path / "missing") == []
@@ -77,31 +94,80 @@ def test_what_is_no_run_that_goes_on_is_left_out(tmp_path: Path) -> None:
     assert found(tmp_path) == ["goes-on"]
 
 
-@pytest.mark.parametrize("there", ["nobody", "one that leads nothing", "one of another job"])
-def test_where_nobody_says_that_it_leads_the_run_it_does_not_go_on(tmp_path: Path, there: str) -> None:
-    async def look() -> coming_back.Earlier | None:
+class Voting:
+    """Who has a vote in a run, as a door knows it."""
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+
+    def may_act(self) -> bool:
+        return True
+
+    def went(self, worker: object) -> None:
+        """Whoever asked is gone."""
+
+
+THERE = {
+    "nobody": (None, SECRET, False),
+    "one that waits for its job to begin": ("", SECRET, False),
+    "one of this run that leads nothing": ("r", SECRET, True),
+    "one of another run": ("other", SECRET, False),
+    "one of another job": ("r", b"o" * 32, False),
+}
+
+
+@pytest.mark.parametrize(("run_id", "secret", "is_waited_for"), THERE.values(), ids=THERE)
+def test_where_nobody_says_that_it_leads_the_run_it_does_not_go_on(
+    tmp_path: Path, run_id: str | None, secret: bytes, is_waited_for: bool
+) -> None:
+    async def look(leads: bool = False) -> coming_back.Earlier | None:
         with socket.create_server(("127.0.0.1", 0)) as listener:
-            where = listener.getsockname()[1] if there != "nobody" else unused_port()
-            made(tmp_path, "r", "a", voters=(Voter("a", "127.0.0.1", 1), Voter("b", "127.0.0.1", where)))
-            door = Door(SECRET if there != "one of another job" else b"o" * 32, listener)
+            where = listener.getsockname()[1] if run_id is not None else unused_port()
+            made(tmp_path, "r", "a", voters=(ENDPOINT, Voter("b", "127.0.0.1", where)))
+            door = Door(secret, listener)
+            door.replica = cast("Replica", Voting(run_id)) if run_id else None
+            door.leading = cast("RoleServer", object()) if leads else None
             await door.open()
             try:
-                meeting = Several(host="127.0.0.1", port=1, nodes=3, name="a", secret=SECRET)
-                return await coming_back.find(str(tmp_path), meeting, leaderless_s=1.5)
+                return await coming_back.find(str(tmp_path), meeting(), said.append, leaderless_s=4.0)
             finally:
                 door.close()
 
+    said: list[str] = []
     began_s = time.monotonic()
     assert asyncio.run(look()) is None
-    waited_s = time.monotonic() - began_s
-    assert (waited_s >= 1.5) == (there == "one that leads nothing"), "only that one may be about to lead"
+    assert (time.monotonic() - began_s >= 4.0) == is_waited_for, "only that one may be about to lead"
+    assert said == (
+        ["nodes of the run r are here, and none leads it now: 4 s are left to them"] if is_waited_for else []
+    )
+    shutil.rmtree(tmp_path / "r")
+    found_again = asyncio.run(look(leads=True))
+    assert (found_again is not None) == is_waited_for
+
+
+def test_one_that_listens_and_does_not_answer_may_have_no_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coming_back, "ANSWER_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        made(tmp_path, "r", "a", voters=(ENDPOINT, Voter("b", "127.0.0.1", listener.getsockname()[1])))
+        began_s = time.monotonic()
+        assert asyncio.run(coming_back.find(str(tmp_path), meeting(), lambda _: None, leaderless_s=3.0)) is None
+        assert time.monotonic() - began_s >= 3.0
 
 
 def test_a_vote_holds_where_others_can_find_it() -> None:
-    record = Record(run_id="r", name="a", boot=boot_id(), voters=(Voter("a", "h", 7), Voter("b", "h", 8)))
+    record = Record(run_id="r", name="a", boot=boot_id(), voters=(Voter("b", "h", 8), Voter("a", "localhost", 7)))
     assert why_void(record, "r", 7) == ""
     assert "port 7, and it listens on 9" in why_void(record, "r", 9)
     assert "booted" in why_void(msgspec.structs.replace(record, boot="earlier"), "r", 7)
+
+
+@pytest.mark.parametrize("address", ["192.0.2.1", "no-such-name.invalid"])
+def test_a_node_that_has_moved_has_no_vote(tmp_path: Path, address: str) -> None:
+    made(tmp_path, "r", "a", voters=(ENDPOINT, Voter("a", address, 7)))
+    (earlier,) = coming_back.runs(str(tmp_path), meeting())
+    assert earlier.why_void == f"others know it by the address {address}, which is none of this machine's"
+    (of_another,) = coming_back.runs(str(tmp_path), meeting("c"))
+    assert of_another.why_void == "", "it never had one"
 
 
 def offers(roles: RoleJob, name: str) -> int:

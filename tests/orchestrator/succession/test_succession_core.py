@@ -123,6 +123,31 @@ def test_a_leader_that_resigns_is_not_elected_again_while_it_leaves() -> None:
     assert voters.leader() == "n1", "it votes for another"
 
 
+def test_others_can_lead_on_where_they_are_a_majority_without_the_leader() -> None:
+    def followers(voters: Voters) -> str:
+        one = voters.all["n0"]
+        return one.state.followers(one.local_s(voters.now_s))
+
+    for count, lost, left in ((3, 0, "ready"), (3, 1, "not yet"), (5, 1, "ready"), (5, 2, "not yet"), (4, 1, "ready")):
+        voters = well(count)
+        for name in voters.names[1 : 1 + lost]:
+            voters.die(name)
+        pass_time(voters, 5)
+        assert (voters.leader(), followers(voters)) == ("n0", left), (count, lost)
+    for count, told, left in ((3, 1, "none"), (5, 1, "ready"), (5, 3, "none")):
+        voters = well(count)
+        for name in voters.names[1 : 1 + told]:
+            voters.all["n0"].state.others[name].is_leaving = True
+        assert followers(voters) == left, (count, told)
+    voters = well(3)
+    voters.disconnect("n0", "n1")
+    assert followers(voters) == "not yet", "it may be back in a moment"
+    voters = well(3)
+    voters.die("n1")
+    pass_time(voters, LOST_S + 5)
+    assert followers(voters) == "none", "the leader alone counts"
+
+
 def test_who_does_not_lead_resigns_from_nothing() -> None:
     voters = well()
     voters.tell("n1", Resign())

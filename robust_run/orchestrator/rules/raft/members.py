@@ -20,11 +20,9 @@ from collections.abc import Iterable
 import msgspec
 
 from robust_run.orchestrator.model.succession_words import FEWEST_NODES, Entry
-from robust_run.orchestrator.rules.raft.state import ReplicaState
+from robust_run.orchestrator.rules.raft.state import HERE_S, ReplicaState
 
 LOST_S = 45.0
-#: Who was heard so lately is here.
-HERE_S = 3.0
 
 _encoder = msgspec.msgpack.Encoder()
 _names = msgspec.msgpack.Decoder(tuple[str, ...])

@@ -8,7 +8,12 @@ import msgspec
 
 from robust_run.orchestrator.model.succession_words import LEAD_S, Append, Entry, Message, Run
 
+#: Who was heard so lately is here.
+HERE_S = 3.0
+
 Part = Literal["follows", "stands", "leads"]
+Followers = Literal["ready", "not yet", "none"]
+"""Of a leader that would leave: others could lead on now; perhaps soon; not as long as the voters are these."""
 
 
 class Other(msgspec.Struct):
@@ -104,10 +109,13 @@ class ReplicaState(msgspec.Struct, kw_only=True):
         """Whether this voter leads beyond doubt."""
         return self.part == "leads" and now_s < self.until_s()
 
-    def can_be_followed(self) -> bool:
-        """Whether another voter that stays could lead on."""
-        others = ((name, other) for name, other in self.others.items() if name in self.voters)
-        return any(each.is_here and not each.is_leaving and each.match >= self.committed for _, each in others)
+    def followers(self, now_s: float) -> Followers:
+        """Whether the other voters that are here, know all that is decided and stay are a majority without this one."""
+        others = [other for name, other in self.others.items() if name in self.voters]
+        stay = [each for each in others if not each.is_leaving]
+        here = [each for each in stay if each.is_here and now_s - each.acked_s < HERE_S]
+        ready = [each for each in here if each.match >= self.committed]
+        return "ready" if len(ready) > len(others) // 2 else "not yet" if len(stay) > len(others) // 2 else "none"
 
     def may_write(self, now_s: float) -> bool:
         """Whether it may decide: as long as it leads, and in the moment before the first answer."""
