@@ -203,8 +203,9 @@ class _Part:
         earlier: Earlier | None = None,
         is_alone_told: bool,
     ) -> None:
+        from robust_run.orchestrator.succession.door import listen
         from robust_run.orchestrator.succession.log import begin_again
-        from robust_run.orchestrator.voter_process import Here, listen
+        from robust_run.orchestrator.voter_process import Here
 
         self._where = where
         self._here = Here(env, start, log_dir, spec, folder, _led_on(start.slurm), is_alone_told, earlier)

@@ -113,6 +113,7 @@ class House(Finding, Hooks):
         self.has_left = False
         """Once `run` has ended: whether the job goes on without this node."""
         self._hand_over: HandOver | None = None
+        self._unheard: list[tuple[int, str]] = []
 
     async def run(self) -> int:
         """Take part in the job to its end; return this node's exit code. Raises UserError, PlatformError, OSError."""
@@ -122,8 +123,8 @@ class House(Finding, Hooks):
         try:
             code = await following
             if self._leading is None:
-                self.has_left = self._follower.is_leaving
-                if self._replica is not None and self.has_left:
+                self.has_left = self._follower.is_leaving and not self._follower.is_over
+                if self._replica is not None and self._follower.is_leaving:
                     await self._replica.let_go(LET_GO_S)
                 return code
             finish = await self._leading
@@ -191,7 +192,8 @@ class House(Finding, Hooks):
     def signalled(self, number: int, by: str) -> bool:
         """See `Finding`: the node that leads ends the job, or hands it over."""
         if self._leader is None:
-            return False
+            self._unheard += [(number, by)] if self._leading is not None else []
+            return self._leading is not None
         (self._leader.signalled if self._hand_over is None else self._hand_over.told)(number, by)
         return True
 
@@ -234,6 +236,8 @@ class House(Finding, Hooks):
         )
         if self._here.is_alone_told:
             self._hand_over = HandOver(replica, self._leader.signalled, self.will_leave, self.say)
+        for number, by in self._unheard:
+            asyncio.get_running_loop().call_soon(self.signalled, number, by)
         return await self._leader.run()
 
     def _vote(self, voters: tuple[Voter, ...] = ()) -> None:
@@ -280,21 +284,3 @@ class House(Finding, Hooks):
     def _note(self) -> None:
         with suppress(OSError):  # the guard is gone: that is heard elsewhere
             self._link.send(Note(data=msgspec.msgpack.encode(_Noted(self.folder, self._rounds.voters, self.leaves))))
-
-
-def listen(meeting: Several) -> socket.socket:
-    """Return where this node is to be reached: where all meet, on the one that founds the job; else at a port like it, or any.
-
-    Raises PlatformError.
-    """
-    for port in (meeting.port,) if meeting.is_leader else (meeting.port, 0):
-        try:
-            if socket.has_dualstack_ipv6():
-                return socket.create_server(("", port), family=socket.AF_INET6, backlog=512, dualstack_ipv6=True)
-            return socket.create_server(("", port), backlog=512)
-        except OSError as error:
-            why = error.strerror
-    raise PlatformError(
-        f"port {meeting.port} of this machine, where the nodes are to meet, cannot be listened on ({why}); give all nodes an"
-        " endpoint with another one"
-    )

@@ -77,7 +77,7 @@ class Follower:
         self._heard_s = clock.monotonic_s()
         self._lease = NodeLease(self._heard_s)
         self._leaves = self._finding.leaves
-        self._has_begun_to_leave = False
+        self._has_begun_to_leave = self.is_over = False
         self._aloud = Aloud()
         self.say = self._aloud.say
         self._ask_at_s = 0.0
@@ -92,6 +92,7 @@ class Follower:
                 number, lambda: None
             )  # Slurm sends to every process of a step; the guard tells of it
         watch = asyncio.ensure_future(self._watch())
+        self._take_said([self._guard_said.pop(0) for _ in self._guard_said[:]])
         pause_s = FIRST_PAUSE_S
         try:
             while self._code is None:
@@ -101,7 +102,7 @@ class Follower:
                 except (OSError, asyncio.TimeoutError):
                     pass
                 except PlatformError as error:
-                    if self._orders is None:
+                    if self._orders is None and not self._folder:
                         raise
                     self._aloud.say_once(f"{error}; it is tried again")
                 finally:
@@ -122,13 +123,18 @@ class Follower:
         except (EOFError, OSError):
             self._code = 128 + signal.SIGTERM
             said = []
+        self._take_said(said)
+
+    def _take_said(self, said: list[object]) -> None:
         for message in said:
-            if isinstance(message, Asked) and left_running(self._guard_said):
-                self._will_leave(message.number)  # what an earlier process has started is ended in good order
-            elif isinstance(message, Asked):
-                self._code = 128 + message.number
-            else:
+            if not isinstance(message, Asked):
                 self._guard_said.append(message)
+            elif self._finding.signalled(message.number, ""):
+                pass  # this node leads
+            elif left_running(self._guard_said):
+                self._will_leave(message.number)  # what an earlier process has started is ended in good order
+            else:
+                self._code = 128 + message.number
         if self._code is not None:
             asyncio.get_running_loop().remove_reader(self._link.socket.fileno())
             self._hang_up()
@@ -173,7 +179,7 @@ class Follower:
             case Founded():
                 self._finding.founded(message)
             case JobOver():
-                self._code = message.code
+                self._code, self.is_over = message.code, True
             case NotYet():
                 self._aloud.say_once(f"this node waits: {message.why}")
             case Refused():
@@ -249,12 +255,10 @@ class Follower:
     def _leave(self, number: int, *, is_new: bool = True) -> None:
         self._has_begun_to_leave = True
         self._send(Leaving(why=self._leaves))
-        if not is_new:
-            return
-        if self._orders is None or not self._orders.launchers.running():
+        if is_new and (self._orders is None or not self._orders.launchers.running()):
             self._code = 128 + number
             self._hang_up()
-        else:
+        elif is_new and self._orders is not None:
             self._orders.is_leaving = True
             self._orders.end_all(number)
 
@@ -273,7 +277,7 @@ class Follower:
         limit_s = LEADERLESS_S if self._leaves and self._orders is None else self._meeting.join_timeout_s
         if self._clock.monotonic_s() - self._heard_s > limit_s:
             self.say(f"no leader was found at {self._finding.places()} for {limit_s:.0f} s; is it started?")
-            self._code = SILENT
+            self._code = 128 + signal.SIGTERM if self._leaves else SILENT
 
     async def _ask_slurm(self) -> None:
         """Give up once Slurm says that the node that leads is down: another one never leads."""

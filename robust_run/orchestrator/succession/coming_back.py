@@ -2,9 +2,10 @@
 
 How it is known that the job goes on. A run directory here names voters, the first of which is this job's own endpoint; no end of
 that run is on record; and one of them says that it leads that very run, over a connection whose ends both know the job's secret.
-A voter of it that leads nothing may be about to (an election takes 10 s), and one that does not answer in time may have no CPU:
-they are asked again until nothing of the run can be alive without a leader (`LEASE_S`, `KILL_S`). Then, and where nobody of the
-run is there, twice, the node does what it would have done.
+A voter of it that leads nothing may be about to (an election takes 10 s), or lack this node's vote: a node that has one comes
+back at once, any other asks again until nothing of the run can be alive without a leader (`LEASE_S`, `KILL_S`). What listens and
+does not answer may have no CPU, or be another program: it is asked for a shorter while. Then, and where nobody of the run is there,
+twice, the node does what it would have done.
 
 What looks the same and is not. A run that is over, or whose nodes are gone: nobody listens, or what listens is no voter of it;
 that costs a second. Another job with the same id and secret: it has another endpoint. Who starts the same job a second time on
@@ -27,7 +28,7 @@ from robust_run.orchestrator import journal
 from robust_run.orchestrator.model.node_words import KILL_S, LEASE_S, Several
 from robust_run.orchestrator.model.succession_words import ASKS, InRun, Voter
 from robust_run.orchestrator.nodes.dialing import Call, dial
-from robust_run.orchestrator.succession.record import is_here, read_record
+from robust_run.orchestrator.succession.record import boot_id, is_here, read_record
 from robust_run.roles.words import Me, ToWorker
 
 FOLDER = "voters"
@@ -38,7 +39,9 @@ ANSWER_S = 5.0
 AGAIN_S = 1.0
 LEADERLESS_S = LEASE_S + KILL_S + 5.0
 
-Answer = Literal["leads", "may be there", "none"]
+SILENT_S = 10.0
+
+Answer = Literal["leads", "is there", "silent", "none"]
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ class Earlier:
     voters: tuple[Voter, ...]
     why_void: str = ""
     """Why this node has no vote in it any more, where it had one."""
+    has_vote: bool = False
 
     @property
     def run_id(self) -> str:
@@ -57,22 +61,27 @@ class Earlier:
 
 
 async def find(
-    log_dir: str, meeting: Several, say: Callable[[str], None], leaderless_s: float = LEADERLESS_S
+    log_dir: str,
+    meeting: Several,
+    say: Callable[[str], None],
+    leaderless_s: float = LEADERLESS_S,
+    silent_s: float = SILENT_S,
 ) -> Earlier | None:
     """Return the run that goes on without this node; None: none does."""
     call, loop = Call(meeting.secret, meeting.tls), asyncio.get_running_loop()
     left, until_s, rounds = list(runs(log_dir, meeting)), loop.time() + leaderless_s, 0
     while left and loop.time() < until_s:
         answers = await asyncio.gather(*(_of_run(each, meeting.name, call) for each in left))
-        if "leads" in answers:
-            return left[answers.index("leads")]
+        asked = list(zip(left, answers, strict=True))
+        for each, answer in asked:
+            if answer == "leads" or (answer == "is there" and each.has_vote):
+                return each
         rounds += 1
         if rounds > 1:
-            left = [each for each, answer in zip(left, answers, strict=True) if answer != "none"]
-        if rounds == 3 and left:
-            say(
-                f"nodes of the run {left[0].run_id} are here, and none leads it now: {leaderless_s:.0f} s are left to them"
-            )
+            dead = ("none",) if loop.time() < until_s - leaderless_s + silent_s else ("none", "silent")
+            left = [each for each, answer in asked if answer not in dead]
+        if rounds == 3 and "is there" in answers:
+            say(f"nodes of the run {left[0].run_id} are here, and none leads it: it is waited for {leaderless_s:.0f} s")
         if left:
             await asyncio.sleep(AGAIN_S)
     return None
@@ -91,10 +100,12 @@ def runs(log_dir: str, meeting: Several) -> Iterator[Earlier]:
             earlier = _run_in(os.path.join(log_dir, name), meeting)
             if earlier is not None:
                 found.append((os.stat(os.path.join(earlier.folder, FOLDER)).st_mtime, earlier))
-    for _, earlier in sorted(found, key=lambda each: each[0], reverse=True)[:MOST_RUNS]:
+    count = 0
+    for _, earlier in sorted(found, key=lambda each: each[0], reverse=True):
         with suppress(RobustRunError):
-            end = journal.ending(os.path.join(earlier.folder, journal.NAME))
-            if end is None or end.finish is None:
+            end = journal.ending(os.path.join(earlier.folder, journal.NAME)) if count < MOST_RUNS else None
+            if count < MOST_RUNS and (end is None or end.finish is None):
+                count += 1
                 yield earlier
 
 
@@ -113,13 +124,16 @@ def _run_in(folder: str, meeting: Several) -> Earlier | None:
         return None
     seat = next((voter for voter in kept.voters if voter.name == meeting.name), None)
     moved = f"others know it by the address {seat.address}, which is none of this machine's" if seat else ""
-    return Earlier(folder, kept.voters, "" if seat is None or is_here(seat.address) else moved)
+    why_void = "" if seat is None or is_here(seat.address) else moved
+    has_vote = kept.name == meeting.name and kept.boot == boot_id() and not why_void
+    return Earlier(folder, kept.voters, why_void, has_vote)
 
 
 async def _of_run(earlier: Earlier, name: str, call: Call) -> Answer:
     others = [voter for voter in earlier.voters if voter.name != name]
     answers = await asyncio.gather(*(_ask(voter, earlier.run_id, call) for voter in others))
-    return "leads" if "leads" in answers else "may be there" if "may be there" in answers else "none"
+    best: tuple[Answer, ...] = ("leads", "is there", "silent")
+    return next((answer for answer in best if answer in answers), "none")
 
 
 async def _ask(voter: Voter, run_id: str, call: Call) -> Answer:
@@ -137,9 +151,9 @@ async def _ask(voter: Voter, run_id: str, call: Call) -> Answer:
         finally:
             line.abort()
     except asyncio.TimeoutError:
-        return "may be there"
+        return "silent"
     except (OSError, RobustRunError):
         return "none"
     if not isinstance(word, InRun) or word.run_id != run_id:
         return "none"
-    return "leads" if word.leads else "may be there"
+    return "leads" if word.leads else "is there"

@@ -7,8 +7,10 @@ import socket
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from robust_run.errors import PlatformError
 from robust_run.orchestrator.connection import Worker
 from robust_run.orchestrator.entrance import Entrance
+from robust_run.orchestrator.model.node_words import Several
 from robust_run.orchestrator.model.succession_words import ASKS, PEER, InRun
 from robust_run.orchestrator.server import RoleServer
 from robust_run.orchestrator.succession.replica import Replica
@@ -65,7 +67,7 @@ class Door:
             worker.end()  # no word: it is to look again
 
     def _in_run(self) -> InRun:
-        if self.replica is None:
+        if self.replica is None or self.replica.is_over:
             return InRun(run_id="", leads=False)
         return InRun(run_id=self.replica.run_id, leads=self.leading is not None and self.replica.may_act())
 
@@ -81,3 +83,21 @@ class Door:
         self._entrance.passed(worker)
         if self.replica is not None:
             self.replica.went(worker)
+
+
+def listen(meeting: Several) -> socket.socket:
+    """Return where this node is to be reached: where all meet, on the one that founds the job; else at a port like it, or any.
+
+    Raises PlatformError.
+    """
+    for port in (meeting.port,) if meeting.is_leader else (meeting.port, 0):
+        try:
+            if socket.has_dualstack_ipv6():
+                return socket.create_server(("", port), family=socket.AF_INET6, backlog=512, dualstack_ipv6=True)
+            return socket.create_server(("", port), backlog=512)
+        except OSError as error:
+            why = error.strerror
+    raise PlatformError(
+        f"port {meeting.port} of this machine, where the nodes are to meet, cannot be listened on ({why}); give all nodes an"
+        " endpoint with another one"
+    )

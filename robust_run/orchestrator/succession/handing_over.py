@@ -23,6 +23,7 @@ from robust_run.orchestrator.rules.raft.state import Followers
 #: As for jobs of one role: see `launcher.start.many.departure`.
 TOGETHER_S = 5.0
 LOOK_S = 0.25
+SAME_BREATH_S = 0.3
 NOBODY_FOLLOWS = "no other node can lead the job on, so it ends"
 
 
@@ -58,18 +59,23 @@ class HandOver:
     ) -> None:
         self._voting, self._end_job, self._note, self._say = voting, end_job, note, say
         self._timer: asyncio.TimerHandle | None = None
+        self._told_s = 0.0
 
     def told(self, number: int, by: str) -> None:
         """This node's guard was sent a signal."""
+        now_s = asyncio.get_running_loop().time()
+        if self._voting.is_over:
+            return  # it lingers until the other nodes know that
         if number != signal.SIGTERM or by:
             self._end(number, by)
-        elif self._voting.is_over:
-            return  # it lingers until the other nodes know that
+        elif self._timer is not None and now_s - self._told_s < SAME_BREATH_S:
+            return  # some tell a process and its group
         elif self._timer is not None:
             self._go()  # who sent it has waited, and asks once more
         elif self._voting.followers() == "none":
             self._nobody_follows()
         else:
+            self._told_s = now_s
             self._note("it was sent SIGTERM")
             self._say(f"this node leaves the job in {TOGETHER_S:g} s (--on-sigterm node), unless all nodes are told to")
             self._timer = asyncio.get_running_loop().call_later(TOGETHER_S, self._go)

@@ -210,7 +210,9 @@ class Replica:
         return self.is_over or self.state.may_act(self._clock.monotonic_s())
 
     def append(self, what: What, name: str, data: bytes) -> None:
-        """Put an entry at the end of the log, as leader. Does not return where this process leads no more."""
+        """Put an entry at the end of the log, as leader. Does not return where this process leads no more a job that goes on."""
+        if self.is_over:
+            return
         if not self.state.may_write(self._clock.monotonic_s()):
             self._tell(Tick())
             self._hooks.stopped("it stood still")
@@ -365,10 +367,9 @@ class Replica:
     def _send(self, to: str, message: AskVote | Vote | Append | Appended | Resigned) -> None:
         if isinstance(message, (Append, AskVote, Resigned)):
             line = self._lines.get(to)
-            if line is not None and isinstance(message, Resigned):
-                line.send(message)  # nobody answers it
-            elif line is not None:
+            if line is not None and not isinstance(message, Resigned):  # which nobody answers
                 self._asked_s.setdefault(to, self._clock.monotonic_s())
+            if line is not None:
                 line.send(message)
         elif to in self._workers:
             self._workers[to].send(message)

@@ -79,6 +79,9 @@ def test_asked_once_more_it_resigns_at_once(monkeypatch: pytest.MonkeyPatch) -> 
     async def act(voters: Voters, hand_over: HandOver) -> None:
         hand_over.told(signal.SIGTERM, "")
         hand_over.told(signal.SIGTERM, "")
+        assert voters.log == [NOTED], "some tell a process and its group"
+        monkeypatch.setattr(handing_over, "SAME_BREATH_S", 0.0)
+        hand_over.told(signal.SIGTERM, "")
         assert voters.log == [NOTED, "resigned"]
         await asyncio.sleep(0.2)
 

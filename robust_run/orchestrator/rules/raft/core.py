@@ -52,6 +52,8 @@ from robust_run.orchestrator.rules.raft.voting import ask_all, asked, elected, l
 def begin(state: ReplicaState, now_s: float) -> None:
     """A process of this voter begins. Who led, or stood for election, in the last term that it knows stands again at once."""
     state.part, state.leader, state.heard_s = "follows", "", now_s
+    if state.voted == state.name:
+        state.heard_s = float("-inf")  # it has heard no leader since, whom it would have on record
     state.others = {name: Other() for name in state.seats if name != state.name}
     state.stand_s = now_s if state.voted == state.name else patience_s(state, now_s)
 

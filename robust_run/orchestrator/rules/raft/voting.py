@@ -45,7 +45,13 @@ def voted(state: ReplicaState, who: str, vote: Vote, now_s: float) -> Iterator[A
         yield from next_term(state, vote.term, now_s)
         return
     asked = state.term + 1 if state.is_try else state.term
-    if state.part != "stands" or not vote.granted or vote.is_try != state.is_try or vote.term != asked:
+    if (
+        state.part != "stands"
+        or not state.stands
+        or not vote.granted
+        or vote.is_try != state.is_try
+        or vote.term != asked
+    ):
         return
     state.granted = (*state.granted, who) if who not in state.granted else state.granted
     yield from elected(state, now_s)
