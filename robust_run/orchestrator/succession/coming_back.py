@@ -4,8 +4,8 @@ How it is known that the job goes on. A run directory here names voters, the fir
 that run is on record; and one of them says that it leads that very run, over a connection whose ends both know the job's secret.
 A voter of it that leads nothing may be about to (an election takes 10 s), or lack this node's vote: a node that has one comes
 back at once, any other asks again until nothing of the run can be alive without a leader (`LEASE_S`, `KILL_S`). What listens and
-does not answer may have no CPU, or be another program: it is asked for a shorter while. Then, and where nobody of the run is there,
-twice, the node does what it would have done.
+does not answer may have no CPU, or be another program: it is asked for a shorter while. Then, and where nobody of the run is
+there, twice, the node does what it would have done.
 
 What looks the same and is not. A run that is over, or whose nodes are gone: nobody listens, or what listens is no voter of it;
 that costs a second. Another job with the same id and secret: it has another endpoint. Who starts the same job a second time on
