@@ -14,7 +14,7 @@ from robust_run.errors import PlatformError
 from robust_run.planning.results import SeedResult, result
 from robust_run.planning.worker import Task, answer
 
-PROGRAM = "import sys; sys.path[:] = sys.argv[1:]; from robust_run.planning.worker import main; main()"
+PROGRAM = "import sys; sys.path[:] = sys.argv[2:]; from robust_run.planning.worker import main; main(int(sys.argv[1]))"
 
 
 def run_all(
@@ -93,5 +93,5 @@ class _Pool:
 
 
 def _worker() -> subprocess.Popen[bytes]:
-    argv = [sys.executable, "-I", "-c", PROGRAM, *sys.path]
+    argv = [sys.executable, "-I", "-c", PROGRAM, str(os.getpid()), *sys.path]
     return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)

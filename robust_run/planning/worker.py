@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
@@ -23,10 +24,12 @@ class Task(msgspec.Struct, frozen=True):
     seed: int
 
 
-def main() -> None:
-    """Work until there are no more lines, or whoever asked is gone; Ctrl-C is theirs to hear."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def main(asker: int) -> None:
+    """Work until there are no more lines, or whoever asked (a pid) is gone; Ctrl-C is theirs to hear."""
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != asker:
+        return  # it went before the kernel was told of that wish
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     for line in sys.stdin.buffer:
         task = msgspec.json.decode(line, type=Task)
         _write(msgspec.json.encode(result(task.plan, task.seed, _Share().says)))

@@ -21,7 +21,7 @@ from robust_run.planning.advice import daly_s, young_s
 from robust_run.planning.advising import Planned, planned
 from robust_run.planning.command import plan as command
 from robust_run.planning.faults import faults_of
-from robust_run.planning.many import run_all
+from robust_run.planning.many import PROGRAM, run_all
 from robust_run.planning.mix import DEFAULT, parse, scaled
 from robust_run.planning.results import out_quantile
 from robust_run.planning.show import FEW_SEEDS, lines_of
@@ -64,6 +64,13 @@ def test_a_duration_has_the_median_and_the_quantile_that_it_says() -> None:
 def test_processes_find_what_one_finds() -> None:
     tasks = [Task(SMALL, seed) for seed in range(3)]
     assert run_all(tasks, 2) == run_all(tasks, 1)
+
+
+def test_a_process_whose_asker_is_gone_before_it_begins_does_not_begin() -> None:
+    argv = [sys.executable, "-I", "-c", PROGRAM, str(os.getppid()), *sys.path]
+    task = msgspec.json.encode(Task(Plan(nodes=2000, days=3650.0, mix=scaled(DEFAULT, 1000.0)), 0)) + b"\n"
+    done = subprocess.run(argv, input=task, capture_output=True, timeout=100, check=True)
+    assert done.stdout == b""
 
 
 def test_a_process_is_deaf_to_ctrl_c_and_goes_at_once_with_who_asked_it() -> None:

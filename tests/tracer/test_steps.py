@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -35,8 +36,9 @@ def hook_of(worker_side: ModuleType, path: str, *, tracing: bool = False):
 
 def test_both_sides_have_the_same_layout(worker_side: ModuleType) -> None:
     names = ["MAGIC", "VERSION", "FILE_BYTES"] + [name for name in dir(steps) if name.endswith("_CELL")]
-    assert len(names) == 10
+    assert len(names) == 11
     assert {name: getattr(worker_side, name) for name in names} == {name: getattr(steps, name) for name in names}
+    assert runpy.run_path(f"{arming.ARM_FOLDER}/tracebacks.py")["RAISED_CELL"] == steps.RAISED_CELL
 
 
 def test_a_new_file_is_nobodys_and_has_no_steps(path: str) -> None:
