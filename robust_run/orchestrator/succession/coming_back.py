@@ -37,8 +37,8 @@ MOST_RUNS = 5
 CONNECT_S = 2.0
 ANSWER_S = 5.0
 AGAIN_S = 1.0
+#: So long a run may be without a leader, and what listens may say nothing.
 LEADERLESS_S = LEASE_S + KILL_S + 5.0
-
 SILENT_S = 10.0
 
 Answer = Literal["leads", "is there", "silent", "none"]

@@ -110,6 +110,18 @@ def test_where_all_hear_of_it_that_takes_a_moment() -> None:
     assert (voters.leader(), voters.elections) == ("n1", 2)
 
 
+def test_the_vote_of_who_resigned_is_there_as_soon_as_its_process_is() -> None:
+    voters = well(4)
+    voters.die("n3")
+    pass_time(voters, 5)
+    voters.last_words = True
+    voters.tell("n0", Resign())
+    voters.start("n0")
+    voters.all["n0"].state.stands = False
+    pass_time(voters, 4)
+    assert voters.leader() in ("n1", "n2"), "two of four are no majority"
+
+
 def test_a_leader_that_resigns_is_not_elected_again_while_it_leaves() -> None:
     voters = well()
     voters.tell("n0", Resign())

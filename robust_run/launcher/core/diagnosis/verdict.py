@@ -1,7 +1,7 @@
 """Root cause attribution: which rank failed first, and why, from what every rank showed. Pure.
 
 Ranks of a distributed job fall like dominoes: one fails, and its peers die of broken connections moments later, sometimes
-before the first one has finished dying. So the order of exits alone is not enough, and three rules are used:
+before the first one has finished dying. So the order of exits alone is not enough, and four rules are used:
 
 1. A rank's failure dates from its first sign: what it raised and did not catch, its traceback's arrival, or its exit, whichever
    came earliest.

@@ -50,12 +50,14 @@ from robust_run.orchestrator.rules.raft.voting import ask_all, asked, elected, l
 
 
 def begin(state: ReplicaState, now_s: float) -> None:
-    """A process of this voter begins. Who led, or stood for election, in the last term that it knows stands again at once."""
-    state.part, state.leader, state.heard_s = "follows", "", now_s
-    if state.voted == state.name:
-        state.heard_s = float("-inf")  # it has heard no leader since, whom it would have on record
+    """A process of this voter begins. Who led, or stood for election, in the last term that it knows stands again at once, and
+    votes at once.
+    """
+    state.part, state.leader = "follows", ""
+    has_heard_none = state.voted == state.name  # whoever has led since would be on record
+    state.heard_s = float("-inf") if has_heard_none else now_s
     state.others = {name: Other() for name in state.seats if name != state.name}
-    state.stand_s = now_s if state.voted == state.name else patience_s(state, now_s)
+    state.stand_s = now_s if has_heard_none else patience_s(state, now_s)
 
 
 def lead_first(state: ReplicaState, now_s: float) -> list[Action]:
