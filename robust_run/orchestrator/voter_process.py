@@ -214,7 +214,8 @@ class House(Finding, Hooks):
 
     def stopped(self, why: str) -> None:
         """See `Hooks`."""
-        self.say(f"{self._meeting.name} does not lead the job any more: {why}; it follows")
+        then = "" if self.leaves else "; it follows"
+        self.say(f"{self._meeting.name} does not lead the job any more: {why}{then}")
         with suppress(OSError, ValueError):
             sys.stdout.flush()
         self._leave(TURNED)
