@@ -10,7 +10,7 @@ from typing import Any
 
 from page_ground import need_chromium
 
-STUCK_S = 120.0
+STUCK_S = 300.0
 
 
 class Page:

@@ -19,7 +19,7 @@ from robust_run.launcher.model.events import NodeEvent
 from robust_run.launcher.model.job import NodeInfo
 
 TOKEN = b"the secret of this job"
-PATIENCE_S = 60.0
+PATIENCE_S = 200.0
 Result = TypeVar("Result")
 
 

@@ -22,7 +22,7 @@ TESTS = Path(__file__).parent
 LARGEST_BYTES = 1 << 20
 LOOKS = {False: b"-", True: b"+"}
 """First byte of a request: whether the worker looks for garbage at its end, among what was imported before."""
-STUCK_S = 170.0
+STUCK_S = 300.0
 AT_START = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "ROBUST_"))}
 """What a test imports may set variables; a warm process that an earlier test started has not seen them."""
 

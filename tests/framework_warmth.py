@@ -43,7 +43,7 @@ def warm_jobs(shared: Path) -> Iterator[dict[str, str]]:
         folder = before[0] if before else tempfile.mkdtemp(prefix="rw-", dir="/tmp")  # short enough for a socket
         env = {**warm_ground.SEVERAL, "ROBUST_WARM_FOLDER": folder, "ROBUST_WARM_DAEMON": warm_ground.PATIENT_S}
         if not before:
-            _warm(env, "start", "--idle-limit", "60m", "--preload", PRELOAD)
+            _warm(env, "start", "--idle-limit", "90m", "--preload", PRELOAD)
         users.write_text(" ".join([folder, *before[1:], str(os.getpid())]))
     try:
         yield env

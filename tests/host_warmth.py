@@ -29,7 +29,7 @@ TESTS = str(Path(__file__).parent)
 WANTED = "TEST_WARM_HOSTS"
 """In the environment while launchers on hosts are to be forked."""
 PRELOAD = ("torch", "torch.distributed", "torch._dynamo")
-START_S = 170.0
+START_S = 500.0
 COMMAND = (sys.executable, "-c", "from robust_run.robust_cli import main; main()")
 """What starts `robust`."""
 OF_COMMANDS = (

@@ -34,7 +34,7 @@ dist.destroy_process_group()
 """
 
 #: A job that takes longer than this in a test is stuck.
-STUCK_S = 120.0
+STUCK_S = 300.0
 
 #: Before a job's command: what a launcher gives a second (a worker that is forked, one that cleans up) may take a minute there,
 #: as it may on a busy machine.

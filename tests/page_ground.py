@@ -43,7 +43,7 @@ HOSTILE = (
     "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>&lt;\x00\x1b[31m\u202egnp.exe </style></title>--><!--"
 )
 
-STUCK_S = 120.0
+STUCK_S = 300.0
 
 #: All that a controller may do.
 ANYTHING = Accepts(

@@ -16,7 +16,7 @@ from jobs import wait_for
 from robust_run.tracer.files import ring
 from robust_run.tracer.sight.targets import Target
 
-PATIENCE_S = 60
+PATIENCE_S = 200.0
 
 ARMED = f"""
 import faulthandler, os, sys

@@ -20,7 +20,7 @@ from importlib import import_module
 from pathlib import Path
 
 LARGEST_BYTES = 1 << 20
-STUCK_S = 170.0
+STUCK_S = 300.0
 #: Variables that Python itself reads as it starts.
 READ_AT_START = ("PYTHON", "LANG", "LC_")
 #: Packages whose modules are imported once for all.

@@ -23,7 +23,7 @@ from jobs import wait_for
 from slurm_cluster import SlurmCluster
 
 #: A wait that takes longer than this is stuck. Slurm itself takes up to half a minute to notice things.
-PATIENCE_S = 150.0
+PATIENCE_S = 300.0
 #: A busy machine stands still for seconds now and then: nodes are not lost by that.
 LEASE = ("--rdzv-conf", "keep_alive_max_attempt=6")
 ROBUST = [sys.executable, "-c", "from robust_run.robust_cli import main; main()"]

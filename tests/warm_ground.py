@@ -48,7 +48,7 @@ ON_HOSTS = ("faults/", "kubernetes/", "launcher/many/", "test_helper_forks.py", 
 """Folders and files below tests/ whose launchers on simulated hosts are forked from a process that has imported torch."""
 PRELOAD = "torch,torch.distributed,torch._dynamo"
 """What jobs ask for, and what torch's own optimizers import in each rank that makes one, which takes as long as torch did."""
-START_S = 170.0
+START_S = 500.0
 PATIENT_S = "30"
 """So long a job waits for it: busy machines are none of a test's business."""
 SEVERAL = {"OMP_NUM_THREADS": "1"}
@@ -72,7 +72,7 @@ def started(variables: Mapping[str, str], limit_s: float = START_S) -> Iterator[
     env = {**os.environ, **variables, "ROBUST_WARM_FOLDER": str(folder)}
     try:
         subprocess.run(
-            [*START, "start", "--idle-limit", "20m", "--preload", PRELOAD],
+            [*START, "start", "--idle-limit", "90m", "--preload", PRELOAD],
             env=env,
             check=True,
             timeout=limit_s,

@@ -32,7 +32,7 @@ EVERY = 20
 """Steps between two checkpoints in storage."""
 LEASE_S = 7
 """More than is usual: a busy machine may hold an agent up for some seconds."""
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 LAST = 6
 """So many of the last steps tell how busy the machine was."""
 FEW = 3

@@ -67,6 +67,7 @@ def test_a_node_that_is_told_to_leave_gives_its_members_to_the_other(tmp_path: P
         assert "b leaves: it was sent SIGTERM" in a.job.err
         for name in on_b:
             assert nodes_of(a)[name.replace(".1", ".2")] == ["a"]
+        assert a.job.err.count("its node b is gone (it was sent SIGTERM); it is started anew\n") == len(on_b)
 
 
 def test_when_the_leader_is_killed_the_other_node_s_workers_go_on(tmp_path: Path) -> None:

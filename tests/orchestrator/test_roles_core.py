@@ -226,6 +226,35 @@ def test_a_lost_node_takes_its_members_and_they_come_back_elsewhere() -> None:
     assert story.tell(NodeGone(node="there"), WorldEnded(member=rollout(1), serial=1, code=0)) == []
 
 
+def test_a_node_that_is_told_to_leave_is_no_failure_of_its_members() -> None:
+    """However often: who drains one node after the other has not made the job fail."""
+    story = Story(role("rollout", max_restarts=1), role("other", members=1), slots=2)
+    for number in range(1, 6):
+        story.runs(rollout(0), MemberName("other", 0))
+        here, there = ("here", "there") if number % 2 else ("there", "here")
+        story.tell(NodeOffered(node=there, slots=2))
+        said = story.tell(NodeGone(node=here, why="it was told to leave", was_told=True))
+        sentence = f"rollout/0: its node {here} is gone (it was told to leave); it is started anew"
+        assert sentence in [each.text for each in said if isinstance(each, SayLine)]
+        assert set(started(story.tell(Tick(), after_s=FIRST_PAUSE_S))) == {"rollout/0", "other/0"}
+    assert story.state.members[rollout(0)].failed == 0
+
+
+def test_nor_does_it_count_among_the_times_that_all_begin_again() -> None:
+    story = Story(role("trainer", restart="job", max_restarts=1), slots=1)
+    for _ in range(4):
+        story.runs(TRAINER)
+        story.tell(NodeOffered(node="there", slots=1))
+        (node,) = story.state.members[TRAINER].nodes
+        assert started(story.tell(NodeGone(node=node, was_told=True))) == ["trainer/0"]
+        story.tell(NodeOffered(node=node, slots=1))
+    story.runs(TRAINER)
+    assert started(story.ends(TRAINER, 1)) == ["trainer/0"]
+    story.runs(TRAINER)
+    story.ends(TRAINER, 1)
+    assert story.state.phase in ("ending", "over"), "its own failures count"
+
+
 def test_of_a_member_on_two_nodes_the_rest_ends_before_it_begins_again() -> None:
     """Its other node still holds its workers, which wait for those that are gone."""
     story = Story(role("world", nodes=2), slots=1)

@@ -61,6 +61,8 @@ class NodeGone(msgspec.Struct, frozen=True, kw_only=True, tag="node_gone"):
 
     node: str
     why: str = ""
+    was_told: bool = False
+    """It left because somebody told it to, and said so: no failure of what ran on it."""
 
 
 class NodeLeads(msgspec.Struct, frozen=True, kw_only=True, tag="node_leads"):

@@ -352,4 +352,4 @@ class NodeBook:
             self._of.pop(node.worker, None)
             node.worker.end("this node was silent for too long, and is taken for gone")
         self._say(f"{name} is gone: {why}")
-        self._tell(NodeGone(node=name, why=why))
+        self._tell(NodeGone(node=name, why=why, was_told=bool(node.is_leaving)))

@@ -191,7 +191,10 @@ def _runs(role: RoleSpec, member: Member, attempt: int, now_s: float) -> Iterato
     yield Changed(member=member.name)
 
 
-def _ended(spec: RolesSpec, state: JobState, member: Member, event: WorldEnded, now_s: float) -> Iterator[Action]:
+def _ended(
+    spec: RolesSpec, state: JobState, member: Member, event: WorldEnded, now_s: float, *, counts: bool = True
+) -> Iterator[Action]:
+    """A launcher has ended. `counts`: it failed, if not well; else its node was taken away."""
     role = spec.role(member.name.role)
     was_stopping = member.standing == "stopping"
     ran_s = now_s - member.runs_since_s if member.runs_since_s is not None else 0.0
@@ -205,21 +208,22 @@ def _ended(spec: RolesSpec, state: JobState, member: Member, event: WorldEnded, 
     if event.code == 0:
         member.standing, member.is_finished = "done", True
         return
-    member.failed = 1 if ran_s >= STEADY_S else member.failed + 1
-    why = f"{member.name} ended with {code_text(event.code)}" + (f": {event.sentence}" if event.sentence else "")
+    if counts:
+        member.failed = 1 if ran_s >= STEADY_S else member.failed + 1
+    how = f" ended with {code_text(event.code)}" if counts else ""
+    why = f"{member.name}{how}" + (f": {event.sentence}" if event.sentence else "")
     if event.code > 0:  # it was not killed, nor its node lost
         yield from updates.failed(state, member, why)
     if role.restart == "job":
         state.job_restarts = 0 if ran_s >= STEADY_S else state.job_restarts
-        if state.job_restarts < role.max_restarts:
+        if not counts or state.job_restarts < role.max_restarts:
             member.standing = "held"
-            state.job_restarts += 1
-            yield from _begin_again(
-                state, f"{why}; all roles begin again ({state.job_restarts} of {role.max_restarts})"
-            )
+            state.job_restarts += counts
+            times = f" ({state.job_restarts} of {role.max_restarts})" if counts else ""
+            yield from _begin_again(state, f"{why}; all roles begin again{times}")
             return
-    if role.restart == "alone" or (role.restart == "together" and event.code < 0):
-        yield from _pause(state, role, member, why, now_s)
+    if role.restart == "alone" or (role.restart == "together" and event.code < 0) or not counts:
+        yield from _pause(state, role, member, why, now_s, counts)
         return
     member.standing = "given_up"
     yield from end_job(state, exit_code(event.code), why, SIGTERM)
@@ -232,12 +236,13 @@ def _begin_again(state: JobState, sentence: str) -> Iterator[Action]:
     yield from stop_all(state, SIGTERM)
 
 
-def _pause(state: JobState, role: RoleSpec, member: Member, why: str, now_s: float) -> Iterator[Action]:
+def _pause(state: JobState, role: RoleSpec, member: Member, why: str, now_s: float, counts: bool) -> Iterator[Action]:
     """Start a member's launcher anew in a moment, or give it up."""
-    if member.failed <= role.max_restarts:
+    if not counts or member.failed <= role.max_restarts:
         member.standing = "pausing"
-        member.until_s = now_s + min(FIRST_PAUSE_S * 2 ** (member.failed - 1), LONGEST_PAUSE_S)
-        yield SayLine(text=f"{why}; it is started anew ({member.failed} of {role.max_restarts})")
+        member.until_s = now_s + min(FIRST_PAUSE_S * 2 ** max(member.failed - 1, 0), LONGEST_PAUSE_S)
+        times = f" ({member.failed} of {role.max_restarts})" if counts else ""
+        yield SayLine(text=f"{why}; it is started anew{times}")
         yield WakeAt(at_s=member.until_s)
         return
     member.standing = "given_up"
@@ -262,7 +267,7 @@ def _node_gone(spec: RolesSpec, state: JobState, event: NodeGone, now_s: float) 
                 yield from stop_member(member, SIGTERM)  # it begins again when the rest of it has ended
                 continue
             ended = WorldEnded(member=member.name, serial=member.serial, code=-SIGKILL, sentence=sentence)
-            yield from _ended(spec, state, member, ended, now_s)
+            yield from _ended(spec, state, member, ended, now_s, counts=not event.was_told)
 
 
 def _settle(spec: RolesSpec, state: JobState, now_s: float) -> Iterator[Action]:

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from robust_run.health.checks import fleet
 from robust_run.health.checks.fleet import CheckListener, check
 from robust_run.health.checks.plan import CheckRound, Wish
 from robust_run.health.checks.types import (
@@ -41,7 +42,7 @@ RUNNER = [sys.executable, "-m", "robust_run.health.diagnostics.node"]
 NURSERY = "robust_run.health.diagnostics.nursery"
 
 #: In each process: who looks for torch is noted, and the process that forks programs has an accident then. Who stops itself says
-#: first how it is within.
+#: first how it is within. Imports that get on may take minutes, as among other tests they do.
 SITE = """
 import importlib.abc, json, os, signal, sys, threading, time
 
@@ -50,6 +51,9 @@ stop, is_nursery = os.kill, any("diagnostics.nursery" in word for word in sys.or
 
 class Looking(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path, target=None):
+        forked = sys.modules.get("robust_run.health.diagnostics.forked")
+        if name == "robust_run.health.diagnostics.handing" and "sleep" not in os.environ.get("TEST_ACCIDENT", ""):
+            forked.IMPORT_S = 240.0
         if name == "torch":
             sys.meta_path.remove(self)
             with open(f"{FOLDER}/imports", "a") as file:
@@ -82,6 +86,12 @@ def order(check: str, **more: Any) -> CheckProgramOrder:
     return CheckProgramOrder(
         **{"check": check, "node": "a", "seconds": 0.0, "passes": 2, "size_bytes": 1 << 20, "limit_s": 100.0, **more}
     )
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for a node waits for imports that take long."""
+    monkeypatch.setattr(fleet, "SLACK_S", STUCK_S)
 
 
 class Watched:
@@ -160,7 +170,7 @@ def state(pid: int) -> str:
 
 
 def wait_for(what: Callable[[], Any], words: str) -> Any:
-    give_up_at_s = time.monotonic() + 60
+    give_up_at_s = time.monotonic() + STUCK_S
     while not (found := what()):
         assert time.monotonic() < give_up_at_s, words
         time.sleep(0.02)

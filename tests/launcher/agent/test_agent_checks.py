@@ -15,7 +15,7 @@ from robust_run.health.checks.types import CheckProgramOrder, Ended, Meeting
 from robust_run.launcher.agent.checks import STAY_S, AgentChecks
 from robust_run.launcher.model.check_events import ChecksSaid, EndChecks, OpenPlace, RunChecks
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 class Desk:

@@ -164,7 +164,7 @@ def test_a_folder_that_vanished_after_the_job_saved_there_is_waited_for(tmp_path
     assert (tmp_path / "total").read_text() == TOTAL
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 def test_where_it_does_not_come_back_the_job_ends_rather_than_begin_anew(tmp_path: Path) -> None:
     code, done = job(tmp_path, "--max-restarts", "1", path=train(tmp_path, fail=VANISH))
     assert code == 1, done.err
@@ -286,7 +286,7 @@ dist.destroy_process_group()
 """
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(600)
 def test_the_weights_are_those_of_a_run_that_was_not_disturbed(tmp_path: Path) -> None:
     import torch
 

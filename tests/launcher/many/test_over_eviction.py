@@ -17,7 +17,7 @@ from jobs import wait_for
 from small_optimizer import SGD
 
 #: Seven hosts start at once, on a machine that is busy.
-START_S = 180.0
+START_S = 400.0
 #: 3 replicas of 2 stages of 2 tensor parallel ranks: a machine has both ranks of a stage, replica 2 is on machines 4 and 5.
 STAGES, TENSOR, REPLICAS = 2, 2, 3
 STUCK = 8

@@ -198,7 +198,7 @@ def offers(roles: RoleJob, name: str) -> int:
     return sum(line["event"]["type"] == "node_offered" and line["event"]["node"] == name for line in roles.journal())
 
 
-@pytest.mark.timeout(280)
+@pytest.mark.timeout(600)
 def test_the_node_that_founded_the_job_comes_back_to_the_one_that_leads_now(tmp_path: Path) -> None:
     (tmp_path / "not-yet").touch()
     with three_nodes(tmp_path, 60) as (a, b, c):

@@ -166,7 +166,7 @@ def has_left(told: RoleJob, *others: RoleJob, count: int) -> None:
         job.job.assert_nothing_left()
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(600)
 def test_another_node_leads_on_and_only_what_ran_on_the_first_is_started_again(tmp_path: Path) -> None:
     (tmp_path / "not-yet").touch()
     with three_nodes(tmp_path, 60, "--on-sigterm", "node") as (a, b, c):
@@ -188,7 +188,7 @@ def test_another_node_leads_on_and_only_what_ran_on_the_first_is_started_again(t
             assert (max(a.ran(name)) > before[name]) == (name in on_a)
 
 
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(600)
 def test_a_leader_that_is_killed_while_it_waits_leaves_all_the_same(tmp_path: Path) -> None:
     (tmp_path / "not-yet").touch()
     with three_nodes(tmp_path, 60, "--on-sigterm", "node") as (a, b, c):

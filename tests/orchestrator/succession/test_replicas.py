@@ -22,7 +22,7 @@ from robust_run.orchestrator.succession.stores import LoggedQueue, Past
 from robust_run.roles.queue_words import Done, Put, Took
 
 SECRET = b"s" * 32
-STUCK_S = 60.0
+STUCK_S = 200.0
 
 
 class Seen(Hooks):
