@@ -38,6 +38,9 @@ UNSHARE_HOST = ["unshare", "--net", "--uts", "--ipc", "--mount", "--pid", "--for
 
 BOOT = """
 if [ -n "$3" ]; then echo 0 > "$3/cgroup.procs"; fi
+while read -r _ place kind _; do
+    case $kind in fuse.rrck) umount -n -l "$place" || :;; esac
+done </proc/mounts
 ip -batch "$1/card"
 nsenter --net=/proc/self/fd/8 ip -batch "$1/port"
 exec 8<&-
@@ -56,7 +59,8 @@ exec "$@"
 """
 """$1: the host's folder, $2: its name, $3: its cgroup, if any; the rest is process 1.
 
-A new /sys shows the host's own network cards."""
+A new /sys shows the host's own network cards. Mounted checkpoints of other tests would live as long as the host does, with the
+processes that serve them."""
 
 
 def why_not() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,9 @@ import pytest
 from host_process import HostProcess
 from hosts import Cluster, Host, need_hosts
 from jobs import script, wait_for
+
+from robust_run.ckpt_io.mount import manage
+from robust_run.ckpt_io.mount.types import MountOptions
 
 SERVE = """
     import socket
@@ -385,6 +389,23 @@ def test_two_clusters_do_not_see_each_other(tmp_path: Path) -> None:
         wait_for(serving.lines, "the server to listen")
         assert "refused" in other[1].run(python(CONNECT, "node-0", "10")).stdout
         assert one[1].run(python(CONNECT, "node-0", "10")).stdout == "connected\n"
+
+
+def test_what_others_mount_does_not_live_on_in_hosts(tmp_path: Path) -> None:
+    """Whose checkpoints are unmounted waits for the process that serves them to end."""
+    if not os.path.exists("/dev/fuse") or shutil.which("fusermount3") is None:
+        pytest.skip("checkpoints are mounted with FUSE")
+    (tmp_path / "saved").mkdir()
+    point = str(tmp_path / "mounted")
+    mounted = manage.mount(MountOptions(url=str(tmp_path / "saved"), point=point), lambda _: None)
+    try:
+        with Cluster(1, tmp_path) as cluster:
+            assert "fuse.rrck" in Path("/proc/mounts").read_text()
+            assert "fuse.rrck" not in cluster[0].run(["cat", "/proc/mounts"]).stdout
+            manage.stop(point)
+            assert mounted.process.wait(200) == 0
+    finally:
+        mounted.close()
 
 
 def test_a_host_that_cannot_boot_says_why_and_leaves_nothing(tmp_path: Path) -> None:
