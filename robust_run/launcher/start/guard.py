@@ -104,14 +104,14 @@ def run_guarded(
         signal.signal(number, lambda number, _frame: forwarder.take(number))
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     if distant is not None:
-        return _conclude(pid, *distant.wait())
+        return _conclude(pid, *distant.wait(), forwarder.gave_up_at)
     if fence is None:
         status = wait_for_end(pid)
     else:
         from robust_run.launcher.start.many.second_fence import wait  # for jobs of several nodes
 
         status = wait(pid, fence)
-    return _conclude(pid, os.waitstatus_to_exitcode(status), _sweep())
+    return _conclude(pid, os.waitstatus_to_exitcode(status), _sweep(), forwarder.gave_up_at)
 
 
 def _fork(agent: Callable[[int], int], lifeline: int, forward: int) -> int:
@@ -171,6 +171,9 @@ class _Forwarder:
         self._descriptor = descriptor
         self._pid = pid
         self._requests = Requests()
+        self._first = 0
+        self.gave_up_at = 0
+        """The signal that asked it to end first, once it was killed because it did not; 0: it was not."""
 
     def take(self, number: int) -> None:
         """Pass a signal on."""
@@ -178,16 +181,26 @@ class _Forwarder:
             os.write(self._descriptor, bytes([number]))
         except OSError:
             return  # the agent is gone; its exit is about to be seen
-        if number in ENDING and self._requests.is_out_of_patience(time.monotonic()):
+        if number not in ENDING:
+            return
+        self._first = self._first or number
+        if self._requests.is_out_of_patience(time.monotonic()):
+            self.gave_up_at = self._first
             send(self._pid, signal.SIGKILL)
 
 
-def _conclude(pid: int, exit_code: int, leftovers: Sequence[str]) -> int:
-    """Return the launcher's exit code; say what is to be known of an agent that did not end by itself."""
+def _conclude(pid: int, exit_code: int, leftovers: Sequence[str], gave_up_at: int = 0) -> int:
+    """Return the launcher's exit code; say what is to be known of an agent that did not end by itself.
+
+    `gave_up_at`: the signal that it was killed for not answering. A SIGKILL that somebody else sent is told by its code, 137.
+    """
     if exit_code >= 0 and not leftovers:
         return exit_code
     if exit_code < 0:
         died = f"was killed by {signal_name(-exit_code)}"
+        if exit_code == -signal.SIGKILL and gave_up_at:
+            died = f"did not answer {signal_name(gave_up_at)} within {ANSWER_S:g} s and was killed"
+            exit_code = -gave_up_at
         print(f"robust-run: the agent (pid {pid}) {died}; its workers were ended", file=sys.stderr)
     for name in leftovers:
         print(f"robust-run: {name} could not be ended; it may hold a device", file=sys.stderr)

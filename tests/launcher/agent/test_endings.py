@@ -131,7 +131,7 @@ def test_ctrl_c_twice_ends_the_job_at_once(tmp_path: Path, kind: str) -> None:
         wait_until_up(job, tmp_path)
         # A second Ctrl-C within a moment of the first is the same; somebody who means it presses on.
         wait_for(lambda: job.process.poll() is not None or press(job), "the end, at a Ctrl-C that was not the first")
-        assert job.finish() == 130
+        assert job.finish() == 130, job.err
         job.assert_nothing_left()
 
 
@@ -374,8 +374,9 @@ def test_an_agent_that_answers_nothing_is_killed_when_asked_again_and_again(tmp_
         wait_until_up(job, tmp_path)
         os.kill(job.agent_pid(), signal.SIGSTOP)
         wait_for(lambda: job.process.poll() is not None or press(job), "the end")
-        job.finish()
+        assert job.finish() == 130, "as if it had answered: 137 is what a job has that ran out of memory"
         job.assert_nothing_left()
+    assert f"the agent (pid {job.journal()[0]['pid']}) did not answer SIGINT within 5 s and was killed" in job.err
 
 
 @pytest.mark.parametrize("moment", range(0, 12, 2))
