@@ -120,15 +120,10 @@ def forker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[forks.Forker]:
         yield forker
 
 
-OURS = ("ROBUST_", "PET_", "TORCHELASTIC_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_", "SLURM", "SRUN_", "SBATCH_")
-
-
 @pytest.fixture(autouse=True)
 def clean_environment(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A test must not depend on being run inside a job."""
-    for name in list(os.environ):
-        if name.startswith(OURS):
-            monkeypatch.delenv(name)
+    warm_ground.take_away(monkeypatch)
     monkeypatch.setenv("ROBUST_WARM_DAEMON", "off")  # a developer's own warm process is none of a test's business
     if warm_ground.fits(request.node):
         monkeypatch.setenv("ROBUST_WARM_FOLDER", str(request.getfixturevalue("warm_folder")))

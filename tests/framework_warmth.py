@@ -75,7 +75,7 @@ def _warm(env: dict[str, str], *words: str, check: bool = True) -> None:
     command = [framework_parts.python(), *(warm_ground.START if words[0] == "start" else warm_ground.WARM)[1:], *words]
     subprocess.run(
         command,
-        env={**os.environ, **framework_parts.environment(), **env},
+        env={**warm_ground.usual_environment(), **framework_parts.environment(), **env},
         check=check,
         timeout=START_S,
         stdout=subprocess.DEVNULL,

@@ -30,6 +30,21 @@ def test_each_of_them_is_there_and_other_files_start_from_nothing(request: pytes
     )
 
 
+@pytest.mark.parametrize("name", ["TORCHINDUCTOR_CACHE_DIR", "KINETO_LOG_LEVEL"])
+def test_what_an_import_has_set_is_taken_away_before_a_test(request: pytest.FixtureRequest, name: str) -> None:
+    """Else all jobs after a test that imported torch's compiler would start from nothing."""
+    assert name not in os.environ or name in warm_ground.AT_START, "by a test before"
+    if name in warm_ground.AT_START:
+        pytest.skip(f"{name} is set here")
+    os.environ[name] = "/nowhere"
+    request.addfinalizer(lambda: os.environ.pop(name, None))
+    assert name in warm_ground.set_by_imports()
+    assert name not in warm_ground.usual_environment()
+    with pytest.MonkeyPatch.context() as patch:
+        warm_ground.take_away(patch)
+        assert name not in os.environ
+
+
 def test_what_a_developer_keeps_warm_is_not_used() -> None:
     folder = os.environ.get("ROBUST_WARM_FOLDER")
     assert (folder is not None) == warm_ground.WANTED

@@ -19,6 +19,10 @@ from pathlib import Path
 
 import pytest
 
+from robust_run.launcher.start.warm.key import READ_AT_IMPORT
+
+AT_START = frozenset(os.environ)
+OURS = ("ROBUST_", "PET_", "TORCHELASTIC_", "RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_", "SLURM", "SRUN_", "SBATCH_")
 WANTED = os.environ.get("TEST_WARM") != "off"
 TESTS = str(Path(__file__).parent)
 WARM = (sys.executable, "-c", "from robust_run.robust_cli import main; main()", "warm")
@@ -55,6 +59,23 @@ SEVERAL = {"OMP_NUM_THREADS": "1"}
 """What jobs of several workers have by default. Tests of these files have it set: so jobs of one start from the same process."""
 
 
+def set_by_imports() -> list[str]:
+    """Return the variables that imports of tests have set, as torch's compiler does: programs and warm processes have none."""
+    return [name for name in os.environ if name not in AT_START and name.startswith(READ_AT_IMPORT)]
+
+
+def usual_environment() -> dict[str, str]:
+    """Return the environment without these, for what is started before a test has been rid of them."""
+    imported = set_by_imports()
+    return {name: value for name, value in os.environ.items() if name not in imported}
+
+
+def take_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take away the variables of launchers, and those that imports of earlier tests have set."""
+    for name in [*filter(lambda name: name.startswith(OURS), os.environ), *set_by_imports()]:
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.fixture(scope="session")
 def warm_folder() -> Iterator[Path]:
     """The folder of a warm process, with a path that is short enough for a socket."""
@@ -69,7 +90,7 @@ def started(variables: Mapping[str, str], limit_s: float = START_S) -> Iterator[
     `limit_s`: it imports with low priority, so that it may take minutes among other tests.
     """
     folder = Path(tempfile.mkdtemp(prefix="rw-", dir="/tmp"))
-    env = {**os.environ, **variables, "ROBUST_WARM_FOLDER": str(folder)}
+    env = {**usual_environment(), **variables, "ROBUST_WARM_FOLDER": str(folder)}
     try:
         subprocess.run(
             [*START, "start", "--idle-limit", "90m", "--preload", PRELOAD],
