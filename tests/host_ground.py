@@ -38,9 +38,7 @@ UNSHARE_HOST = ["unshare", "--net", "--uts", "--ipc", "--mount", "--pid", "--for
 
 BOOT = """
 if [ -n "$3" ]; then echo 0 > "$3/cgroup.procs"; fi
-while read -r _ place kind _; do
-    case $kind in fuse.rrck) umount -n -l "$place" || :;; esac
-done </proc/mounts
+for place in $(sed -n 's/^[^ ]* \\([^ ]*\\) fuse\\.rrck .*/\\1/p' /proc/mounts); do umount -n -l "$place" || :; done
 ip -batch "$1/card"
 nsenter --net=/proc/self/fd/8 ip -batch "$1/port"
 exec 8<&-

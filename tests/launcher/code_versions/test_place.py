@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import os
+import py_compile
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -16,7 +19,9 @@ from robust_run.launcher.model.job import (
     JobSpec,
     OutputStreams,
 )
+from robust_run.launcher.records.code.capture import tree_id_of
 from robust_run.launcher.records.code.errors import LackingError
+from robust_run.launcher.records.code.scan import Scan
 
 
 def spec(folder: Path, mode: str = "auto", argv: tuple[str, ...] = ("train.py", "--lr", "1")) -> JobSpec:
@@ -65,6 +70,61 @@ def test_auto_stays_in_the_folder_until_that_is_edited(folder: Path) -> None:
     assert here.argv(("python", "-u", "train.py"), ground) == ("python", "-u", f"{ground.copy}/train.py")
     (folder / "helper.py").write_text("A = 1\n")
     assert here.ground(use).copy == "", "and again when the edit is undone"
+
+
+def compiled(source: Path, at_ns: int) -> Path:
+    """Have Python compile a file as an import does, at a moment."""
+    made = Path(py_compile.compile(str(source), doraise=True))
+    os.utime(made, ns=(at_ns, at_ns))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("what", "text", "edited_ns", "compiled_ns", "is_copied"),
+    [
+        ("an edit of the same second and length", "A = 2\n", 900, 500, True),
+        ("another length", "A = 22\n", 900, 500, False),
+        ("another second", "A = 2\n", 10**9 + 900, 500, False),
+        ("what was compiled since", "A = 2\n", 900, 1000, False),
+        ("nothing compiled", "A = 2\n", 900, 0, False),
+    ],
+)
+def test_what_was_compiled_of_the_version_before_is_not_taken_for_the_next(
+    folder: Path, what: str, text: str, edited_ns: int, compiled_ns: int, is_copied: bool
+) -> None:
+    """Python would: it compares whole seconds and lengths. On other nodes, in a copy, the new one would run."""
+    second_ns, helper = 1_700_000_000 * 10**9, folder / "helper.py"
+    here = place(folder)
+    os.utime(helper, ns=(second_ns, second_ns))
+    if compiled_ns:
+        compiled(helper, second_ns + compiled_ns)
+    version, _ = captured(here)
+    assert here.ground(CodeUse(number=1, tree=version.tree, is_only=True)).copy == ""
+    helper.write_text(text)
+    os.utime(helper, ns=(second_ns + edited_ns, second_ns + edited_ns))
+    if compiled_ns > edited_ns:
+        compiled(helper, second_ns + compiled_ns)
+    newer = tree_id_of(Scan(str(folder), leave=(str(folder / "runs"),)))
+    assert here.has(newer)
+    ground = here.ground(CodeUse(number=2, tree=newer))
+    assert bool(ground.copy) == is_copied, what
+    if is_copied:
+        assert (Path(ground.copy) / "helper.py").read_text() == text
+    seen = [sys.executable, "-c", "import helper; print(helper.A)"]
+    done = subprocess.run(seen, cwd=ground.copy or folder, capture_output=True, text=True, timeout=200, check=True)
+    assert f"A = {done.stdout}" == text, "what runs is what was written"
+
+
+def test_a_copy_has_what_is_compiled_of_it_for_itself(folder: Path) -> None:
+    (folder / "pkg").mkdir()
+    for source in (folder / "helper.py", folder / "pkg" / "__init__.py"):
+        source.touch()
+        py_compile.compile(str(source), doraise=True)
+    here = place(folder, "copy")
+    version, _ = captured(here)
+    copy = Path(here.ground(CodeUse(number=1, tree=version.tree)).copy)
+    assert (copy / "pkg" / "__init__.py").is_file()
+    assert not os.path.lexists(copy / "__pycache__") and not os.path.lexists(copy / "pkg" / "__pycache__")
 
 
 def test_no_copy_leads_back_to_where_it_lies(folder: Path) -> None:

@@ -75,13 +75,13 @@ def test_a_lost_node_brings_the_update_and_the_standby_has_it(cluster: Cluster, 
     job = start_all(cluster, str(code / "train.py"), tmp_path=tmp_path, options=options)
     seen(here, 0, 3)
     wait_for_weights(here)
-    write_code(code, scale=22)
+    write_code(code, scale=2)
     robust(cluster[0], job.run_dir, "update", "--slower")  # than it was, on a machine that is busy
     write_code(code, scale=77)  # never staged
     world = job.layout(0)
     next(host for host in cluster if host.name == world[-1] and host is not cluster[0]).power_off()
     now = seen(here, 1, 3)
-    assert [each["scale"] for each in now] == [22, 22, 22], job.said()
+    assert [each["scale"] for each in now] == [2, 2, 2], job.said()
     assert len({each["version"] for each in now}) == 1
     assert all(each["from"] > 0 for each in now)
     wait_for_fate(cluster[0], job.run_dir, 2, "trusted")
@@ -101,10 +101,10 @@ def test_nodes_that_share_no_folder_get_the_version_and_go_back_together(cluster
     run_dir = f"/run/logs/{job.run_id}"
     assert {each["scale"] for each in seen(here, 0, 2)} == {1}, "what the controller's node has, all have"
     wait_for_weights(here)
-    write_code(places[0], scale=22)
+    write_code(places[0], scale=2)
     robust(hosts[0], run_dir, "update", "--when", "now", "--slower")
     now = seen(here, 1, 2)
-    assert [each["scale"] for each in now] == [22, 22], f"{now}\n{job.said()}"
+    assert [each["scale"] for each in now] == [2, 2], f"{now}\n{job.said()}"
     wait_for_fate(hosts[0], run_dir, 2, "trusted")
     late = job.join(hosts[2])  # it was not there when the update was made
     store = hosts[2].root / "run" / "logs" / job.run_id / "code" / "trees"
@@ -113,7 +113,7 @@ def test_nodes_that_share_no_folder_get_the_version_and_go_back_together(cluster
     robust(hosts[0], run_dir, "update", "--when", "now", "--slower", "--note", "a bad one")
     wait_for_fate(hosts[0], run_dir, 3, "rolled_back")
     back = seen(here, 3, 2)
-    assert {each["scale"] for each in back} == {22}, job.said()
+    assert {each["scale"] for each in back} == {2}, job.said()
     assert finish(job, here) == {0}
     job.assert_nothing_left(hosts)
     assert all(len({each["version"] for each in seen(here, attempt, 2)}) == 1 for attempt in range(4))

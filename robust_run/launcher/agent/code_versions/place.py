@@ -1,6 +1,7 @@
 """One node's code: what is captured there, and where the workers of an attempt find the version that they shall run.
 
-`--code auto`      in the user's folder as long as that is, file by file, the version that shall run; else from a copy
+`--code auto`      in the user's folder as long as that is, file by file, the version that shall run; else from a copy, also where
+                   Python would run what it compiled of an earlier version (`records.code.bytecode`)
 `--code copy`      always from a copy in the run directory
 `--code in-place`  always in the user's folder, as it is
 
@@ -24,6 +25,7 @@ from robust_run.launcher.model.code_events import CodeUse, CodeVersion
 from robust_run.launcher.model.job import (
     JobSpec,
 )
+from robust_run.launcher.records.code.bytecode import has_stale_bytecode
 from robust_run.launcher.records.code.capture import (
     CodeRoot,
     commit_of,
@@ -206,7 +208,7 @@ class CodePlace:
         have written, is no difference: nothing would run otherwise in a copy.
         """
         if tree_id_of(scan) == use.tree:
-            return True
+            return use.is_only or not has_stale_bytecode(root.folder, scan.files)
         return use.is_only and self.store.has(use.tree) and is_intact(self.store.tree(use.tree), root.folder, is_weak)
 
     def argv(self, argv: Sequence[str], ground: CodeSource) -> tuple[str, ...]:

@@ -245,8 +245,15 @@ def _folders(tree: CodeTree) -> list[str]:
 
 
 def links_to(root: str, left: Iterable[Left]) -> dict[str, str]:
-    """Return where copies of a folder lead to, by path; nowhere for a folder that they have one of their own for."""
-    return {each.path: "" if each.reason == HOLDS_RUNS else os.path.join(root, each.path) for each in left}
+    """Return where copies of a folder lead to, by path; nowhere for a folder that they have one of their own for.
+
+    What Python has compiled is of the one folder alone: it would be taken for that of another version (see `bytecode`).
+    """
+    return {
+        each.path: "" if each.reason == HOLDS_RUNS else os.path.join(root, each.path)
+        for each in left
+        if os.path.basename(each.path) != "__pycache__"
+    }
 
 
 def _lead_to(folder: str, tree: CodeTree, links: Mapping[str, str]) -> None:
