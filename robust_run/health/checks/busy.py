@@ -2,8 +2,35 @@
 
 from __future__ import annotations
 
+from robust_run.health.checks.types import Result
+
 #: Load of the last minute, as a share of the CPUs, that says that somebody works here.
 BUSY_SHARE = 0.25
+#: So many CPUs, or this share of them, worked for others during a check: the work of one is enough where all wait for each
+#: other, and the agents of a monitored node take less.
+DISTURBING_CPUS, DISTURBING_SHARE = 0.5, 0.02
+#: With this share, even a program that does nothing wrong may reach its time limit.
+STARVING_SHARE = 0.5
+
+
+def is_disturbed(result: Result) -> bool:
+    """Return whether others' work may be what made a check slow. What limits disks and accelerators are not CPUs."""
+    return (
+        result.device in ("", "cpu")
+        and result.check != "disk"
+        and result.others_cpus >= max(DISTURBING_CPUS, DISTURBING_SHARE * result.cpus)
+    )
+
+
+def is_starved(result: Result) -> bool:
+    """Return whether others' work may be why a check program did not end within its limit."""
+    return result.cpus > 0 and result.others_cpus >= STARVING_SHARE * result.cpus
+
+
+def disturbance(result: Result) -> str:
+    """Return what disturbed a check, as a clause."""
+    cpus = f"{result.others_cpus:.1f} of {result.cpus} CPUs" if result.cpus else f"{result.others_cpus:.1f} CPUs"
+    return f"{cpus} of {result.node} worked for others meanwhile; check again when nothing else runs there"
 
 
 def busy_words(load: float, cpus: int) -> str:

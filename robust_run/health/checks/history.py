@@ -14,6 +14,7 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec import Meta
 
+from robust_run.health.checks.busy import is_disturbed
 from robust_run.health.checks.types import CheckName, Line, Name, Result
 
 #: What is compared, by check: rates, higher is better.
@@ -96,7 +97,10 @@ def expectation(values: tuple[float, ...], limits: SlownessLimits) -> Expectatio
 
 
 def learn(history: History, results: Iterable[Result], passed: Iterable[str]) -> History:
-    """Return the history with what nodes measured that passed. Injected faults and suspects teach nothing."""
+    """Return the history with what nodes measured that passed.
+
+    Injected faults and suspects teach nothing, nor does the speed of what was disturbed.
+    """
     fine = set(passed)
     series = dict(history.series)
     outputs = dict(history.outputs)
@@ -105,7 +109,7 @@ def learn(history: History, results: Iterable[Result], passed: Iterable[str]) ->
             continue
         for figure in JUDGED.get(result.check, ()):
             value = result.figures.get(figure, 0.0)
-            if value > 0:
+            if value > 0 and not is_disturbed(result):
                 name = key(result, figure)
                 series[name] = (*series.pop(name, ()), value)[-MOST_VALUES:]
         if len(result.digests) == 1:

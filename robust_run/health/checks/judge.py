@@ -20,6 +20,8 @@ bad_in_its_group          medium      likewise, but it was in one only, and its 
 
 Ambiguous, naming nodes of which one is at fault: no_majority (`bits`), between, one_of_a_group (`groups`). If a rule speaks
 against more than half of three nodes or more, it is `fleet_wide`: what they share is at fault, not they.
+
+Nobody is slow, or hung, whose CPUs worked for others meanwhile: that was not checked (`busy`).
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from collections.abc import Iterable, Sequence
 from statistics import mode
 
 from robust_run.health.checks.bits import judge_bits
+from robust_run.health.checks.busy import disturbance, is_starved
 from robust_run.health.checks.groups import broken_members, judge_groups
 from robust_run.health.checks.history import History, SlownessLimits
 from robust_run.health.checks.plan import ALONE
@@ -50,16 +53,18 @@ def judge(
     names = tuple(dict.fromkeys([node.name for node in facts] + sorted({result.node for result in results})))
     place = {name: at for at, name in enumerate(names)}
     results = sorted(results, key=lambda result: place[result.node])  # not in the order in which they happened to end
+    results, starved = _without_starved(results)
     single, unchecked = _each_alone(results)
     bits = judge_bits(results, past)
     rates = judge_rates(results, past, bounds)
     broken = broken_members(results)
     known_bad = {suspect.node for suspect in (*single, *broken)}
-    meetings = judge_groups(results, known_bad, slow_groups(results, past, bounds))
+    slow, slow_unclear = slow_groups(results, past, bounds)
+    meetings = judge_groups(results, known_bad, slow)
     found = [*single, *broken, *_fewer_devices(facts), *bits.suspects, *rates.suspects, *meetings.suspects]
     suspects, common = _fleet_wide(_distinct(found), names)
     ambiguous = (*bits.ambiguous, *meetings.ambiguous, *common)
-    unclear = (*bits.unchecked, *unchecked, *meetings.unchecked)
+    unclear = (*starved, *bits.unchecked, *unchecked, *rates.unchecked, *slow_unclear, *meetings.unchecked)
     accused = {suspect.node for suspect in suspects} | {name for each in ambiguous for name in each.nodes}
     seen = {result.node for result in results if result.outcome == "done"}
     return CheckJudgement(
@@ -69,6 +74,19 @@ def judge(
         notes=(*bits.notes, *rates.notes, *_injected(results)),
         passed=tuple(name for name in names if name not in accused and name in seen),
     )
+
+
+def _without_starved(results: Sequence[Result]) -> tuple[list[Result], list[str]]:
+    """Take out programs that reached their limit where others had the CPUs, and who waited for them in vain."""
+    starved = [each for each in results if each.outcome == "hung" and is_starved(each)]
+    groups = {(each.check, each.round, each.group) for each in starved if len(each.group) > 1}
+    kept = [
+        each
+        for each in results
+        if each.wrong or (each not in starved and (each.check, each.round, each.group) not in groups)
+    ]
+    said = [f"{each.node}: the check {each.check} hung: {each.problem}; {disturbance(each)}" for each in starved]
+    return kept, said
 
 
 def _each_alone(results: Sequence[Result]) -> tuple[list[SuspectNode], list[str]]:

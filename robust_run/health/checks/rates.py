@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from statistics import median
 
 from robust_run.health.checks.bits import Findings
+from robust_run.health.checks.busy import disturbance, is_disturbed
 from robust_run.health.checks.history import JUDGED, History, SlownessLimits, expectation, key
 from robust_run.health.checks.plan import ALONE
 from robust_run.health.checks.types import Result, SuspectNode
@@ -32,14 +33,17 @@ def judge_rates(results: Iterable[Result], history: History, limits: SlownessLim
         said, rule = _against_history(value, past, limits), "slow_against_history"
         if not said:
             said, rule = _against_peers(value, usual[name], limits), "slow_against_peers"
-        if said:
+        sentence = f"{result.node}{_device(result)}: {result.check}: {figure} is {said}"
+        if said and is_disturbed(result):
+            found.unchecked.append(f"{sentence}, but {disturbance(result)}")
+        elif said:
             suspect = SuspectNode(
                 node=result.node,
                 check=result.check,
                 device=result.device,
                 confidence="low" if result.check == "disk" else "medium",  # who else uses a disk is not known
                 rule=rule,
-                sentence=f"{result.node}{_device(result)}: {result.check}: {figure} is {said}",
+                sentence=sentence,
             )
             found.suspects.append(suspect)
     if without_history:
@@ -61,8 +65,10 @@ def _own(results: Iterable[Result]) -> list[Result]:
     return [*alone, *exchanges.values()]
 
 
-def slow_groups(results: Iterable[Result], history: History, limits: SlownessLimits) -> dict[GroupKey, str]:
-    """Return groups of nodes that are too slow together, and how slow, as a clause."""
+def slow_groups(
+    results: Iterable[Result], history: History, limits: SlownessLimits
+) -> tuple[dict[GroupKey, str], list[str]]:
+    """Return groups of nodes that are too slow together, and how slow, as a clause; and those of which it cannot be told."""
     groups: dict[GroupKey, list[Result]] = defaultdict(list)
     for result in results:
         if result.outcome == "done" and len(result.group) > 1:
@@ -70,14 +76,20 @@ def slow_groups(results: Iterable[Result], history: History, limits: SlownessLim
     slowest = {name: min(members, key=_bus) for name, members in groups.items()}
     usual = _usual(slowest.values())
     found: dict[GroupKey, str] = {}
+    unchecked: list[str] = []
     for name, result in slowest.items():
+        disturbed = next(filter(is_disturbed, groups[name]), None)
         for _, figure, value in _values([result]):
             series = key(result, figure)
             said = _against_history(value, history.series.get(series, ()), limits)
             said = said or _against_peers(value, usual[series], limits)
-            if said:
+            if said and disturbed:  # they all wait for each other
+                unchecked.append(
+                    f"{', '.join(name[2])}: {result.check}: {figure} is {said}, but {disturbance(disturbed)}"
+                )
+            elif said:
                 found[name] = f"{figure} is {said}"
-    return found
+    return found, unchecked
 
 
 def _values(results: Iterable[Result]) -> list[tuple[Result, str, float]]:

@@ -100,6 +100,10 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     need not be believed, nor send it for each of 100 ranks."""
     round: Annotated[int, Meta(ge=0, le=1000)] = 0
     took_s: float = 0.0
+    cpus: Annotated[int, Meta(ge=0, le=1 << 20)] = 0
+    """Of the node; 0: not told."""
+    others_cpus: Annotated[float, Meta(ge=0, le=1 << 20)] = 0.0
+    """How many of these, on average, worked meanwhile for others than this step of checks."""
     injected: bool = False
     """A fault was injected for a test (`faults`)."""
 

@@ -19,6 +19,7 @@ import msgspec
 from robust_run.health.checks.types import MOST_RESULT_BYTES, CheckProgramOrder, Result
 from robust_run.health.diagnostics.forked import CheckProcess, Nursery
 from robust_run.health.diagnostics.nursery import module_of
+from robust_run.health.diagnostics.others import OthersWork
 from robust_run.health.diagnostics.program import PARENT, blank, one_line
 from robust_run.signals import describe_exit
 
@@ -123,8 +124,12 @@ def run_together(
     env: Mapping[str, str],
     tell: Callable[[Result], None],
     nursery: Nursery | None = None,
+    others: OthersWork | None = None,
 ) -> None:
-    """Run the programs of one step at the same time, and tell the result of each as it ends."""
+    """Run the programs of one step at the same time, and tell the result of each as it ends.
+
+    `others`: the node's work for others, told with each result; None: it is not looked at.
+    """
     running: list[Child] = []
     with selectors.DefaultSelector() as selector:
         try:
@@ -140,7 +145,7 @@ def run_together(
                         selector.unregister(key.fd)
                 for child in [each for each in running if _is_over(each)]:
                     running.remove(child)
-                    tell(_end(selector, child))
+                    tell(_with_others(_end(selector, child), others))
         finally:
             for child in running:
                 child.kill()
@@ -179,6 +184,12 @@ def _end(selector: selectors.BaseSelector, child: Child) -> Result:
             selector.unregister(descriptor)
     child.close()
     return result_of(child.order, exit_code, bytes(child.answer), bytes(child.tail[-TAIL_BYTES:]))
+
+
+def _with_others(result: Result, others: OthersWork | None) -> Result:
+    if others is None:
+        return result
+    return msgspec.structs.replace(result, cpus=others.cpus, others_cpus=round(others.mean_cpus(), 2))
 
 
 def sweep(but: Collection[int] = ()) -> list[int]:

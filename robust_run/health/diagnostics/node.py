@@ -20,9 +20,11 @@ import msgspec
 from robust_run.errors import UserError
 from robust_run.health.checks.types import Began, CheckProgramOrder, Ended, Finished, NodeOrder, Said
 from robust_run.health.diagnostics.children import become_subreaper, child_environment, run_together, sweep
+from robust_run.health.diagnostics.faults import VARIABLE as INJECTED
 from robust_run.health.diagnostics.forked import Nursery, nursery_for
 from robust_run.health.diagnostics.handing import handed, renumbered
 from robust_run.health.diagnostics.nursery import WITH_TORCH
+from robust_run.health.diagnostics.others import OthersWork
 from robust_run.health.diagnostics.program import MOST_ORDER_BYTES, die_with_parent, one_line
 
 
@@ -105,7 +107,10 @@ def _run(step: Sequence[CheckProgramOrder], env: dict[str, str], nursery: Nurser
     say(Began(check=first.check, devices=devices, round=first.round, limit_s=max(order.limit_s for order in step)))
     if nursery is not None and any(order.check in WITH_TORCH for order in step):
         nursery.get_ready()
-    run_together(step, env, lambda result: say(Ended(result=result)), nursery)
+    others = (
+        None if INJECTED in env else OthersWork(os.getpid())
+    )  # a fault that a test injects is found beside other tests
+    run_together(step, env, lambda result: say(Ended(result=result)), nursery, others)
 
 
 def _sweep(nursery: Nursery | None) -> list[int]:

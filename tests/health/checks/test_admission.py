@@ -35,6 +35,13 @@ def test_a_standby_that_computes_otherwise_than_the_fleet_did(result: Make) -> N
     assert (found.admitted, found.rule) == (False, "other_output_than_before")
 
 
+def test_a_standby_on_which_something_else_runs_for_a_moment_is_admitted(result: Make) -> None:
+    history = History(series={"compute flop_per_s cpu": (10e9,) * 6})
+    slow = result("compute", "a", figures={"flop_per_s": 3e9}, cpus=8, others_cpus=4.0)
+    found = admit(judge([slow], history=history), "a")
+    assert (found.admitted, found.rule) == (True, "unchecked") and "4.0 of 8 CPUs of a" in found.sentence
+
+
 def test_a_standby_needs_nobody_else() -> None:
     made = plan([NodeFacts(name="a")], ADMISSION)
     assert not made.left_out and all(group == ("a",) for each in made.rounds for group in each.groups)

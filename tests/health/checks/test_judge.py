@@ -236,6 +236,78 @@ def test_a_group_that_died_as_one_accuses_nobody_by_itself(result: Make) -> None
     assert not judged.suspects and judged.ambiguous[0].nodes == ("a", "b")
 
 
+BUSY = {"cpus": 2, "others_cpus": 1.4}
+
+
+def test_a_busy_node_is_not_slow_but_not_checked(result: Make) -> None:
+    """What it looks like from outside is the same; whoever worked there may be gone in a minute."""
+    slow = {"figures": {"flop_per_s": 3e9}}
+    history = History(series={"compute flop_per_s cpu": (10e9,) * 6})
+    (found,) = judge([result("compute", "a", **slow)], history=history).suspects
+    assert found.rule == "slow_against_history"
+    judged = judge([result("compute", "a", **slow, **BUSY)], history=history)
+    assert not judged.suspects and not judged.is_clean
+    assert judged.unchecked == (
+        "a: compute: flop_per_s is 3 G, usual are 10 G (6 values), but 1.4 of 2 CPUs of a worked for others meanwhile; "
+        "check again when nothing else runs there",
+    )
+
+
+def test_a_busy_node_that_is_fast_enough_was_checked(result: Make) -> None:
+    history = History(series={"compute flop_per_s cpu": (10e9,) * 6})
+    assert judge([result("compute", "a", figures={"flop_per_s": 9e9}, **BUSY)], history=history).is_clean
+
+
+def test_work_of_others_excuses_no_wrong_result(result: Make) -> None:
+    judged = judge([result("compute", "a", wrong=("pass 7: a matrix product differs",), **BUSY)])
+    assert [each.rule for each in judged.suspects] == ["wrong_result"]
+
+
+def test_a_node_that_is_busy_among_its_peers_is_not_slow(result: Make) -> None:
+    results = [result("memory", name, figures={"bytes_per_s": 10e9}) for name in "abc"]
+    judged = judge([*results, result("memory", "d", figures={"bytes_per_s": 1e9}, **BUSY)])
+    assert not judged.suspects and len(judged.unchecked) == 1
+
+
+def test_a_group_is_not_slow_where_one_member_was_busy(result: Make) -> None:
+    """All wait for each other, so it is the same whoever was the slowest."""
+    figures = {"figures": {"bus_bytes_per_s": 1e7}}
+    met = [*pair(result, "a", "b"), *pair(result, "c", "d"), *pair(result, "e", "f")]
+    met += pair(result, "b", "c", number=1, b=figures, c={**figures, **BUSY})
+    judged = judge(met)
+    assert not judged.suspects and not judged.ambiguous
+    assert judged.unchecked and "1.4 of 2 CPUs of c" in judged.unchecked[0]
+
+
+@pytest.mark.parametrize("check", ["compute", "model", "exchange"])
+def test_a_program_that_reaches_its_limit_on_a_starved_node_accuses_nobody(result: Make, check: str) -> None:
+    hung = {"outcome": "hung", "problem": "killed at its limit of 60 s"}
+    peers = [result(check, name) for name in "bc"]
+    judged = judge([result(check, "a", **hung, cpus=2, others_cpus=1.0), *peers])
+    assert not judged.suspects and judged.passed == ("b", "c")
+    assert judged.unchecked[0].startswith(f"a: the check {check} hung: killed at its limit of 60 s; 1.0 of 2 CPUs of a")
+    (found,) = judge([result(check, "a", **hung, cpus=2, others_cpus=0.9), *peers]).suspects
+    assert found.rule == "hung"
+
+
+def test_what_others_say_of_a_starved_node_accuses_nobody(result: Make) -> None:
+    """Who waited for it says that it lost it, and both its groups are bad."""
+    hung = {"outcome": "hung", "problem": "killed at its limit of 60 s", "cpus": 2, "others_cpus": 1.8}
+    lost = {"outcome": "failed", "problem": "b was not heard of"}
+    met = [*pair(result, "a", "b", a=lost, b=hung), *pair(result, "b", "c", number=1, b=hung, c=lost)]
+    judged = judge([*met, *pair(result, "c", "d", number=2), *pair(result, "a", "d", number=3)])
+    assert not judged.suspects and not judged.ambiguous and len(judged.unchecked) == 1
+    wrong = {"wrong": ("what came from rank 1 on b was not what it sent (pass 1)",)}
+    assert not judge(pair(result, "a", "b", a=wrong, b=hung)).is_clean
+    assert "was not what it sent" in judge(pair(result, "a", "b", a=wrong, b=hung)).ambiguous[0].sentence
+
+
+def test_the_speed_of_a_busy_node_teaches_nothing(result: Make) -> None:
+    measured = [result("compute", "a", figures={"flop_per_s": 9e9}, digests={"x": 3}, **BUSY)]
+    history = learn(History(), measured, ["a"])
+    assert history.series == {} and history.outputs
+
+
 def test_slow_groups_of_allreduce_meet_in_the_slow_node(result: Make) -> None:
     from robust_run.health.checks.plan import rounds_of
 

@@ -52,6 +52,32 @@ def results_of(said: list[Said]) -> list[Result]:
     return [each.result for each in said if isinstance(each, Ended)]
 
 
+BURN = "import time; until = time.monotonic() + 300\nwhile time.monotonic() < until: pass"
+
+
+def test_a_check_beside_work_of_others_says_so_and_its_slowness_accuses_nobody(ground: Any) -> None:
+    """The node is healthy: it is as fast as ever once nothing else runs there."""
+    beside = [subprocess.Popen([sys.executable, "-c", BURN]) for _ in os.sched_getaffinity(0)]
+    try:
+        (found,) = results_of(run_node(ground.env(), (order("memory"),)))
+    finally:
+        for each in beside:
+            each.kill()
+            each.wait()
+    assert found.outcome == "done" and found.cpus == len(beside) and found.others_cpus > 0.5
+    usual = history.History(series={history.key(found, "bytes_per_s"): (1e15,) * 6})
+    judged = judge([found], history=usual)
+    assert not judged.suspects and "worked for others meanwhile" in judged.unchecked[0]
+
+
+def test_where_faults_are_injected_it_is_not_looked_at(ground: Any) -> None:
+    """Tests inject them, beside other tests, and expect them to be found."""
+    (found,) = results_of(
+        run_node(ground.env({"check": "disk", "crash": 11}), (order("disk", folder=str(ground.folder)),))
+    )
+    assert (found.outcome, found.cpus, found.others_cpus) == ("crashed", 0, 0.0)
+
+
 # --- what each measures ---------------------------------------------------------------------------------------------
 
 

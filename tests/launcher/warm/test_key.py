@@ -79,6 +79,35 @@ def test_the_launchers_default_for_omp_counts_as_set() -> None:
     assert key.variables_read_at_import({"OMP_NUM_THREADS": "4"}, True) == {"OMP_NUM_THREADS": "4"}
 
 
+#: Torch's own code, without importing all of torch.
+LEAVES_ITS_DEFAULT = """
+import importlib.util, os, pathlib, sys, types
+folder = pathlib.Path(importlib.util.find_spec("torch").origin).parent
+sys.modules["torch"] = types.ModuleType("torch")
+sys.modules["torch"].__path__ = [str(folder)]
+spec = importlib.util.spec_from_file_location("folders", folder / "_inductor/runtime/cache_dir_utils.py")
+folders = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(folders)
+folders.cache_dir()
+print(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+"""
+
+
+def test_what_torchs_compiler_leaves_behind_counts_as_unset() -> None:
+    """A notebook that has imported it hands its default to the jobs that it starts."""
+    left = subprocess.run(
+        [sys.executable, "-c", LEAVES_ITS_DEFAULT],
+        env={name: value for name, value in os.environ.items() if name != key.COMPILER_CACHE},
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.strip()
+    for named, there in ((None, {}), (left, {}), (f"{left}-mine", {key.COMPILER_CACHE: f"{left}-mine"})):
+        env = {} if named is None else {key.COMPILER_CACHE: named}
+        print_of_it = origins.fingerprint(env, MODULES, "/", omp_threads_defaulted=False)
+        assert print_of_it.variables == there
+
+
 def test_the_tracers_variables_do_not_count() -> None:
     env = {"PYTHONPATH": "/mine"}
     armed = {**env, **arm_environment(env, "/steps")}

@@ -29,6 +29,9 @@ SECRETS = ("TOKEN", "SECRET", "PASSWORD", "_KEY")
 #: Variables of the launcher, read by nobody at import.
 LAUNCHERS = frozenset({"TORCH_ELASTIC_SHUTDOWN_TIMEOUT"})
 
+#: Torch's compiler puts its own default here as it is imported, so whoever has imported it hands it to the jobs it starts.
+COMPILER_CACHE = "TORCHINDUCTOR_CACHE_DIR"
+
 LONGEST_VALUE = 60
 
 
@@ -75,9 +78,16 @@ class Head(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
 
 
-def variables_read_at_import(env: Mapping[str, str], omp_threads_defaulted: bool) -> dict[str, str]:
-    """Return the variables of a worker that its imports read. `env` is the launcher's."""
+def variables_read_at_import(
+    env: Mapping[str, str], omp_threads_defaulted: bool, compiler_cache: str = ""
+) -> dict[str, str]:
+    """Return the variables of a worker that its imports read. `env` is the launcher's.
+
+    `compiler_cache`: the folder that torch's compiler takes where the environment names none.
+    """
     seen = unarmed(env)
+    if compiler_cache and seen.get(COMPILER_CACHE) == compiler_cache:
+        del seen[COMPILER_CACHE]
     if omp_threads_defaulted:
         seen.setdefault("OMP_NUM_THREADS", "1")
     return {name: value for name, value in sorted(seen.items()) if _is_read(name)}

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 
-from robust_run.launcher.start.warm.key import Announcement, Fingerprint, variables_read_at_import
+from robust_run.launcher.start.warm.key import COMPILER_CACHE, Announcement, Fingerprint, variables_read_at_import
 
 _PACKAGE_FOLDERS = ("site-packages", "dist-packages")
 
@@ -15,7 +15,7 @@ def fingerprint(
     env: Mapping[str, str], preload: tuple[str, ...], cwd: str, *, omp_threads_defaulted: bool
 ) -> Fingerprint:
     """Return what the workers of a job are that this interpreter launches from `cwd` with the environment `env`."""
-    variables = variables_read_at_import(env, omp_threads_defaulted)
+    variables = variables_read_at_import(env, omp_threads_defaulted, compiler_cache(env))
     return Fingerprint(
         executable=sys.executable,
         real_executable=os.path.realpath(sys.executable),
@@ -24,6 +24,21 @@ def fingerprint(
         folder=cwd if is_relative(variables.get("PYTHONPATH", "")) else "",
         preload=preload,
     )
+
+
+def compiler_cache(env: Mapping[str, str]) -> str:
+    """Return the folder that torch's compiler takes in this process where none is named, if `env` names any; else empty."""
+    if COMPILER_CACHE not in env:
+        return ""  # and no launcher pays for the imports
+    import getpass
+    import re
+    import tempfile
+
+    try:
+        user = getpass.getuser()
+    except (KeyError, ImportError, OSError):  # a user without a name; OSError from Python 3.13 on
+        return ""
+    return os.path.join(tempfile.gettempdir(), "torchinductor_" + re.sub(r'[\\/:*?"<>|]', "_", user))
 
 
 def is_relative(python_path: str) -> bool:
