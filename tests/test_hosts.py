@@ -287,7 +287,9 @@ def test_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
                 cluster[1].start(["sh", "-c", "setsid sleep 1000 & exec setsid sleep 1000"])
                 cluster[1].freeze()
                 assert len(namespaces(process.pid) - namespaces(os.getpid())) >= 5
-                assert is_marked(str(process.pid), mark)
+                wait_for(
+                    lambda: is_marked(str(process.pid), mark), "the program's environment"
+                )  # empty while it is exec'd
                 if error:
                     raise error
         except (ValueError, KeyboardInterrupt) as raised:
