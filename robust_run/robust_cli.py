@@ -13,6 +13,7 @@ import click
 from robust_run.errors import RobustRunError, UserError
 from robust_run.launcher.operator.commands.job_commands import COMMANDS
 from robust_run.launcher.operator.commands.trace_commands import COMMANDS as TRACE_COMMANDS
+from robust_run.own_process import collect_as_ever, collect_seldom
 from robust_run.terminal import plain
 from robust_run.version import __version__
 
@@ -70,6 +71,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 def main() -> None:
     """Entry point of the `robust` command: 0 done, 1 what was looked for is not there, 2 a wrong command line."""
+    collect_seldom()  # a fifth of what most commands take
     try:
         exit_code = robust(standalone_mode=False)
     except RobustRunError as error:
@@ -86,6 +88,7 @@ def main() -> None:
     except click.ClickException as error:
         error.show()
         exit_code = error.exit_code
+    collect_as_ever()
     sys.exit(exit_code or 0)
 
 
