@@ -12,6 +12,7 @@ import textwrap
 import uuid
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import host_ground as ground
@@ -287,9 +288,7 @@ def test_nothing_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
                 cluster[1].start(["sh", "-c", "setsid sleep 1000 & exec setsid sleep 1000"])
                 cluster[1].freeze()
                 assert len(namespaces(process.pid) - namespaces(os.getpid())) >= 5
-                wait_for(
-                    lambda: is_marked(str(process.pid), mark), "the program's environment"
-                )  # empty while it is exec'd
+                wait_for(partial(is_marked, str(process.pid), mark), "its environment")  # empty while it is exec'd
                 if error:
                     raise error
         except (ValueError, KeyboardInterrupt) as raised:

@@ -13,13 +13,17 @@ DISTURBING_CPUS, DISTURBING_SHARE = 0.5, 0.02
 STARVING_SHARE = 0.5
 
 
-def is_disturbed(result: Result) -> bool:
-    """Return whether others' work may be what made a check slow. What limits disks and accelerators are not CPUs."""
+def is_disturbed(result: Result, figure: str) -> bool:
+    """Return whether others' work may be what made a figure low. What limits disks and accelerators are not CPUs."""
     return (
         result.device in ("", "cpu")
         and result.check != "disk"
-        and result.others_cpus >= max(DISTURBING_CPUS, DISTURBING_SHARE * result.cpus)
+        and _others(result, figure) >= max(DISTURBING_CPUS, DISTURBING_SHARE * result.cpus)
     )
+
+
+def _others(result: Result, figure: str) -> float:
+    return result.others_by_figure.get(figure, result.others_cpus)
 
 
 def is_starved(result: Result) -> bool:
@@ -27,9 +31,10 @@ def is_starved(result: Result) -> bool:
     return result.cpus > 0 and result.others_cpus >= STARVING_SHARE * result.cpus
 
 
-def disturbance(result: Result) -> str:
-    """Return what disturbed a check, as a clause."""
-    cpus = f"{result.others_cpus:.1f} of {result.cpus} CPUs" if result.cpus else f"{result.others_cpus:.1f} CPUs"
+def disturbance(result: Result, figure: str = "") -> str:
+    """Return what disturbed a check, or a figure of it, as a clause."""
+    others = _others(result, figure)
+    cpus = f"{others:.1f} of {result.cpus} CPUs" if result.cpus else f"{others:.1f} CPUs"
     return f"{cpus} of {result.node} worked for others meanwhile; check again when nothing else runs there"
 
 

@@ -109,7 +109,7 @@ def learn(history: History, results: Iterable[Result], passed: Iterable[str]) ->
             continue
         for figure in JUDGED.get(result.check, ()):
             value = result.figures.get(figure, 0.0)
-            if value > 0 and not is_disturbed(result):
+            if value > 0 and not is_disturbed(result, figure):
                 name = key(result, figure)
                 series[name] = (*series.pop(name, ()), value)[-MOST_VALUES:]
         if len(result.digests) == 1:

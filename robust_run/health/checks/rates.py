@@ -8,7 +8,7 @@ from statistics import median
 
 from robust_run.health.checks.bits import Findings
 from robust_run.health.checks.busy import disturbance, is_disturbed
-from robust_run.health.checks.history import JUDGED, History, SlownessLimits, expectation, key
+from robust_run.health.checks.history import JUDGED, LEAST_VALUES, History, SlownessLimits, expectation, key
 from robust_run.health.checks.plan import ALONE
 from robust_run.health.checks.types import Result, SuspectNode
 
@@ -28,14 +28,14 @@ def judge_rates(results: Iterable[Result], history: History, limits: SlownessLim
     for result, figure, value in _values(own):
         name = key(result, figure)
         past = history.series.get(name, ())
-        if not past:
+        if len(past) < LEAST_VALUES:
             without_history.add(result.check)
         said, rule = _against_history(value, past, limits), "slow_against_history"
         if not said:
             said, rule = _against_peers(value, usual[name], limits), "slow_against_peers"
         sentence = f"{result.node}{_device(result)}: {result.check}: {figure} is {said}"
-        if said and is_disturbed(result):
-            found.unchecked.append(f"{sentence}, but {disturbance(result)}")
+        if said and is_disturbed(result, figure):
+            found.unchecked.append(f"{sentence}, but {disturbance(result, figure)}")
         elif said:
             suspect = SuspectNode(
                 node=result.node,
@@ -48,7 +48,9 @@ def judge_rates(results: Iterable[Result], history: History, limits: SlownessLim
             found.suspects.append(suspect)
     if without_history:
         names = ", ".join(sorted(without_history))
-        found.notes.append(f"no history yet for {names}: rates are compared in this run only")
+        found.notes.append(
+            f"not enough history yet for {names} ({LEAST_VALUES} values): rates are compared in this run only"
+        )
     return found
 
 
@@ -78,15 +80,14 @@ def slow_groups(
     found: dict[GroupKey, str] = {}
     unchecked: list[str] = []
     for name, result in slowest.items():
-        disturbed = next(filter(is_disturbed, groups[name]), None)
         for _, figure, value in _values([result]):
             series = key(result, figure)
             said = _against_history(value, history.series.get(series, ()), limits)
             said = said or _against_peers(value, usual[series], limits)
+            disturbed = [each for each in groups[name] if is_disturbed(each, figure)]
             if said and disturbed:  # they all wait for each other
-                unchecked.append(
-                    f"{', '.join(name[2])}: {result.check}: {figure} is {said}, but {disturbance(disturbed)}"
-                )
+                why = disturbance(disturbed[0], figure)
+                unchecked.append(f"{', '.join(name[2])}: {result.check}: {figure} is {said}, but {why}")
             elif said:
                 found[name] = f"{figure} is {said}"
     return found, unchecked

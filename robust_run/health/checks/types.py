@@ -103,7 +103,9 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     cpus: Annotated[int, Meta(ge=0, le=1 << 20)] = 0
     """Of the node; 0: not told."""
     others_cpus: Annotated[float, Meta(ge=0, le=1 << 20)] = 0.0
-    """How many of these, on average, worked meanwhile for others than this step of checks."""
+    """How many of these, on average, worked for others than this step of checks while its program ran."""
+    others_by_figure: Annotated[dict[Name, Annotated[float, Meta(ge=0, le=1 << 20)]], Meta(max_length=64)] = {}
+    """Likewise, while the passes of a figure were made; what is not told here is as `others_cpus`."""
     injected: bool = False
     """A fault was injected for a test (`faults`)."""
 

@@ -189,7 +189,7 @@ def _end(selector: selectors.BaseSelector, child: Child) -> Result:
 def _with_others(result: Result, others: OthersWork | None) -> Result:
     if others is None:
         return result
-    return msgspec.structs.replace(result, cpus=others.cpus, others_cpus=round(others.mean_cpus(), 2))
+    return msgspec.structs.replace(result, cpus=others.cpus, others_cpus=others.mean_cpus() or 0.0)
 
 
 def sweep(but: Collection[int] = ()) -> list[int]:

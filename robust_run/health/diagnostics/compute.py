@@ -44,9 +44,10 @@ def measure(order: CheckProgramOrder, faults: Faults) -> Result:
         digests[key] = digests.get(key, 0) + 1
         if said and len(wrong) < MOST_WRONG:
             wrong.append(f"pass {pace.made}{f' on {place}' if place else ''}: {said}")
+    figures = products.rate.figures("flop_per_s")
     memory_rate, memory_wrong = check_memory(device, order.size_bytes or _default_bytes(device), faults)
+    figures |= memory_rate.figures("memory_bytes_per_s")
     wrong += memory_wrong[:MOST_WRONG]
-    figures = {**products.rate.figures("flop_per_s"), **memory_rate}
     if wrong and len(digests) > 1:
         wrong.append(f"{sum(digests.values()) - max(digests.values())} of {pace.made} passes differ from the others")
     return Result(
@@ -56,6 +57,7 @@ def measure(order: CheckProgramOrder, faults: Faults) -> Result:
         outcome="done",
         kind=device.kind,
         figures=figures,
+        others_by_figure={**products.rate.others_cpus, **memory_rate.others_cpus},
         passes=pace.made,
         digests=_most_frequent(digests),
         wrong=tuple(wrong),
@@ -78,7 +80,7 @@ class _Products:
         self._expected = [left @ right for left, right in self._pairs()]
         self._name = digest(torch, self._expected)
         self.last_digest = self._name
-        self.rate = Rate()
+        self.rate = Rate(device.others())
 
     def _pairs(self) -> list[tuple[Any, Any]]:
         pairs = (self._exact, self._parts, self._half)
@@ -112,11 +114,11 @@ class _Products:
         return said
 
 
-def check_memory(device: Device, size_bytes: int, faults: Faults) -> tuple[dict[str, float], list[str]]:
-    """Write patterns to memory, read them back; return the bytes per second of both together, and what was wrong."""
+def check_memory(device: Device, size_bytes: int, faults: Faults) -> tuple[Rate, list[str]]:
+    """Write patterns to memory, read them back; return the bytes of both together, over time, and what was wrong."""
     torch = device.torch
     block = torch.empty(max(size_bytes // 8, 1), dtype=torch.int64, device=device.name)
-    rate, wrong = Rate(), list[str]()
+    rate, wrong = Rate(device.others()), list[str]()
     for pattern in PATTERNS:
         word = int.from_bytes(bytes([pattern]) * 8, "little", signed=True)
         device.sync()
@@ -127,7 +129,7 @@ def check_memory(device: Device, size_bytes: int, faults: Faults) -> tuple[dict[
         rate.add(2.0 * block.numel() * 8, time.perf_counter() - started_at_s)
         if bad:
             wrong.append(f"{bad} words of {block.numel()} of its memory did not keep the pattern 0x{pattern:02x}")
-    return rate.figures("memory_bytes_per_s"), wrong
+    return rate, wrong
 
 
 def _default_bytes(device: Device) -> int:

@@ -11,6 +11,7 @@ import platform
 from collections.abc import MutableMapping
 from typing import Any
 
+from robust_run.health.diagnostics.others import OthersWork, beside_this_process
 from robust_run.health.diagnostics.program import RefusedError, one_line
 from robust_run.own_process import collect_as_ever, collect_seldom
 
@@ -47,6 +48,13 @@ class Device:
         except OSError:  # a core that went offline, or not ours to choose
             return ""
         return f"core {core}"
+
+    def others(self, alike: int = 1) -> OthersWork | None:
+        """Return what looks at others' work from now on; None where CPUs do not decide how fast it is.
+
+        `alike`: processes of this check on this node, which all do the same.
+        """
+        return None if self.is_cuda else beside_this_process(self._cores, alike)
 
     def free_bytes(self) -> int:
         """Return how much memory is free."""

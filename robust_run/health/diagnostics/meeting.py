@@ -106,7 +106,7 @@ def measure(order: CheckProgramOrder, faults: Faults, turn: Turn) -> Result:
         raise SkippedError("there is one device alone: nothing to exchange with")
     device = open_device(order.device)
     ranks = _join(order, meeting, device)
-    pace, rate, wrong = PassCounter(order), Rate(), dict[str, int]()
+    pace, rate, wrong = PassCounter(order), Rate(device.others(meeting.nodes.count(order.node))), dict[str, int]()
     passes = 0
     while ranks.agree(pace.more()):
         passes += 1  # not `pace.made`: on other ranks than 0 time may be up, and all must count alike
@@ -115,6 +115,7 @@ def measure(order: CheckProgramOrder, faults: Faults, turn: Turn) -> Result:
         rate.add(moved.bus_bytes, made.took_s)
         for sentence in moved.wrong:
             wrong.setdefault(sentence, made.number)
+    figures = rate.figures("bus_bytes_per_s")
     ranks.part()
     backend = "nccl" if device.is_cuda else "gloo"
     nodes = len(set(meeting.nodes))
@@ -124,7 +125,8 @@ def measure(order: CheckProgramOrder, faults: Faults, turn: Turn) -> Result:
         device=order.device,
         outcome="done",
         kind=f"{backend}, {ranks.size} ranks on {nodes} nodes, {ranks.count * 4} bytes, {device.kind}",
-        figures=rate.figures("bus_bytes_per_s"),
+        figures=figures,
+        others_by_figure=rate.others_cpus,
         passes=passes,
         wrong=tuple(f"{said} (pass {at})" for said, at in list(wrong.items())[:MOST_WRONG]),
     )

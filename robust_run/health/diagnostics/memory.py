@@ -27,7 +27,7 @@ def measure(order: CheckProgramOrder, faults: Faults) -> Result:
     unit = integers(torch, (1 << 17,), order.seed, 1 << 30)
     source = unit.repeat(max(size_bytes // (unit.numel() * 8), 1))
     target = torch.zeros_like(source)
-    pace, rate = PassCounter(order), Rate()
+    pace, rate = PassCounter(order), Rate(device.others())
     wrong: list[str] = []
     while pace.more():
         started_at_s = time.perf_counter()
@@ -38,13 +38,15 @@ def measure(order: CheckProgramOrder, faults: Faults) -> Result:
         if not torch.equal(source, target) and len(wrong) < 4:
             bad = int((source != target).sum().item())
             wrong.append(f"pass {pace.made}: {bad} of {source.numel()} words were not copied as they are")
+    figures = rate.figures("bytes_per_s")
     return Result(
         check=order.check,
         node=order.node,
         device=order.device,
         outcome="done",
         kind=device.kind,
-        figures=rate.figures("bytes_per_s"),
+        figures=figures,
+        others_by_figure=rate.others_cpus,
         passes=pace.made,
         wrong=tuple(wrong),
     )

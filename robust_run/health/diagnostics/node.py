@@ -24,7 +24,7 @@ from robust_run.health.diagnostics.faults import VARIABLE as INJECTED
 from robust_run.health.diagnostics.forked import Nursery, nursery_for
 from robust_run.health.diagnostics.handing import handed, renumbered
 from robust_run.health.diagnostics.nursery import WITH_TORCH
-from robust_run.health.diagnostics.others import OthersWork
+from robust_run.health.diagnostics.others import beside_all_below
 from robust_run.health.diagnostics.program import MOST_ORDER_BYTES, die_with_parent, one_line
 
 
@@ -107,9 +107,8 @@ def _run(step: Sequence[CheckProgramOrder], env: dict[str, str], nursery: Nurser
     say(Began(check=first.check, devices=devices, round=first.round, limit_s=max(order.limit_s for order in step)))
     if nursery is not None and any(order.check in WITH_TORCH for order in step):
         nursery.get_ready()
-    others = (
-        None if INJECTED in env else OthersWork(os.getpid())
-    )  # a fault that a test injects is found beside other tests
+    # A fault that a test injects is found beside other tests.
+    others = None if INJECTED in env else beside_all_below(os.getpid())
     run_together(step, env, lambda result: say(Ended(result=result)), nursery, others)
 
 

@@ -1,47 +1,65 @@
 """How much the CPUs of this node work for others than the check programs: what slows a check without being at fault.
 
-From /proc/stat (the CPUs that checks may run on, with what a hypervisor gave to others) without what the processes below the
-runner used, dead ones included. Interrupts are left out: a device that floods a node with them is a fault of the node.
+From /proc/stat (the CPUs that checks may run on, with what a hypervisor gave to others) without what the programs used.
+Interrupts are left out: a device that floods a node with them is a fault of the node.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
-#: Of the columns of a `cpu` line: user and nice (both with guests), system, steal. See proc(5).
+#: Columns of a line of /proc/stat: user and nice (both with guests), system, steal. See proc(5).
 COUNTED = (0, 1, 2, 7)
+#: The kernel counts in ticks of 10 ms: it takes some.
+SHORTEST_S = 0.1
 
 
 class OthersWork:
-    """From when it is made until it is asked. `root`: the process below which, itself included, is not others."""
+    """From when it is made until it is asked. `own_s`: the CPU time so far of what is not others."""
 
-    def __init__(self, root: int, proc: str = "/proc", clock: Callable[[], float] = time.monotonic) -> None:
-        self._root, self._proc, self._clock = root, proc, clock
-        self._cpus = {b"cpu%d" % cpu for cpu in os.sched_getaffinity(0)}
-        self.cpus = len(self._cpus)
+    def __init__(
+        self,
+        own_s: Callable[[], float],
+        cpus: Collection[int],
+        proc: str = "/proc",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._own_s, self._proc, self._clock = own_s, proc, clock
+        self._names = {b"cpu%d" % cpu for cpu in cpus}
+        self.cpus = len(self._names)
         self._began_s, self._began = self._clock(), self._others_s()
 
-    def mean_cpus(self) -> float:
-        """Return the CPUs, on average, that worked for others since the start; 0 where that is not told."""
+    def mean_cpus(self) -> float | None:
+        """Return the CPUs, on average, that worked for others since the start; None where that is not told, or too short."""
         passed_s, now = self._clock() - self._began_s, self._others_s()
-        if self._began is None or now is None or passed_s <= 0:
-            return 0.0
-        return min(max((now - self._began) / passed_s, 0.0), float(self.cpus))
+        if self._began is None or now is None or passed_s < SHORTEST_S:
+            return None
+        return round(min(max((now - self._began) / passed_s, 0.0), float(self.cpus)), 2)
 
     def _others_s(self) -> float | None:
         try:
             with open(f"{self._proc}/stat", "rb") as file:
                 lines = [line.split() for line in file if line.startswith(b"cpu")]
-            used = sum(int(words[1:][at]) for words in lines if words[0] in self._cpus for at in COUNTED)
-            return (used - own_ticks(self._root, self._proc)) / os.sysconf("SC_CLK_TCK")
+            used = sum(int(words[1:][at]) for words in lines if words[0] in self._names for at in COUNTED)
+            return used / os.sysconf("SC_CLK_TCK") - self._own_s()
         except (OSError, ValueError, IndexError):
             return None
 
 
-def own_ticks(root: int, proc: str = "/proc") -> int:
-    """Return the CPU time of a process and all below it, with what their dead children used, in clock ticks."""
+def beside_all_below(root: int) -> OthersWork:
+    """Return what looks at others than a process and all below it, on the CPUs that this process may run on."""
+    return OthersWork(lambda: used_below_s(root), os.sched_getaffinity(0))
+
+
+def beside_this_process(cpus: Collection[int], alike: int = 1) -> OthersWork:
+    """Return what looks at others than this process, and those on this node that do the same (`alike`, this one included)."""
+    return OthersWork(lambda: time.process_time() * alike, cpus)
+
+
+def used_below_s(root: int, proc: str = "/proc") -> float:
+    """Return the CPU time of a process and all below it, with what their dead children used."""
     ticks: dict[int, int] = {}
     below: dict[int, list[int]] = {}
     for entry in os.listdir(proc):
@@ -59,4 +77,4 @@ def own_ticks(root: int, proc: str = "/proc") -> int:
         pid = queue.pop()
         total += ticks.get(pid, 0)
         queue += below.get(pid, [])
-    return total
+    return total / os.sysconf("SC_CLK_TCK")

@@ -17,6 +17,7 @@ import msgspec
 from robust_run.errors import RobustRunError, UserError
 from robust_run.health.checks.types import CheckName, CheckProgramOrder, Result
 from robust_run.health.diagnostics.faults import Faults, faults_for
+from robust_run.health.diagnostics.others import OthersWork
 
 PR_SET_PDEATHSIG = 1
 #: Variable with the pid of the process that started us: by the time we ask for our parent, it may be another.
@@ -90,6 +91,7 @@ def carry_out(order: CheckProgramOrder, measure: Measure, find_faults: Callable[
         round=order.round,
         took_s=round(time.monotonic() - started_at_s, 3),
         injected=faults.any,
+        others_by_figure={} if faults.any else result.others_by_figure,  # it is to be found beside other tests
     )
 
 
@@ -150,15 +152,24 @@ class PassCounter:
 class Rate:
     """Amounts per second over passes: the mean shows a node that is throttled now and then, the best what it can do."""
 
-    def __init__(self) -> None:
+    def __init__(self, others: OthersWork | None = None) -> None:
         self._passes: list[tuple[float, float]] = []
+        self._others = others
+        self.others_cpus: dict[str, float] = {}
+        """By name, the CPUs that worked for others meanwhile: once `figures` was asked for, if it can be told."""
 
     def add(self, amount: float, took_s: float) -> None:
         """Count one pass."""
         self._passes.append((amount, max(took_s, 1e-9)))
 
     def figures(self, name: str) -> dict[str, float]:
-        """Return `name` (the mean without the first pass, which opens connections and touches memory) and `best_name`."""
+        """Return `name` (the mean without the first pass, which opens connections and touches memory) and `best_name`.
+
+        Ask as soon as all passes are made: until then others' work counts.
+        """
+        if self._others is not None:
+            cpus = self._others.mean_cpus()
+            self.others_cpus = {} if cpus is None else {name: cpus}
         if not self._passes:
             return {}
         counted = self._passes[1:] or self._passes

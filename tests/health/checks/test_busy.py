@@ -13,7 +13,7 @@ import pytest
 
 from robust_run.health.checks.busy import busy_words, is_disturbed, is_starved
 from robust_run.health.checks.types import Result
-from robust_run.health.diagnostics.others import OthersWork
+from robust_run.health.diagnostics.others import OthersWork, beside_all_below, beside_this_process, used_below_s
 
 
 @pytest.mark.parametrize(("load", "cpus"), [(0.0, 2), (1.0, 2), (0.9, 1), (10.0, 64), (16.0, 64)])
@@ -47,7 +47,22 @@ def test_a_node_that_works_is_named_busy_with_its_load(load: float, cpus: int) -
 def test_what_makes_a_check_slow_without_a_fault(
     result: Callable[..., Result], check: str, device: str, cpus: int, others: float, disturbed: bool
 ) -> None:
-    assert is_disturbed(result(check, "a", device=device, cpus=cpus, others_cpus=others)) == disturbed
+    of_all = result(check, "a", device=device, cpus=cpus, others_cpus=others)
+    assert is_disturbed(of_all, "x_per_s") == disturbed
+    meanwhile = result(check, "a", device=device, cpus=cpus, others_by_figure={"x_per_s": others})
+    assert is_disturbed(meanwhile, "x_per_s") == disturbed and not is_disturbed(meanwhile, "y_per_s")
+
+
+def test_what_others_did_while_a_figure_was_measured_counts_not_what_they_did_before(
+    result: Callable[..., Result],
+) -> None:
+    """A burst is a small part of a program that imports torch for seconds, and all of a figure's time; or the other way round."""
+    short = result(
+        "compute", "a", cpus=2, others_cpus=0.16, others_by_figure={"flop_per_s": 0.0, "memory_bytes_per_s": 1.3}
+    )
+    assert is_disturbed(short, "memory_bytes_per_s") and not is_disturbed(short, "flop_per_s")
+    early = result("compute", "a", cpus=2, others_cpus=1.3, others_by_figure={"flop_per_s": 0.0})
+    assert not is_disturbed(early, "flop_per_s")
 
 
 @pytest.mark.parametrize(
@@ -95,23 +110,32 @@ class Machine:
 def test_work_of_the_programs_and_interrupts_are_not_others(tmp_path: Path, after: dict[str, int], cpus: float) -> None:
     machine = Machine(tmp_path)
     machine.shows(1000)
-    others = OthersWork(10, str(machine.proc), lambda: machine.now_s)
+    proc = str(machine.proc)
+    others = OthersWork(lambda: used_below_s(10, proc), [machine.cpu], proc, lambda: machine.now_s)
     machine.now_s += 2.0
     machine.shows(**after)
     assert others.mean_cpus() == pytest.approx(cpus)
+
+
+def test_what_lasts_a_few_ticks_is_not_told(tmp_path: Path) -> None:
+    machine = Machine(tmp_path)
+    machine.shows(1000)
+    others = OthersWork(lambda: 0.0, [machine.cpu], str(machine.proc), lambda: machine.now_s)
+    machine.now_s += 0.05
+    assert others.mean_cpus() is None
 
 
 @pytest.mark.parametrize("text", [None, "", "cpu0\n", "cpu0 a b c d e f g h\n"])
 def test_a_kernel_that_does_not_tell_accuses_and_excuses_nobody(tmp_path: Path, text: str | None) -> None:
     if text is not None:
         (tmp_path / "stat").write_text(text.replace("cpu0", f"cpu{sorted(os.sched_getaffinity(0))[0]}"))
-    assert OthersWork(10, str(tmp_path)).mean_cpus() == 0.0
+    assert OthersWork(time.process_time, os.sched_getaffinity(0), str(tmp_path)).mean_cpus() is None
 
 
 def test_a_process_beside_us_is_seen_and_a_child_of_ours_is_not() -> None:
     """Whatever other tests do meanwhile: what our child used is taken away."""
-    beside, ours = OthersWork(2**22 + 1), OthersWork(os.getpid())
+    beside, ours = beside_this_process(os.sched_getaffinity(0)), beside_all_below(os.getpid())
     began_s = time.monotonic()
     subprocess.run([sys.executable, "-c", BURN.format(0.5)], check=True)
     passed_s = time.monotonic() - began_s
-    assert (beside.mean_cpus() - ours.mean_cpus()) * passed_s >= 0.3
+    assert ((beside.mean_cpus() or 0.0) - (ours.mean_cpus() or 0.0)) * passed_s >= 0.3
