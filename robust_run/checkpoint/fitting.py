@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from robust_run.checkpoint.gathering import has_state
-from robust_run.checkpoint.layouts import alias_key, fresh, is_spread
+from robust_run.checkpoint.layouts import alias_key, fresh, is_spread, repeats
 from robust_run.checkpoint.rules.tree import (
     DICT,
     LIST,
@@ -59,9 +59,11 @@ class Fitting:
         """Hand over what is no tensor, once all targets are filled."""
         with torch.no_grad():
             for number, places in self._live.items():
-                for other in places[1:]:
-                    if alias_key(other) != alias_key(places[0]):
-                        other.copy_(self.targets[number])
+                for place in places:
+                    if repeats(place):
+                        _put_once(place, self.targets[number], self._values.tensors[number].name)
+                    elif place is not places[0] and alias_key(place) != alias_key(places[0]):
+                        place.copy_(self.targets[number])
         self._put(self._state, self._tree)
 
     # --- looking
@@ -125,7 +127,7 @@ class Fitting:
 
     def _target(self, number: int) -> torch.Tensor:
         if places := self._live.get(number):
-            return places[0]
+            return torch.empty_like(places[0]) if repeats(places[0]) else places[0]
         return fresh(self._values.tensors[number], self._like.get(number), self._spread)
 
     # --- handing over
@@ -157,6 +159,20 @@ class Fitting:
 
 
 _WORDS = {OBJECT: "an object's state", TENSOR: "a tensor", DICT: "a dict", LIST: "a list", TUPLE: "a tuple"}
+
+
+def _put_once(place: torch.Tensor, values: torch.Tensor, name: str) -> None:
+    """Copy into a tensor that repeats its elements, as `expand` makes it: torch refuses to write one of them twice."""
+    once, first = place, values
+    for dimension, (size, stride) in enumerate(zip(place.shape, place.stride(), strict=True)):
+        if size > 1 and stride == 0:
+            once, first = once.narrow(dimension, 0, 1), first.narrow(dimension, 0, 1)
+    as_bytes = [each.contiguous().view(torch.uint8) for each in (first.expand_as(values), values)]
+    if not torch.equal(*as_bytes):  # bit by bit, for no NaN is equal to itself
+        raise UserError(
+            f"{name} repeats its elements in this program (expand), and was saved with others: clone it before it is loaded"
+        )
+    once.copy_(first)
 
 
 def _state_in(node: Node) -> Node:

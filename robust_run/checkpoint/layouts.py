@@ -29,6 +29,13 @@ def local_of(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if is_spread(tensor) else tensor
 
 
+def repeats(tensor: torch.Tensor) -> bool:
+    """Whether several of its elements are one in memory, as after `expand`."""
+    return not is_spread(tensor) and any(
+        size > 1 and stride == 0 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+
+
 def layout_of(tensor: torch.Tensor) -> Layout | None:
     """Return how it is spread; None: it is not."""
     if not is_spread(tensor):

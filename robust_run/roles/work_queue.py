@@ -50,22 +50,34 @@ class Queue:
         """Return the numbers of items that this worker works on."""
         return self._client.holds(self.name)
 
-    def put(self, payload: bytes, *, generation: int = 0, key: str = "", timeout_s: float | None = None) -> bool:
+    def put(
+        self,
+        payload: bytes | bytearray | memoryview,
+        *,
+        generation: int = 0,
+        key: str = "",
+        timeout_s: float | None = None,
+    ) -> bool:
         """Put an item; wait while the queue is full. False: it was full for `timeout_s`.
 
         `key`: an item whose key the queue has or had is not taken in again, so that work that was given to two workers counts
-        once. Raises UserError for an item that is too large.
+        once. Raises UserError for an item that is no bytes or too large, and for a generation or key that cannot be kept.
         """
-        if len(payload) > MOST_ITEM_BYTES:
+        data = _as_bytes(payload, self.name)
+        if not -(1 << 63) <= generation < 1 << 63:
+            raise UserError(f"generation {generation} of an item for the queue {self.name}; 64 bits are possible")
+        if not key.isascii() and any("\ud800" <= letter <= "\udfff" for letter in key):
+            raise UserError(f"the key {key!r} of an item for the queue {self.name} is no text: it has half a character")
+        if len(data) > MOST_ITEM_BYTES:
             raise UserError(
-                f"an item of {len(payload)} bytes is larger than {MOST_ITEM_BYTES}; put it into a file, and its path"
+                f"an item of {len(data)} bytes is larger than {MOST_ITEM_BYTES}; put it into a file, and its path"
                 f" into the queue {self.name}"
             )
         if not key:
             me = self._client.me
             # A request that is sent again, because its answer was lost, counts once.
             key = f"\0{me.consumer}.{me.serial}.{me.attempt}.{self._client.number()}"
-        event = Put(key=key, generation=generation, payload=bytes(payload))
+        event = Put(key=key, generation=generation, payload=data)
         return any(answer.accepted for answer in self._until(event, timeout_s))
 
     def take(
@@ -153,3 +165,13 @@ class Queue:
 
 def _numbers(items: Iterable[Item] | Sequence[Item]) -> tuple[int, ...]:
     return tuple(item.number for item in items)
+
+
+def _as_bytes(payload: object, queue: str) -> bytes:
+    """Return what is put. `bytes()` would make something else of lists, numbers and tensors, without a word."""
+    if isinstance(payload, (bytes, bytearray, memoryview)):
+        return bytes(payload)
+    raise UserError(
+        f"an item for the queue {queue} is of type {type(payload).__name__}, not bytes: encode it, "
+        "for example json.dumps(item).encode(), or numpy's tobytes()"
+    )

@@ -57,8 +57,10 @@ def test_every_dtype_and_shape_comes_back_bit_for_bit(fake: FakeKeeper, monkeypa
     state: dict[str, Any] = {name: bits.clone().view(dtype).reshape(3, -1) for name, dtype in dtypes.items()}
     state |= {"bool": torch.tensor([True, False]), "number": torch.tensor(2.5), "empty": torch.empty(0, 4)}
     state |= {"turned": torch.arange(6.0).reshape(2, 3).t(), "conjugate": torch.tensor([1 + 2j]).conj()}
+    state |= {"wide": torch.tensor([7.0]).expand(5)}
     checkpoint.save(state, step=9)
     into = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
+    into["wide"] = torch.zeros(1).expand(5)
     monkeypatch.setenv("ROBUST_RESUME", "rrck+memory://0/9")
     assert checkpoint.load(into) == 9
     assert all_of(into) == all_of({**state, "conjugate": state["conjugate"].resolve_conj()})

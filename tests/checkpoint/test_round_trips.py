@@ -118,6 +118,30 @@ def test_tensors_that_are_not_contiguous_come_back(tmp_path: Path) -> None:
     assert into["all"] is whole
 
 
+def test_a_tensor_that_repeats_its_elements_comes_back_into_one_that_does(tmp_path: Path) -> None:
+    """As a buffer that was made by `expand`: torch refuses to write its one element five times."""
+
+    def made(value: float) -> dict[str, Any]:
+        one = torch.tensor([[value], [2 * value]])
+        return {
+            "wide": one.expand(2, 5),
+            "again": one.expand(2, 5),
+            "other": one,
+            "nothing": torch.tensor([value]).expand(0, 1),
+        }
+
+    state, into = made(float("nan")), made(1.0)
+    wide = into["wide"]
+    assert all_of(back(state, into, tmp_path)) == all_of(state)
+    assert into["wide"] is wide and wide.stride() == (1, 0)
+
+
+def test_a_tensor_that_repeats_its_elements_does_not_take_others(tmp_path: Path) -> None:
+    into = {"wide": torch.zeros(1).expand(5)}
+    with pytest.raises(UserError, match=r"wide repeats its elements in this program \(expand\)"):
+        back({"wide": torch.arange(5.0)}, into, tmp_path)
+
+
 def test_names_that_are_written_alike_stay_apart(tmp_path: Path) -> None:
     state = {
         "a": {"b": torch.tensor(1), 0: torch.tensor(2), "0": torch.tensor(3)},

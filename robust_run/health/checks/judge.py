@@ -6,6 +6,7 @@ Rules, by name:
 rule                      confidence  speaks when
 ========================  ==========  ===============================================================================
 wrong_result              high        a device computed or kept something else than what is known to be right
+unusable_disk             high        a disk took nothing in: it is full, read-only or failing
 hung, crashed             medium      its check program was killed at its limit, or died, and its peers' (if any) were not
 could_not_check           low         its check program said why it could not, and others could
 fewer_devices             high        it shows fewer devices than most others of at least three
@@ -99,7 +100,8 @@ def _each_alone(results: Sequence[Result]) -> tuple[list[SuspectNode], list[str]
             continue
         at = f"{result.node}{f' ({result.device})' if result.device not in ('', 'cpu') else ''}"
         if result.wrong:
-            suspects.append(_suspect(result, "high", "wrong_result", f"{at}: {result.check}: {result.wrong[0]}"))
+            rule = "unusable_disk" if result.check == "disk" and not result.passes else "wrong_result"
+            suspects.append(_suspect(result, "high", rule, f"{at}: {result.check}: {result.wrong[0]}"))
         elif result.outcome in ("hung", "crashed"):
             sentence = f"{at}: the check {result.check} {result.outcome}: {result.problem}"
             suspects.append(_suspect(result, "medium", result.outcome, sentence))

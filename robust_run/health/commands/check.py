@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from robust_run.errors import PlatformError, RobustRunError
 from robust_run.json_output import document, print_document
 from robust_run.terminal import plain
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 @click.argument("run", default="", metavar="[RUN]")
 @click.option("--node", "nodes", multiple=True, metavar="NAME", help="Check this node of a job; may be repeated.")
 @click.option("--all", "everyone", is_flag=True, help="Check all nodes of a job, and compare them.")
-@click.option("--only", default="", metavar="CHECK,...", help="Only these checks.")
+@click.option("--only", metavar="CHECK,...", help="Only these checks.")
 @click.option(
     "--seconds",
     type=click.FloatRange(0, 3600),
@@ -82,7 +83,7 @@ def _wish(typed: dict[str, Any]) -> Wish:
     if not math.isfinite(typed["seconds"]) or not math.isfinite(typed["limit"]):
         raise UserError("--seconds and --limit must be numbers of seconds")
     return Wish(
-        only=parse_only(typed["only"]) if typed["only"] else (),
+        only=parse_only(typed["only"]) if typed["only"] is not None else (),
         seconds=typed["seconds"],
         passes=typed["passes"],
         limit_s=typed["limit"],
@@ -143,11 +144,20 @@ def _run(fleet: CheckFleet, wish: Wish, env: Any, history: str | None, *, as_jso
     from robust_run.health.diagnostics import records
 
     path = "" if history == "none" else history or records.default_path(env)
-    past = records.load(path) if path else History()
+    past = History()
+    if path:
+        try:
+            past = records.load(path)
+        except PlatformError as error:  # what is at fault with a file says nothing about the node
+            _say(f"warning: {error}; rates are compared in this run only")
+            path = ""
     session = carry_out(fleet, wish, history=past, watcher=_watcher())
     judged = session.judgement()
     if path:
-        records.change(path, lambda found: learn(found, session.results, judged.passed))
+        try:
+            records.change(path, lambda found: learn(found, session.results, judged.passed))
+        except RobustRunError as error:
+            _say(f"warning: {error}; what was measured now is not kept")
     if as_json:
         report = show.ChecksReport(nodes=session.facts, results=tuple(session.results), judgement=judged)
         print_document(report)

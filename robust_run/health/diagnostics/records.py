@@ -30,6 +30,8 @@ def load(path: str) -> History:
             data = file.read(MOST_FILE_BYTES + 1)
     except FileNotFoundError:
         return History()
+    except IsADirectoryError as error:
+        raise UserError(f"the history {path} is a folder; name a file with --history") from error
     except OSError as error:
         raise PlatformError(f"cannot read the history {path}: {error.strerror}; name another with --history") from error
     if len(data) > MOST_FILE_BYTES:

@@ -37,6 +37,15 @@ def test_a_sound_node(ground: Any) -> None:
     assert len(json.loads(past.read_text())["series"]) == 2
 
 
+@pytest.mark.parametrize(("path", "what"), [("/dev/null/h.json", "cannot read"), ("/proc/1/h.json", "cannot write")])
+def test_a_history_that_is_at_fault_says_nothing_about_the_node(ground: Any, path: str, what: str) -> None:
+    """Exit code 1 is for suspects: whoever drains nodes by it would drain sound ones."""
+    arguments = ("--only", "disk", "--seconds", "0", "--folder", str(ground.folder), "--history", path)
+    done = robust(*arguments, env=ground.env())
+    assert done.returncode == 0 and "nothing was found on" in done.stdout
+    assert f"robust: warning: {what} the history {path}: " in done.stderr
+
+
 def test_a_node_with_a_finding_as_json(ground: Any) -> None:
     env = ground.env({"crash": 6})
     done = robust("--only", "disk", "--seconds", "0", "--history", "none", "--json", env=env)
@@ -56,6 +65,8 @@ def test_the_list_does_nothing(tmp_path: Path) -> None:
     ("arguments", "says"),
     [
         (["--only", "speed"], "no check"),
+        (["--only", ""], "nothing is no check"),
+        (["--history", "/tmp"], "the history /tmp is a folder"),
         (["--folder", "/nowhere/at/all"], "is no folder"),
         (["--seconds", "nan"], "numbers of seconds"),
         (["--node", "a", "--all"], "one of them"),

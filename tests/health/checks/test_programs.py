@@ -142,7 +142,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_is_a_finding(ground: Any, small_disk: Path) -> None:
     (found,) = results_of(run_node(ground.env(), (order("disk", folder=str(small_disk)),)))
     assert found.outcome == "done" and found.wrong == (f"{small_disk}: only 0.5 MiB are free",)
-    assert [each.rule for each in judge([found]).suspects] == ["wrong_result"]
+    assert [each.rule for each in judge([found]).suspects] == ["unusable_disk"]
 
 
 def test_a_folder_that_is_not_there_is_no_finding(ground: Any) -> None:
