@@ -75,6 +75,16 @@ def test_what_waits_gets_another_time_and_says_what_it_takes_along(story: Story)
     assert refusal.value.status == MOVED
 
 
+@pytest.mark.parametrize("second", [0.0, 120.0, 6 * 3600.0])
+def test_what_is_said_is_when_the_earlier_of_two_updates_is_due(story: Story, second: float) -> None:
+    wish = UpdateWish(version=version(2, 1), due_after_s=60.0)
+    story.happens(update(story.state, wish, 1000.0, has_code=True).event)
+    later = update(story.state, UpdateWish(version=version(3, 2), due_after_s=second), 1010.0, has_code=True)
+    assert "or in 50 s at the latest" in later.answer.done
+    story.happens(later.event)
+    assert story.state.code.due_unix_s == 1060.0
+
+
 def test_why_there_is_no_way_back_is_said_as_it_is(story: Story) -> None:
     story.happens(UpdateStaged(version=version(2, 1)))
     story.happens(RollbackAsked(reason="too slow", by="ann"))
@@ -193,3 +203,5 @@ def test_the_status_says_what_runs_and_what_waits(story: Story) -> None:
     assert job_view(facts, story.state, 0.0).code == ""
     story.happens(UpdateStaged(version=version(2, 1)))
     assert job_view(facts, story.state, 0.0).code == "code: version 1 of 2; version 2 waits for the next attempt"
+    story.happens(UpdateStaged(version=version(3, 2), due_unix_s=90.0))
+    assert job_view(facts, story.state, 45.0).code.endswith("; version 3 waits for the next attempt, 45 s at most")

@@ -28,8 +28,10 @@ def update(state: JobState, wish: UpdateWish, now_unix_s: float, *, has_code: bo
     version = checked(state.code, wish, now_unix_s, has_code=has_code)
     due_unix_s = now_unix_s + wish.due_after_s if wish.due_after_s and not wish.now else 0.0
     event = UpdateStaged(version=version, now=wish.now, due_unix_s=due_unix_s)
-    name = queries.all_words(ledger.staged(state.code, version, due_unix_s), version)
-    return Granted(event=event, answer=ActionView(done=f"{name} {_when(state, wish)}"))
+    after = ledger.staged(state.code, version, due_unix_s)
+    left_s = max(after.due_unix_s - now_unix_s, 1.0) if after.due_unix_s else 0.0  # an update of before may be due sooner
+    done = f"{queries.all_words(after, version)} {_when(state, wish, left_s)}"
+    return Granted(event=event, answer=ActionView(done=done))
 
 
 def checked(code: Ledger, wish: UpdateWish, now_unix_s: float, *, has_code: bool) -> CodeVersion:
@@ -51,14 +53,14 @@ def checked(code: Ledger, wish: UpdateWish, now_unix_s: float, *, has_code: bool
     return version
 
 
-def _when(state: JobState, wish: UpdateWish) -> str:
+def _when(state: JobState, wish: UpdateWish, left_s: float) -> str:
     if not state.is_going:
         return "is put in place by the next attempt"
     if wish.now:
         return f"is put in place now: attempt {state.attempt} is ended and {state.attempt + 1} runs it"
-    if not wish.due_after_s:
+    if not left_s:
         return "is staged: the next attempt runs it, whenever a failure comes"
-    return f"is staged: it runs from the next failure on, or in {_duration(wish.due_after_s)} at the latest"
+    return f"is staged: it runs from the next failure on, or in {_duration(left_s)} at the latest"
 
 
 def _duration(seconds: float) -> str:

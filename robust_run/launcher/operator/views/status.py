@@ -7,6 +7,7 @@ from collections.abc import Callable
 from robust_run.launcher.controller.handle_types import JobFacts
 from robust_run.launcher.core.state import JobState, Member
 from robust_run.launcher.operator.views import health_views
+from robust_run.launcher.operator.views.show import age
 from robust_run.launcher.operator.views.status_types import EvictedView, IncidentView, JobView, NodesView, NodeView
 from robust_run.report.types import Incident
 
@@ -67,20 +68,22 @@ def job_view(
         blind=blind[-NAMED:],
         blind_count=len(blind),
         nccl=state.nccl,
-        code=_code(state),
+        code=_code(state, now_unix_s),
         outcome=finish.outcome if finish else "",
         exit_code=finish.exit_code if finish else None,
         reason=finish.reason if finish else "",
     )
 
 
-def _code(state: JobState) -> str:
+def _code(state: JobState, now_unix_s: float) -> str:
     code = state.code
     if len(code.records) < 2:
         return ""
     record = code.records[code.running - 1]
     fate = " (on probation)" if record.fate == "probation" else ""
     waits = f"; version {code.pending} waits for the next attempt" if code.pending else ""
+    if waits and code.due_unix_s and state.finish is None:
+        waits += f", {age(code.due_unix_s - now_unix_s)} at most"
     return f"code: version {record.version.number} of {len(code.records)}{fate}{waits}"
 
 
