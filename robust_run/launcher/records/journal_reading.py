@@ -31,7 +31,7 @@ def read(path: str) -> tuple[JournalHeader, list[JournalEntry]]:
     """
     with open(path, "rb") as file:
         lines = file.read().split(b"\n")
-    return _header(lines[0], path), list(_entries(json_decoder(JournalEntry), lines[1:]))
+    return header_of(lines[0], path), list(_entries(json_decoder(JournalEntry), lines[1:]))
 
 
 def past_of(journal: Journal) -> list[JournalEntry]:
@@ -41,7 +41,10 @@ def past_of(journal: Journal) -> list[JournalEntry]:
     return list(in_force(entries))
 
 
-def _header(line: bytes, path: str) -> JournalHeader:
+def header_of(line: bytes, path: str) -> JournalHeader:
+    """Return what a journal's first line says. Raises UserError for one that is none, or that a newer robust-run wrote."""
+    if not line:
+        raise NoJournalError(f"{path!r} is not a journal of robust-run: it is empty")
     try:
         schema = msgspec.json.decode(line, type=dict[str, object]).get("schema")
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -65,7 +68,7 @@ def follow(file: BinaryIO, path: str) -> tuple[JournalHeader, Iterator[JournalEn
     Raises UserError as `read` does, and OSError.
     """
     first = file.readline(LONGEST_LINE_BYTES)
-    header = _header(first, path)
+    header = header_of(first, path)
     decoder = json_decoder(JournalEntry)
     return header, (entry for line in _lines(file) for entry in _entries(decoder, [line]))
 

@@ -24,7 +24,7 @@ from robust_run.launcher.controller.steps import StepBook
 from robust_run.launcher.core.state import JobState, policy_of
 from robust_run.launcher.core.step import step
 from robust_run.launcher.model.actions import RecordIncident
-from robust_run.launcher.model.events import AttemptEnded, AttemptStarted, Event, StoreOpened
+from robust_run.launcher.model.events import AttemptEnded, AttemptStarted, Event, StoreOpened, Tick
 from robust_run.launcher.model.job import JobSpec, ManyNodes, NodeInfo, OutputStreams, Progress, Std
 from robust_run.launcher.model.node_events import JobStarted, NodeJoined, NodeLost
 from robust_run.launcher.operator.reading import client
@@ -136,10 +136,14 @@ class Controller:
         self._journal.event(event, self.now_s, actions)
         for action in actions:
             if isinstance(action, RecordIncident):
-                self.records(action)
+                self._note(action)
 
     def records(self, action: RecordIncident) -> None:
         """Something went wrong."""
+        self._journal.event(Tick(), self.now_s, [action])
+        self._note(action)
+
+    def _note(self, action: RecordIncident) -> None:
         self._incidents.append(incident_of(action, len(self._incidents) + 1))
 
     # --- what agents would report ---

@@ -90,6 +90,7 @@ def events(as_json: bool, last: int | None, follow: bool, everything: bool, **wh
 
     from robust_run.launcher.operator.commands.story import Story
     from robust_run.launcher.operator.reading.which import subject
+    from robust_run.launcher.operator.views.show import clean
 
     story = Story(everything=everything)
 
@@ -114,6 +115,8 @@ def events(as_json: bool, last: int | None, follow: bool, everything: bool, **wh
         show_lines(lines_of(page))
     for page in _past(about, after):  # what came between the last answer and the controller's end
         show_lines(lines_of(page))
+    if unsure := about.doubt():
+        click.echo(f"robust: warning: {clean(unsure)}", err=True)
     return 0
 
 

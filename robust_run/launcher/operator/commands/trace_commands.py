@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -40,17 +41,23 @@ def _why_it_died(about: Subject, as_json: bool) -> int:
     from robust_run.errors import PlatformError
     from robust_run.launcher.operator.commands import trace_show
     from robust_run.launcher.operator.views.show import headline
+    from robust_run.launcher.records.journal_reading import NoJournalError
 
     incidents = about.incidents()
+    unsure = about.doubt()
     if not incidents:
-        raise PlatformError("nothing runs, and there was no incident; robust status says how it was left")
+        seen = unsure or "there was no incident; robust status says how it was left"
+        raise PlatformError(f"nothing runs, and {seen}")
+    if unsure:
+        click.echo(f"robust: warning: {plain(unsure)}", err=True)
     scene = about.scene_of(incidents[-1].id)
     if as_json:
         print_document(trace_show.explained(scene) if scene is not None else incidents[-1])
         return 0
-    job, _ = about.job()
-    if not job.outcome:  # it may live, and have healed long ago: what follows is no picture of now
-        show_lines([headline(job)])
+    with suppress(NoJournalError):  # that is said already
+        job, _ = about.job()
+        if not job.outcome:  # it may live, and have healed long ago: what follows is no picture of now
+            show_lines([headline(job)])
     show_lines(trace_show.incident_lines(incidents[-1], scene))
     return 0
 
@@ -106,13 +113,18 @@ def incident(number: str, every: bool, as_json: bool, **which: str) -> int:
         number, which["run"] = "", number  # only a run was named
     about = subject(os.environ, **which)
     incidents = about.incidents()
+    unsure = about.doubt() if every or not incidents else ""
     if not incidents:
-        click.echo(f"robust: {'no incident so far' if about.is_alive else 'there was no incident'}", err=True)
+        seen = unsure or ("no incident so far" if about.is_alive else "there was no incident")
+        click.echo(f"robust: {plain(seen)}", err=True)
         return 1
     wanted = int(number) if number.isdecimal() and len(number) < 9 else incidents[-1].id
     named = tuple(each for each in incidents if each.id == wanted)
     if (number and not number.isdecimal()) or not named:
-        raise UserError(f"there is no incident {number!r}; there are {incidents[0].id} to {incidents[-1].id}")
+        there = f"there is no incident {number!r}; there are {incidents[0].id} to {incidents[-1].id}"
+        raise UserError("; ".join(filter(None, (there, about.doubt()))))
+    if unsure:
+        click.echo(f"robust: warning: {plain(unsure)}", err=True)
     chosen = incidents if every else named
     if as_json:
         print_document(chosen, "incidents") if every else print_document(chosen[0])

@@ -49,7 +49,7 @@ def read_incidents(folder: str, recorded: int = 0, on_record: Mapping[int, Incid
 
     The journal is read only where a file cannot be: it may be large. `on_record`: what it has, of who has read it.
     """
-    numbers = _numbers(folder) | set(range(1, min(recorded, MOST_INCIDENTS) + 1))
+    numbers = numbers_of(folder) | set(range(1, min(recorded, MOST_INCIDENTS) + 1))
     found: dict[int, Incident] = {}
     for number in sorted(numbers)[:MOST_INCIDENTS]:
         try:
@@ -74,7 +74,8 @@ def _is_sane(incident: Incident) -> bool:
     return all(abs(at_s) <= MOST_S for at_s in times)
 
 
-def _numbers(folder: str) -> set[int]:
+def numbers_of(folder: str) -> set[int]:
+    """Return the numbers of the incidents that have a file in a run directory."""
     try:
         names = os.listdir(os.path.join(folder, "incidents"))
     except OSError:

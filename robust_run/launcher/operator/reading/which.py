@@ -150,16 +150,38 @@ class Subject:
         path = os.path.join(self._run_directory, JOURNAL_NAME)
         try:
             if self._pages is None:
+                _check(path)
                 self._pages = JournalPages(path)
             self._pages.catch_up()
             return self._pages.page(after)
         except OSError as error:
             raise PlatformError(f"cannot read {path!r}: {error.strerror}") from error
 
+    def doubt(self) -> str:
+        """Say in a clause why its journal cannot show that nothing happened; empty: nothing speaks against it, as far as can be
+        seen from here. Reads the whole journal.
+        """
+        from robust_run.launcher.operator.reading.journal_doubt import doubt_of
+
+        return doubt_of(self._run_directory, is_written=self.is_alive) if self._run_directory else ""
+
     def _dead(self) -> DeadJob:
         from robust_run.launcher.operator.reading.dead import read_dead
 
         return read_dead(self._run_directory)
+
+
+def _check(path: str) -> None:
+    """Look at a journal's first line. Raises UserError for one that is none, and OSError."""
+    from robust_run.launcher.operator.reading.journal_doubt import NOT_KNOWN
+    from robust_run.launcher.records.journal_reading import LONGEST_LINE_BYTES, NoJournalError, header_of
+    from robust_run.report.files import open_regular
+
+    try:
+        with open_regular(path) as file:
+            header_of(file.readline(LONGEST_LINE_BYTES), path)
+    except NoJournalError as error:
+        raise NoJournalError(f"{error}, so {NOT_KNOWN}") from error
 
 
 def subject(env: Mapping[str, str], *, run: str, log_dir: str, url: str, token_file: str, tls_ca: str) -> Subject:

@@ -16,6 +16,7 @@ from robust_run.launcher.model.check_events import Decided, Diagnosed
 from robust_run.launcher.model.resume_events import ResumeChosen
 from robust_run.launcher.operator.views.show import clean
 from robust_run.launcher.records.journal import JournalEntry, Terms
+from robust_run.report.types import Incident
 
 _DECODER = json_decoder(JournalEntry)
 MOST_SAID = 20
@@ -40,6 +41,8 @@ class ToldIncident(msgspec.Struct, kw_only=True):
     """Earlier incidents of the same episode."""
     resume: str = ""
     """Where the attempt after it starts from; empty: that is not known."""
+    is_whole: bool = True
+    """False: told by its file, as the journal does not have it; what the ladder and checks said is not known."""
 
     def lines(self) -> list[str]:
         """Return it in words."""
@@ -48,7 +51,11 @@ class ToldIncident(msgspec.Struct, kw_only=True):
             f"  rule {self.rule}, confidence {self.confidence}",
             f"  {self.action}: {self.reason}",
         ]
-        if not self.episode:
+        if not self.is_whole:
+            said.append(
+                "  this is from its file; what was decided after it is not known, as the journal does not have it"
+            )
+        elif not self.episode:
             said.append("  no diagnosis was made: the failure explains itself, or the job was started again at once")
         if self.before:
             said.append(f"  the same episode: incident{'s' if len(self.before) > 1 else ''} {_listed(self.before)}")
@@ -113,6 +120,26 @@ class Explaining:
     def of(self, number: int) -> ToldIncident | None:
         """Return an incident, None if there was none of this number."""
         return self._told[number - 1] if 0 < number <= len(self._told) else None
+
+
+def of_file(incident: Incident) -> ToldIncident:
+    """Return what there is to say of an incident that the journal does not have."""
+    verdict, action = incident.verdict, incident.action
+    return ToldIncident(
+        number=incident.id,
+        attempt=incident.attempt,
+        sentence=verdict.sentence,
+        rule=verdict.rule,
+        confidence=verdict.confidence,
+        action=action.name,
+        reason=action.reason,
+        is_whole=False,
+    )
+
+
+def is_of(told: ToldIncident, incident: Incident) -> bool:
+    """Whether both are one: in a journal that lost lines, later incidents have the numbers of earlier ones."""
+    return (told.attempt, told.rule) == (incident.attempt, incident.verdict.rule)
 
 
 def _of(number: int, record: RecordIncident) -> ToldIncident:
