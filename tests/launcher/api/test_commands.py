@@ -379,9 +379,36 @@ def test_where_there_is_no_run_that_is_said(robust: Robust, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("words", [["status"], ["status", "run"], ["status", "robust-runs/run"]])
-def test_a_node_that_has_no_journal_says_who_has_it(robust: Robust, tmp_path: Path, words: list[str]) -> None:
+def test_where_there_is_no_journal_both_causes_are_named(robust: Robust, tmp_path: Path, words: list[str]) -> None:
     (tmp_path / "robust-runs" / "run" / "attempt_0").mkdir(parents=True)
-    assert "has no journal: its controller is on another node" in refused(robust(*words), 1)
+    said = refused(robust(*words), 1)
+    assert "has no journal: its controller is on another node, or the file was removed; ask there, give --url" in said
+    assert "or put it back" in said
+
+
+@pytest.mark.parametrize("words", [["status"], ["status", "run"], ["explain", "robust-runs/run"], ["stop", "run"]])
+@pytest.mark.parametrize("kind", ["a folder", "a link that leads nowhere", "no regular file"])
+def test_a_journal_that_is_no_file_is_named_so(
+    robust: Robust, run_directory: Path, words: list[str], kind: str
+) -> None:
+    (run_directory / "attempt_0").mkdir()
+    path = run_directory / "journal.jsonl"
+    match kind:
+        case "a folder":
+            path.mkdir()
+        case "no regular file":
+            os.mkfifo(path)
+        case _:
+            path.symlink_to("gone")
+    said = refused(robust(*words), 1)
+    assert f"has no journal: its journal.jsonl is {kind}; put the file back" in said
+    assert "another node" not in said
+    assert kind in done(robust("status", "--all"))
+
+
+def test_a_removed_journal_is_told_in_a_list_of_runs(robust: Robust, tmp_path: Path) -> None:
+    (tmp_path / "robust-runs" / "run" / "attempt_0").mkdir(parents=True)
+    assert "on another node, or the file was removed" in done(robust("status", "--all"))
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"schema": 99, "pid": 1, "host": "x"}', "x" * 100_000])

@@ -12,7 +12,7 @@ import msgspec
 from robust_run.errors import PlatformError, RobustRunError
 from robust_run.fleet.words import RunFacts
 from robust_run.launcher.operator.reading.run_facts import EmptyJournalError, JournalTooLargeError, Lives, read_facts
-from robust_run.launcher.operator.reading.runs import JOURNAL_NAME, is_run
+from robust_run.launcher.operator.reading.runs import JOURNAL_NAME, NO_JOURNAL, is_run
 from robust_run.launcher.records.journal_reading import NewerJournalError, NoJournalError
 
 #: A journal that was written so long after the end that is known of its run tells of more: a scheduler has started it again.
@@ -23,9 +23,9 @@ MOST_NAMED = 50
 _ATTEMPT = re.compile(r"attempt_[0-9]+")
 
 SkipReason = Literal["elsewhere", "empty", "no journal", "newer version", "too large", "unreadable", "not understood"]
-"""elsewhere: a node left it whose controller is on another one. empty: nothing had happened yet. no journal: its first line is
-none of robust-run's. newer version: of the journal. unreadable: permissions, a link that leads nowhere, a disk. not understood:
-what is in it led to an error of ours."""
+"""elsewhere: a node left it whose controller is on another one, or its journal was removed. empty: nothing had happened yet.
+no journal: its first line is none of robust-run's. newer version: of the journal. unreadable: permissions, a link that leads
+nowhere, a disk. not understood: what is in it led to an error of ours."""
 
 
 class SkippedRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,8 +110,7 @@ def _is_final(facts: RunFacts, path: str) -> bool:
 def _read(path: str, read: Read) -> RunFacts | SkippedRun:
     try:
         if not os.path.lexists(os.path.join(path, JOURNAL_NAME)):
-            why = "there is no journal.jsonl in it: its controller is or was on another node"
-            return SkippedRun(place=path, reason="elsewhere", why=why)
+            return SkippedRun(place=path, reason="elsewhere", why=NO_JOURNAL)
         return read(path)
     except (RobustRunError, OSError) as error:
         return SkippedRun(place=path, reason=_reason(error), why=str(error))

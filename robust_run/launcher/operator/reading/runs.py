@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Mapping
 
 from robust_run.errors import PlatformError, UserError
 from robust_run.launcher.operator.reading.place import PLACE_NAME
 
 JOURNAL_NAME = "journal.jsonl"
+#: What a list of runs says of one without it.
+NO_JOURNAL = f"there is no {JOURNAL_NAME} in it: its controller is or was on another node, or the file was removed"
 DEFAULT_FOLDER = "robust-runs"
 #: One of them is in each run directory: a job's journal, and that of a job of several roles.
 _JOURNALS = (JOURNAL_NAME, "roles.jsonl")
@@ -39,6 +42,8 @@ def find_run(run: str, log_dir: str, env: Mapping[str, str]) -> str:
     if not found:
         elsewhere = next(filter(None, map(not_here, _folders_in(folder))), "")
         raise PlatformError(elsewhere or f"no run in {folder!r}; name a run directory or give --log-dir")
+    if not is_run(found[0]) and (odd := not_here(found[0])):
+        raise PlatformError(odd)
     return found[0]
 
 
@@ -79,18 +84,35 @@ def runs_in(folder: str) -> list[str]:
 
 
 def not_here(path: str) -> str:
-    """Return what to say of a folder that a node of a run left whose controller is on another machine; else nothing."""
+    """Return what to say of a folder that a run left and that has no journal; nothing where no run did."""
     try:
         names = os.listdir(path) if "\0" not in path else []
     except OSError:
         return ""
     if any(_PLACE_OF_NODE.fullmatch(name) for name in names):
         return f"{path!r} is what one node has of a job of several roles that another node leads: ask there"
+    if JOURNAL_NAME in names:
+        kind = _kind_of(os.path.join(path, JOURNAL_NAME))
+        return f"{path!r} has no journal: its {JOURNAL_NAME} is {kind}; put the file back" if kind else ""
     if not any(name.startswith("attempt_") or name == "store.log" for name in names):
         return ""
     return (
-        f"{path!r} has no journal: its controller is on another node; ask there, or give --url http://CONTROLLER:PORT"
+        f"{path!r} has no journal: its controller is on another node, or the file was removed; "
+        "ask there, give --url http://CONTROLLER:PORT, or put it back"
     )
+
+
+def _kind_of(path: str) -> str:
+    """Return what this is, with an article; empty for a file, and where that cannot be seen."""
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return "a link that leads nowhere"
+    except OSError as error:
+        return f"a link that cannot be followed ({error.strerror})" if os.path.islink(path) else ""
+    if stat.S_ISREG(mode):
+        return ""
+    return "a folder" if stat.S_ISDIR(mode) else "no regular file"
 
 
 def _folders_in(folder: str) -> list[str]:

@@ -19,7 +19,7 @@ from robust_run.decoders import json_decoder
 from robust_run.errors import RobustRunError
 from robust_run.launcher.operator.reading.client import ClientMachine, NoAnswerError, prepare, reach, this_machine
 from robust_run.launcher.operator.reading.place import PLACE_NAME
-from robust_run.launcher.operator.reading.runs import JOURNAL_NAME, is_run
+from robust_run.launcher.operator.reading.runs import JOURNAL_NAME, NO_JOURNAL, is_run, not_here
 from robust_run.launcher.operator.views.life import JobLife, life_of
 from robust_run.launcher.operator.views.run_rows import broken_row, row_of
 from robust_run.launcher.operator.views.status_types import JobView
@@ -153,7 +153,8 @@ def _row(path: str, answer: _Answer | None, others: OtherRuns | None) -> RunRow:
         if others is not None:
             return others.row(path, may_ask=False)
         if not is_run(path):
-            return broken_row(path, "there is no journal.jsonl in it: its controller is or was on another node")
+            is_there = os.path.lexists(os.path.join(path, JOURNAL_NAME))
+            return broken_row(path, (not_here(path) if is_there else "") or NO_JOURNAL)
         job = json_decoder(JobView).decode(answer) if isinstance(answer, bytes) else _by_journal(path, answer)
         return row_of(path, job, incidents=_incidents(path), page=_page(path))
     except (RobustRunError, OSError) as error:
