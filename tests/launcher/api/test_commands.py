@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shlex
 import socket
 import subprocess
 import sys
@@ -366,6 +367,40 @@ def test_a_journal_torn_at_its_end_is_read_as_far_as_it_goes(
     told = robust("events")
     assert "attempt 0 starts" in told.stdout
     assert "is not complete (1 line is cut short)" in told.stderr
+
+
+@pytest.mark.parametrize("act", ["stop", "restart"])
+@pytest.mark.parametrize(
+    ("named", "again"),
+    [
+        (["run"], "run"),
+        ([], "run"),
+        (["robust-runs/run"], "robust-runs/run"),
+        (["robust-runs/run/"], "robust-runs/run/"),
+        (["{there}/run"], "{there}/run"),
+        (["run", "--log-dir", "{there}"], "run --log-dir {there}"),
+        (["--log-dir", "robust-runs"], "run --log-dir robust-runs"),
+        (["moved/a run"], "'moved/a run'"),
+    ],
+)
+def test_of_a_run_that_is_over_the_next_command_finds_it(
+    make_controller: Callable[..., Any],
+    robust: Robust,
+    run_directory: Path,
+    act: str,
+    named: list[str],
+    again: str,
+) -> None:
+    controller = make_controller().start()
+    controller.tell(SignalReceived(signal=15))
+    controller.end_attempt()
+    there = str(run_directory.parent)
+    (run_directory.parent.parent / "moved").mkdir()
+    (run_directory.parent.parent / "moved" / "a run").symlink_to(run_directory)
+    said = refused(robust(act, *(each.format(there=there) for each in named)), 1)
+    command = f"robust status {again.format(there=there)}"
+    assert f"is over (stopped); {command} says how it was left" in said
+    assert "stopped" in done(robust(*shlex.split(command)[1:]))
 
 
 def test_where_there_is_no_run_that_is_said(robust: Robust, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import stat
 from collections.abc import Mapping
 
@@ -57,6 +58,16 @@ def sole_live_run(run: str, log_dir: str, env: Mapping[str, str]) -> str:
         names = ", ".join(os.path.basename(path) for path in live[:8])
         raise UserError(f"several runs may be meant: {names}; name one of them")
     return live[0] if live else found
+
+
+def named_again(run: str, log_dir: str, path: str, env: Mapping[str, str]) -> str:
+    """Return words for a shell that name this run directory in the next command: as it was named, where it was."""
+    if run and (os.sep in run or not log_dir):
+        return shlex.quote(run)
+    if not log_dir and os.path.dirname(path) != runs_folder("", env):
+        return shlex.quote(path)
+    name = shlex.quote(run or os.path.basename(path))
+    return f"{name} --log-dir {shlex.quote(log_dir)}" if log_dir else name
 
 
 def runs_folder(log_dir: str, env: Mapping[str, str]) -> str:

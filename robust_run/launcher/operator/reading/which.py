@@ -14,7 +14,7 @@ from robust_run.decoders import json_decoder
 from robust_run.errors import PlatformError, RobustRunError
 from robust_run.launcher.operator.reading.client import ApiTarget, NoAnswerError, reach, remote, this_machine
 from robust_run.launcher.operator.reading.place import read_place
-from robust_run.launcher.operator.reading.runs import JOURNAL_NAME, find_run, sole_live_run
+from robust_run.launcher.operator.reading.runs import JOURNAL_NAME, find_run, named_again, sole_live_run
 from robust_run.launcher.operator.server.journal_pages import JournalPages
 from robust_run.launcher.operator.views.life import JobLife, LifeSigns, life_of
 from robust_run.launcher.operator.views.live import LiveView
@@ -203,10 +203,13 @@ def controller(env: Mapping[str, str], *, run: str, log_dir: str, url: str, toke
     try:
         return _reach(path, token_file, tls_ca, env)
     except NoAnswerError as error:
-        name = os.path.basename(path)
+        name, left = (
+            os.path.basename(path),
+            f"robust status {named_again(run, log_dir, path, env)} says how it was left",
+        )
         if over := _how_it_ended(path, error):
-            raise PlatformError(f"run {name!r} is over ({over}); robust status {name} says how it was left") from error
-        hint = f"; robust status {name} says how it was left" if error.refused else ""
+            raise PlatformError(f"run {name!r} is over ({over}); {left}") from error
+        hint = f"; {left}" if error.refused else ""
         raise PlatformError(f"run {name!r} cannot be told anything: {error}{hint}") from error
 
 
