@@ -12,6 +12,9 @@ import msgspec
 if TYPE_CHECKING:
     from robust_run.fleet.found import Found
 
+#: Where runs are kept, below the working folder.
+RUNS_FOLDER = "robust-runs"
+
 PathKind = Literal["missing", "forbidden", "file", "folder", "pipe", "socket", "device"]
 """What a path leads to, symbolic links followed. forbidden: a folder on the way may not be entered."""
 
@@ -75,3 +78,32 @@ def as_text(path: str) -> str:
 def shown(path: str) -> str:
     """Return `path` for a message: as it is, or quoted where it would break the line."""
     return path if path.isprintable() else repr(path)
+
+
+def usual_runs(cwd: str) -> str:
+    """Return where runs go that are given no folder. Who makes a run and who looks for one both ask here."""
+    return os.path.join(cwd, RUNS_FOLDER)
+
+
+def runs_instead(cwd: str, env: Mapping[str, str], user: str) -> str:
+    """Return where they go if that cannot be written. `user`: see `user_of`."""
+    temporary = os.path.join(cwd, env.get("TMPDIR") or "/tmp")  # noqa: S108 - the last resort, per user
+    return os.path.join(temporary, user, RUNS_FOLDER)
+
+
+def user_of(env: Mapping[str, str]) -> str:
+    """Return the user's name in names of folders, of letters that are safe there."""
+    name = env.get("USER") or env.get("LOGNAME") or ""
+    safe = "".join(letter for letter in name if letter.isalnum() or letter in "-_")
+    return safe or f"uid-{os.getuid()}"
+
+
+def obstacle(folder: str, files: Files) -> str:
+    """Return why a folder can be neither written nor made; empty if it can."""
+    at = folder
+    while files.kind(at) == "missing" and at != os.path.dirname(at):
+        at = os.path.dirname(at)
+    kind = files.kind(at)
+    if kind != "folder":
+        return f"{shown(at)} may not be entered" if kind == "forbidden" else f"{shown(at)} is not a folder"
+    return "" if files.access(at, os.W_OK | os.X_OK) else f"{shown(at)} is not writable"

@@ -10,7 +10,7 @@ import msgspec
 
 from robust_run.errors import PlatformError, UserError
 from robust_run.launcher.control.errors import ProtocolError
-from robust_run.launcher.operator.reading.runs import not_here, runs_folder
+from robust_run.launcher.operator.reading.runs import looked_in, not_here, runs_folder
 from robust_run.orchestrator.course import files as course
 from robust_run.orchestrator.journal import NAME, read, spec_of
 from robust_run.orchestrator.people.views.whole import view_of
@@ -62,7 +62,9 @@ def find_run(run: str, log_dir: str, env: dict[str, str]) -> str:
     except OSError:
         found = []
     if not found:
-        raise PlatformError(f"no run of several roles in {folder!r}; name a run directory or give --log-dir")
+        raise PlatformError(
+            f"no run of several roles in {looked_in(log_dir, env)}; name a run directory or give --log-dir"
+        )
     return max(found, key=lambda path: os.stat(sign_of(path)).st_mtime)
 
 

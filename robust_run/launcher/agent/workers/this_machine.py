@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from robust_run.errors import PlatformError
 from robust_run.launcher.agent.workers.devices import ask_torch, python_of
-from robust_run.launcher.model.world import PathKind, World
+from robust_run.launcher.model.world import PathKind, World, user_of
 
 if TYPE_CHECKING:
     from robust_run.fleet.found import Found
@@ -81,7 +81,7 @@ def system_world(env: Mapping[str, str] | None = None) -> World:
         files=RealFiles(),
         cpu_count=_cpu_count,
         ask_torch=lambda kind: ask_torch(python_of(env, sys.executable), kind),
-        user=_user(env),
+        user=user_of(env),
         local_time=time.localtime,
         random_hex=lambda digits: os.urandom((digits + 1) // 2).hex()[:digits],
         fleet=_fleet,
@@ -96,9 +96,3 @@ def _fleet(log_dir: str) -> Found:
 
 def _cpu_count() -> int:
     return len(os.sched_getaffinity(0))
-
-
-def _user(env: Mapping[str, str]) -> str:
-    name = env.get("USER") or env.get("LOGNAME") or ""
-    safe = "".join(letter for letter in name if letter.isalnum() or letter in "-_")
-    return safe or f"uid-{os.getuid()}"

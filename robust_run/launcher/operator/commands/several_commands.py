@@ -27,7 +27,7 @@ _HEAD_BYTES = 4096
 def folder_of(run: str, log_dir: str, *, every: bool) -> str:
     """Return the folder of runs that is meant; empty: one run is. `every`: `--all` was given. Raises PlatformError."""
     from robust_run.errors import PlatformError
-    from robust_run.launcher.operator.reading.runs import is_run, runs_folder
+    from robust_run.launcher.operator.reading.runs import is_run, looked_in, runs_folder
     from robust_run.launcher.operator.reading.several import holds_runs
 
     where = runs_folder(log_dir, os.environ)
@@ -38,7 +38,9 @@ def folder_of(run: str, log_dir: str, *, every: bool) -> str:
     if is_run(folder):
         raise PlatformError(f"{folder!r} is one run; name a folder of runs with --all")
     if not holds_runs(folder, _others()):
-        raise PlatformError(f"no run in {folder!r}; name a folder of runs or give --log-dir")
+        raise PlatformError(
+            f"no run in {repr(run) if run else looked_in(log_dir, os.environ)}; name a folder of runs or give --log-dir"
+        )
     return folder
 
 

@@ -9,19 +9,19 @@ import stat
 from collections.abc import Mapping
 
 from robust_run.errors import PlatformError, UserError
+from robust_run.launcher.model.world import Files, obstacle, runs_instead, user_of, usual_runs
 from robust_run.launcher.operator.reading.place import PLACE_NAME
 
 JOURNAL_NAME = "journal.jsonl"
 #: What a list of runs says of one without it.
 NO_JOURNAL = f"there is no {JOURNAL_NAME} in it: its controller is or was on another node, or the file was removed"
-DEFAULT_FOLDER = "robust-runs"
 #: One of them is in each run directory: a job's journal, and that of a job of several roles.
 _JOURNALS = (JOURNAL_NAME, "roles.jsonl")
 #: What a node has that follows the leader of a job of several roles: where that is.
 _PLACE_OF_NODE = re.compile(r"roles\..+\.place")
 
 
-def find_run(run: str, log_dir: str, env: Mapping[str, str]) -> str:
+def find_run(run: str, log_dir: str, env: Mapping[str, str], files: Files | None = None) -> str:
     """Return the run directory. Raises PlatformError if there is none, UserError for a name that is none."""
     if run and (os.sep in run or run in (".", "..") or is_run(run)):
         if not is_run(run):
@@ -29,20 +29,23 @@ def find_run(run: str, log_dir: str, env: Mapping[str, str]) -> str:
         return os.path.abspath(run)
     if not run and not log_dir and is_run(env.get("ROBUST_RUN_DIR", "")):
         return env["ROBUST_RUN_DIR"]  # inside a job
-    folder = runs_folder(log_dir, env)
+    folder = runs_folder(log_dir, env, files)
     if run:
         if "\0" in run:
             raise UserError(f"{run!r} is no name of a run")
         path = os.path.join(folder, run)
         if not is_run(path):
             raise PlatformError(
-                not_here(path) or f"no run {run!r} in {folder!r}; name its run directory or give --log-dir"
+                not_here(path)
+                or f"no run {run!r} in {looked_in(log_dir, env, files)}; name its run directory or give --log-dir"
             )
         return os.path.abspath(path)
     found = runs_in(folder)
     if not found:
         elsewhere = next(filter(None, map(not_here, _folders_in(folder))), "")
-        raise PlatformError(elsewhere or f"no run in {folder!r}; name a run directory or give --log-dir")
+        raise PlatformError(
+            elsewhere or f"no run in {looked_in(log_dir, env, files)}; name a run directory or give --log-dir"
+        )
     if not is_run(found[0]) and (odd := not_here(found[0])):
         raise PlatformError(odd)
     return found[0]
@@ -70,12 +73,54 @@ def named_again(run: str, log_dir: str, path: str, env: Mapping[str, str]) -> st
     return f"{name} --log-dir {shlex.quote(log_dir)}" if log_dir else name
 
 
-def runs_folder(log_dir: str, env: Mapping[str, str]) -> str:
-    """Return where runs are looked for: as told, else where the launcher puts them."""
-    told = log_dir or env.get("ROBUST_LOG_DIR") or env.get("PET_LOG_DIR")
-    if told:
+def _told(log_dir: str, env: Mapping[str, str]) -> str:
+    return log_dir or env.get("ROBUST_LOG_DIR") or env.get("PET_LOG_DIR") or ""
+
+
+def runs_folder(log_dir: str, env: Mapping[str, str], files: Files | None = None) -> str:
+    """Return where runs are looked for: as told, else where the launcher puts them. `files`: instead of this machine's."""
+    if told := _told(log_dir, env):
         return os.path.abspath(os.path.expanduser(told))
-    return os.path.abspath(DEFAULT_FOLDER)
+    usual, instead = _usual_places(env, files)
+    return instead if instead and is_ours(instead) else usual
+
+
+def _usual_places(env: Mapping[str, str], files: Files | None) -> tuple[str, str]:
+    """Return where the launcher puts runs of this working folder; and instead of there, if it has none and cannot be written."""
+    usual = usual_runs(os.path.abspath(""))
+    if os.path.lexists(usual):
+        return usual, ""
+    if files is None:
+        from robust_run.launcher.agent.workers.this_machine import RealFiles
+
+        files = RealFiles()
+    cannot = obstacle(usual, files)
+    return usual, runs_instead(os.path.dirname(usual), env, user_of(env)) if cannot else ""
+
+
+def is_ours(path: str, user: int | None = None) -> bool:
+    """Whether a folder and the one around it are this user's, and no links: in a folder for all, others may make any name.
+
+    `user`: the number of another one.
+    """
+    owner = os.geteuid() if user is None else user
+    try:
+        found = [os.lstat(each) for each in (os.path.dirname(path), path)]
+    except (OSError, ValueError):
+        return False
+    return all(stat.S_ISDIR(each.st_mode) and each.st_uid == owner for each in found)
+
+
+def looked_in(log_dir: str, env: Mapping[str, str], files: Files | None = None) -> str:
+    """Return the places in which runs are looked for, in words."""
+    folder = runs_folder(log_dir, env, files)
+    if _told(log_dir, env):
+        return repr(folder)
+    usual, instead = _usual_places(env, files)
+    if not instead:
+        return repr(usual)
+    others = "" if is_ours(instead) or not os.path.lexists(instead) else " (which is not this user's and is left alone)"
+    return f"{usual!r} or {instead!r}{others}"
 
 
 def runs_in(folder: str) -> list[str]:

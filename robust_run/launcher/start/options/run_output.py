@@ -11,11 +11,10 @@ from collections.abc import Mapping
 
 from robust_run.errors import UserError
 from robust_run.launcher.model.job import OutputStreams, Std
-from robust_run.launcher.model.world import World, absolute, shown
+from robust_run.launcher.model.world import World, absolute, obstacle, runs_instead, shown, usual_runs
 from robust_run.launcher.records.run_directory import LONGEST_ID, is_run_id
 from robust_run.launcher.start.options.options import Options
 
-_FOLDER = "robust-runs"
 _LONGEST_RDZV_PART = 100
 _FOR_ALL = re.compile(r"[0-3]")
 _FOR_RANK = re.compile(r"(\d+):([0-3])", re.ASCII)
@@ -31,22 +30,19 @@ def resolve_log_dir(options: Options, world: World) -> tuple[str | None, tuple[s
         if options.log_dir == os.devnull:
             return None, ()
         wanted = absolute(options.log_dir, world)
-        obstacle = _obstacle(wanted, world)
-        if obstacle:
-            raise UserError(f"--log-dir {options.log_dir!r} cannot be used: {obstacle}; choose another folder")
+        why = obstacle(wanted, world.files)
+        if why:
+            raise UserError(f"--log-dir {options.log_dir!r} cannot be used: {why}; choose another folder")
         return wanted, ()
-    wanted = os.path.join(world.cwd, _FOLDER)
-    obstacle = _obstacle(wanted, world)
-    if not obstacle:
+    wanted = usual_runs(world.cwd)
+    why = obstacle(wanted, world.files)
+    if not why:
         return wanted, ()
-    temporary = os.path.join(world.cwd, world.env.get("TMPDIR") or "/tmp")  # noqa: S108 - the last resort, per user
-    instead = os.path.join(temporary, world.user, _FOLDER)
-    worse = _obstacle(instead, world)
+    instead = runs_instead(world.cwd, world.env, world.user)
+    worse = obstacle(instead, world.files)
     if worse:
-        raise UserError(
-            f"nowhere to keep logs: {obstacle}, and {worse}; give --log-dir FOLDER (/dev/null keeps nothing)"
-        )
-    return instead, (f"logs go to {shown(instead)}, because {obstacle}; --log-dir chooses another folder",)
+        raise UserError(f"nowhere to keep logs: {why}, and {worse}; give --log-dir FOLDER (/dev/null keeps nothing)")
+    return instead, (f"logs go to {shown(instead)}, because {why}; --log-dir chooses another folder",)
 
 
 def resolve_run_id(
@@ -90,17 +86,6 @@ def _check_run_id(run_id: str, log_dir: str | None, world: World) -> None:
         raise UserError(
             f"--run-id {run_id!r}: {shown(path)} exists and is not an empty folder; choose another id or move it away"
         )
-
-
-def _obstacle(folder: str, world: World) -> str:
-    """Return why a folder can be neither written nor made; empty if it can."""
-    at = folder
-    while world.files.kind(at) == "missing" and at != os.path.dirname(at):
-        at = os.path.dirname(at)
-    kind = world.files.kind(at)
-    if kind != "folder":
-        return f"{shown(at)} may not be entered" if kind == "forbidden" else f"{shown(at)} is not a folder"
-    return "" if world.files.access(at, os.W_OK | os.X_OK) else f"{shown(at)} is not writable"
 
 
 def resolve_streams(options: Options, nproc: int, env: Mapping[str, str]) -> tuple[OutputStreams, tuple[str, ...]]:
