@@ -137,6 +137,8 @@ def test_of_runs_that_were_read_before_no_journal_is_read_again(folder: Path, tm
     ("words", "said"),
     [
         (["nowhere"], "there is no folder 'nowhere'; name folders of runs"),
+        (["/etc/passwd"], "'/etc/passwd' is a file, not a folder; name folders of runs"),
+        (["/dev/null"], "'/dev/null' is no folder; name folders of runs"),
         (["."], "no run in "),
         ([".", "--since", "soon"], "--since 'soon' is no time in the past; write 12h, 30d or 2026-11-01"),
         ([".", "--since", "2999-01-01"], "is no time in the past"),

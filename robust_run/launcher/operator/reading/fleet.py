@@ -87,8 +87,9 @@ def _unlike(folders: Sequence[str]) -> list[str]:
     found: dict[str, str] = {}
     for each in folders:
         if "\0" in each or not os.path.isdir(each):
-            raise PlatformError(
-                f"there is no folder {each!r}; name folders of runs (what robust-run was given as --log-dir)"
-            )
+            what = f"there is no folder {each!r}"
+            if "\0" not in each and os.path.exists(each):
+                what = f"{each!r} is a file, not a folder" if os.path.isfile(each) else f"{each!r} is no folder"
+            raise PlatformError(f"{what}; name folders of runs (what robust-run was given as --log-dir)")
         found.setdefault(os.path.realpath(each), os.path.abspath(each))
     return [*found.values()]
