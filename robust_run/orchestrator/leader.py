@@ -284,7 +284,8 @@ class Leader:
             self._post.listen(self._server)
         else:
             self._queues.reopen(self._clock.monotonic_s())
-            await open_place(self._server, self._place, self._spec.names, self._several, self._before)
+            roles, listener = self._spec.names, self._start.listener
+            await open_place(self._server, self._place, roles, self._several, self._before, listener)
 
     async def _over(self, finish: Finish) -> None:
         """Tell the other nodes that the job is over."""

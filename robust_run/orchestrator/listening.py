@@ -2,16 +2,38 @@
 
 from __future__ import annotations
 
+import socket
+
 import msgspec
 
 from robust_run.atomic_file import write_file
-from robust_run.errors import PlatformError
 from robust_run.orchestrator.connection import context_of
 from robust_run.orchestrator.model.node_words import Several
 from robust_run.orchestrator.server import RoleServer
 from robust_run.roles.client import Place
 
 LOOPBACK = "127.0.0.1"
+
+
+def hold(*ports: int) -> socket.socket:
+    """Return what listens at the first of these ports that is free, at all addresses of this machine. Raises OSError: none is."""
+    for number, port in enumerate(ports, 1):
+        try:
+            if socket.has_dualstack_ipv6():
+                return socket.create_server(("", port), family=socket.AF_INET6, backlog=512, dualstack_ipv6=True)
+            return socket.create_server(("", port), backlog=512)
+        except OSError:
+            if number == len(ports):
+                raise
+    raise ValueError("no port was named")
+
+
+def is_taken(port: int, why: str) -> str:
+    """Return what is said of a port where nodes were to meet."""
+    return (
+        f"port {port} of this machine, where the nodes are to meet, cannot be listened on ({why}); give all nodes an endpoint"
+        " with another one"
+    )
 
 
 def place_of(path: str) -> Place | None:
@@ -24,20 +46,19 @@ def place_of(path: str) -> Place | None:
 
 
 async def open_place(
-    server: RoleServer, path: str, roles: tuple[str, ...], several: Several | None, before: Place | None
+    server: RoleServer,
+    path: str,
+    roles: tuple[str, ...],
+    several: Several | None,
+    before: Place | None,
+    listener: socket.socket | None = None,
 ) -> None:
     """Listen, and write down where: as the earlier leader did (`before`), if possible, because workers look there first.
 
-    Raises PlatformError where the nodes of a job of several cannot meet here, OSError.
+    `listener`: where the nodes of a job of several meet; the guard holds it. Raises OSError.
     """
-    if several is not None:
-        try:
-            port = await server.listen(None, several.port, context_of(several.tls))
-        except OSError as error:
-            raise PlatformError(
-                f"port {several.port} of this machine, where the nodes are to meet, cannot be listened on"
-                f" ({error.strerror}); give all nodes an endpoint with another one"
-            ) from error
+    if listener is not None:
+        port = await server.listen_at(listener, context_of(several.tls if several is not None else None))
     else:
         try:
             port = await server.listen(LOOPBACK, before.port if before is not None else 0)

@@ -73,7 +73,7 @@ def _launch(  # noqa: C901, PLR0912
     mask: Iterable[int] = (),
 ) -> int:
     step = slurm.step if slurm is not None else None
-    where = several(options, world, env, step, say=_say)
+    where, listener = several(options, world, env, step, say=_say)
     has = node_has(env, labels.parse(options.node_label or ""), step)
     log_dir, notes = resolve_log_dir(options, world)
     for note in notes:
@@ -85,7 +85,7 @@ def _launch(  # noqa: C901, PLR0912
             _say(f"the run in {os.path.join(log_dir, run_id)} is done; another --run-id starts a new one")
             return 0
     patient_s = patience_s(options.wait_for_nodes, is_under_slurm=slurm is not None)
-    start = Start(has=has, token=world.random_hex(16), slurm=slurm, patience_s=patient_s)
+    start = Start(has=has, token=world.random_hex(16), slurm=slurm, patience_s=patient_s, listener=listener)
     has_voters = where is not None and where.nodes >= FEWEST_NODES
     may_come_back = has_voters and slurm is None and not options.found
     where, earlier = _coming_back(where, log_dir) if may_come_back else (where, None)
@@ -185,7 +185,7 @@ def _coming_back(where: Several | None, log_dir: str | None) -> tuple[Several | 
     if earlier is None:
         return where, None
     _say(f"{where.name} comes back to the run in {earlier.folder}, which went on")
-    return msgspec.structs.replace(where, is_leader=False), earlier
+    return msgspec.structs.replace(where, is_leader=False, taken=""), earlier
 
 
 class _Part:
@@ -209,7 +209,7 @@ class _Part:
 
         self._where = where
         self._here = Here(env, start, log_dir, spec, folder, _led_on(start.slurm), is_alone_told, earlier)
-        self._listener = listen(where)
+        self._listener = start.listener or listen(where)
         self._has_left = False
         if folder:
             begin_again(os.path.join(folder, "voters"), where.name)

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import os
 import socket
 from collections.abc import Callable, Mapping
 
 import msgspec
 
-from robust_run.errors import UserError
+from robust_run.errors import PlatformError, UserError
 from robust_run.launcher.model.job import ManyNodes
 from robust_run.launcher.model.world import World
 from robust_run.launcher.records import token
 from robust_run.launcher.start.options.many_nodes import resolve_many
 from robust_run.launcher.start.options.options import Options
+from robust_run.orchestrator.listening import hold, is_taken
 from robust_run.orchestrator.model.node_words import Several
 from robust_run.roles.words import Tls
 from robust_run.slurm.rules.types import SlurmStep
@@ -58,20 +60,24 @@ def several(
     step: SlurmStep | None = None,
     *,
     say: Callable[[str], None],
-) -> Several | None:
-    """Return where nodes meet; None: the job has one. `say`: is given notes for the user. Raises UserError."""
+) -> tuple[Several | None, socket.socket | None]:
+    """Return where nodes meet (None: the job has one), and what listens there if this node founds the job.
+
+    `say`: is given notes for the user. Raises UserError, PlatformError where it was told to found the job and cannot listen.
+    """
     options, name = with_slurm(options, step, env)
     many, notes = resolve_many(options, world)
     for note in notes:
         say(note)
     if many is None:
-        return None
+        return None, None
     files = Tls(cert=many.tls_cert, key=many.tls_key, ca=many.tls_ca) if many.tls_cert or many.tls_ca else None
     if files is not None:  # mistakes are said before anything is started; any of the nodes may have to lead
         server_context(files.cert, files.key, files.ca)
         client_context(files.cert, files.key, files.ca)
+    listener, taken = _seat(many)
     said = token.job_token(token.job_secret(many, env), token.job_name(many))
-    return Several(
+    where = Several(
         host=many.host,
         port=many.port,
         nodes=many.most,
@@ -82,8 +88,10 @@ def several(
         join_timeout_s=many.join_timeout_s,
         tls=files,
         members_options=_members_options(many),
-        is_leader=many.is_host if many.is_host is not None else can_listen(many.host, many.port),
+        is_leader=listener is not None,
+        taken=taken,
     )
+    return where, listener
 
 
 def _members_options(many: ManyNodes) -> tuple[str, ...]:
@@ -98,20 +106,39 @@ def _members_options(many: ManyNodes) -> tuple[str, ...]:
     return (*words, "--insecure") if many.insecure else tuple(words)
 
 
-def can_listen(host: str, port: int) -> bool:
-    """Whether this machine is the one that is called `host`, and nobody listens there yet. Raises UserError for no name."""
+def is_this_machine(host: str, port: int) -> bool:
+    """Whether this machine is the one that is called `host`. Raises UserError for no name."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise UserError(f"--rdzv-endpoint {host}:{port}: no machine is called {host} ({error.strerror})") from error
     family, kind, protocol, _, address = found[0]
     with socket.socket(family, kind, protocol) as tried:
-        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            tried.bind(address)
-            tried.listen(1)
+            tried.bind((address[0], 0, *address[2:]))
         except OSError as error:
-            if error.errno in (errno.EADDRNOTAVAIL, errno.EADDRINUSE):
+            if error.errno == errno.EADDRNOTAVAIL:
                 return False
             raise UserError(f"--rdzv-endpoint {host}:{port} cannot be listened on: {error.strerror}") from error
     return True
+
+
+def _seat(many: ManyNodes) -> tuple[socket.socket | None, str]:
+    """Return the socket that makes this node the one that founds the job; None: another does, and why this one cannot.
+
+    How it is known who founds where nobody was told: one process of a machine can listen at a port, and it is held from here on.
+    Raises PlatformError where this node was told to found, and cannot; UserError.
+    """
+    if many.is_host is None and not is_this_machine(many.host, many.port):
+        return None, ""
+    if many.is_host is False:
+        return None, ""
+    try:
+        return hold(many.port), ""
+    except OSError as error:
+        why = os.strerror(error.errno or 0)
+        if many.is_host:
+            raise PlatformError(is_taken(many.port, why)) from error
+        if error.errno != errno.EADDRINUSE:
+            raise UserError(f"--rdzv-endpoint {many.host}:{many.port} cannot be listened on: {why}") from error
+        return None, why

@@ -39,6 +39,7 @@ from robust_run.roles.words import (
 
 CodeQuestion = CodeCall | UpdateCall | RollbackCall
 if TYPE_CHECKING:
+    import socket
     import ssl
 
 #: Who has lost its connection keeps what it works on for so long, unless its launcher says that its process has ended.
@@ -81,10 +82,17 @@ class RoleServer:
         self._entrance = Entrance()
         self._server: asyncio.Server | None = None
 
-    async def listen(self, host: str | None, port: int = 0, context: ssl.SSLContext | None = None) -> int:
-        """Begin, at an address or at all (None), with TLS where there is a context; return the port. Raises OSError."""
-        self._server = await asyncio.get_running_loop().create_server(lambda: Worker(self), host, port, ssl=context)
+    async def listen(self, host: str, port: int = 0) -> int:
+        """Begin, at an address; return the port. Raises OSError."""
+        self._server = await asyncio.get_running_loop().create_server(lambda: Worker(self), host, port)
         found: int = self._server.sockets[0].getsockname()[1]
+        return found
+
+    async def listen_at(self, listener: socket.socket, context: ssl.SSLContext | None) -> int:
+        """The same where somebody listens already, who stays; with TLS where there is a context. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: Worker(self), sock=listener.dup(), ssl=context)
+        found: int = listener.getsockname()[1]
         return found
 
     def close(self) -> None:

@@ -44,6 +44,8 @@ class Several(msgspec.Struct, frozen=True, kw_only=True):
     secret: bytes
     join_timeout_s: float = 600.0
     is_leader: bool = True
+    taken: str = ""
+    """Why this node, which was not told whether it leads, cannot listen where all meet; empty: it was told, or can."""
     tls: Tls | None = None
     """Files of this node; None: connections are sealed, not hidden."""
     members_options: tuple[str, ...] = ()

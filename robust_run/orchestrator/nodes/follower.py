@@ -15,10 +15,12 @@ import msgspec
 
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError
+from robust_run.launcher.control.errors import ProtocolError
 from robust_run.launcher.records.memory_folders import remove_tree
 from robust_run.launcher.records.run_directory import RunDirectory
 from robust_run.orchestrator.guarding.words import Asked, Link, left_running
 from robust_run.orchestrator.launchers import Launchers
+from robust_run.orchestrator.listening import is_taken
 from robust_run.orchestrator.model.node_words import (
     BEAT_S,
     NODE,
@@ -40,12 +42,11 @@ from robust_run.orchestrator.nodes.finding import Finding
 from robust_run.orchestrator.nodes.orders import Orders
 from robust_run.orchestrator.nodes.telling import Aloud, PlaceFile, Unsaid, first_offer
 from robust_run.orchestrator.nodes.under_slurm import ASK_S, LOST_S, Start
+from robust_run.orchestrator.rules import looking
 from robust_run.orchestrator.rules.lease import NodeLease
 from robust_run.roles.words import Me, Refused, ToWorker
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
-LEADERLESS_S = 25.0
-"""Of a node that led and was told to leave: another leads by then."""
 SILENT = 69
 """Exit code of a node that has found no leader for too long (EX_UNAVAILABLE)."""
 
@@ -102,6 +103,7 @@ class Follower:
                 except (OSError, asyncio.TimeoutError):
                     pass
                 except PlatformError as error:
+                    self._refuse_strangers(str(error) if isinstance(error, ProtocolError) else None)
                     if self._orders is None and not self._folder:
                         raise
                     self._aloud.say_once(f"{error}; it is tried again")
@@ -274,10 +276,18 @@ class Follower:
                 self._orders.end_what_may_not_run(now_s)
 
     def _give_up_if_late(self) -> None:
-        limit_s = LEADERLESS_S if self._leaves and self._orders is None else self._meeting.join_timeout_s
+        limit_s = looking.limit_s(
+            self._meeting.join_timeout_s, taken=self._meeting.taken, leaves=self._leaves, is_in=self._orders is not None
+        )
         if self._clock.monotonic_s() - self._heard_s > limit_s:
+            self._refuse_strangers(None if self._leaves else "")
             self.say(f"no leader was found at {self._finding.places()} for {limit_s:.0f} s; is it started?")
             self._code = 128 + signal.SIGTERM if self._leaves else SILENT
+
+    def _refuse_strangers(self, heard: str | None) -> None:
+        """Raises PlatformError where it is another program that listens where the nodes meet."""
+        if why := looking.why_strange(self._meeting.taken, heard, is_in=self._orders is not None):
+            raise PlatformError(is_taken(self._meeting.port, why))
 
     async def _ask_slurm(self) -> None:
         """Give up once Slurm says that the node that leads is down: another one never leads."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterable, Mapping
 
@@ -123,6 +124,8 @@ class Start(msgspec.Struct, frozen=True, kw_only=True):
     slurm: UnderSlurm | None = None
     patience_s: float | None = None
     """So long a member waits that no node is left for, before the job ends; None: for ever."""
+    listener: socket.socket | None = None
+    """Where all nodes meet, on the one that founds the job: the guard holds it, whichever process of this node leads."""
 
 
 ANEW = Start()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from robust_run.errors import PlatformError
 from robust_run.orchestrator.connection import Worker
 from robust_run.orchestrator.entrance import Entrance
+from robust_run.orchestrator.listening import hold
 from robust_run.orchestrator.model.node_words import Several
 from robust_run.orchestrator.model.succession_words import ASKS, PEER, InRun
 from robust_run.orchestrator.server import RoleServer
@@ -17,6 +16,7 @@ from robust_run.orchestrator.succession.replica import Replica
 from robust_run.roles.words import Me, Welcome
 
 if TYPE_CHECKING:
+    import socket
     import ssl
 
 
@@ -86,18 +86,5 @@ class Door:
 
 
 def listen(meeting: Several) -> socket.socket:
-    """Return where this node is to be reached: where all meet, on the one that founds the job; else at a port like it, or any.
-
-    Raises PlatformError.
-    """
-    for port in (meeting.port,) if meeting.is_leader else (meeting.port, 0):
-        try:
-            if socket.has_dualstack_ipv6():
-                return socket.create_server(("", port), family=socket.AF_INET6, backlog=512, dualstack_ipv6=True)
-            return socket.create_server(("", port), backlog=512)
-        except OSError as error:
-            why = error.strerror
-    raise PlatformError(
-        f"port {meeting.port} of this machine, where the nodes are to meet, cannot be listened on ({why}); give all nodes an"
-        " endpoint with another one"
-    )
+    """Return where a node that does not found the job is reached: at a port like that where all meet, or any. Raises OSError."""
+    return hold(meeting.port, 0)
