@@ -4,6 +4,7 @@ for passing on.
 
 from __future__ import annotations
 
+import signal
 import zlib
 from collections.abc import Callable
 
@@ -51,7 +52,8 @@ class Fleet:
         """Have a member told to end, on each of its nodes."""
         for name in self._state.members[stop.member].nodes:
             if self._launchers is not None and name == self._here:
-                self._launchers.stop(stop)
+                if not self._launchers.stop(stop):
+                    self.happened(name, WorldEnded(member=stop.member, serial=stop.serial, code=-signal.SIGTERM))
             elif self.others is not None:
                 self.others.stop(name, stop)
 

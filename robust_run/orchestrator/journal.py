@@ -112,6 +112,13 @@ def lines_of(path: str) -> tuple[list[Line], int]:
     return found, end
 
 
+def has_begun(folder: str) -> bool:
+    """Whether a journal is in this run directory; its first line is written before anything is started. Raises OSError."""
+    with suppress(FileNotFoundError), open(os.path.join(folder, NAME), "rb") as file:
+        return file.readline().endswith(b"\n")
+    return False
+
+
 def is_roles_run(path: str) -> bool:
     """Whether this is the run directory of a job of several roles."""
     return bool(path) and "\0" not in path and os.path.isfile(os.path.join(path, NAME))

@@ -8,7 +8,7 @@ import signal
 import socket
 import sys
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from robust_run.clock import Clock
@@ -100,6 +100,8 @@ class Leader:
         """
         self._spec, self._folder, self._env, self._clock = spec, folder, env, clock
         self._post = post
+        self.guard_said: Sequence[object] = ()
+        """What the guard has said already."""
         self._journal = post.journal(spec) if post is not None else Journal(folder, spec, self.say)
         self.state = core.replay(spec, self._journal.past)
         self.name = spec.name
@@ -176,7 +178,7 @@ class Leader:
             for number in SIGNALS if self._post is None else ():  # the guard tells what follows this node's leader
                 loop.add_signal_handler(number, self.signalled, number)
             if self._launchers is not None:
-                self._launchers.listen(self.signalled)
+                self._launchers.listen(self.signalled, self.guard_said)
                 if self._start.slurm is not None:
                     self._start.slurm.watch(self._folder, self.say, self._time_is_over)
             founds = self._post is None or self._post.is_founding

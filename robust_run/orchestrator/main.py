@@ -20,9 +20,10 @@ from robust_run.launcher.records.memory_folders import remove_tree
 from robust_run.launcher.records.run_directory import RunDirectory
 from robust_run.launcher.start.options.options import Options
 from robust_run.launcher.start.options.run_output import resolve_log_dir, resolve_run_id
+from robust_run.orchestrator.guarding import bereft
 from robust_run.orchestrator.guarding.guard import FAULT, Guard
 from robust_run.orchestrator.guarding.words import FromGuard, Link, Over
-from robust_run.orchestrator.journal import is_done
+from robust_run.orchestrator.journal import has_begun, is_done
 from robust_run.orchestrator.leader import Leader
 from robust_run.orchestrator.machine import node_has
 from robust_run.orchestrator.meeting import several
@@ -271,7 +272,13 @@ async def _follow(where: Several, log_dir: str, start: Start, env: Mapping[str, 
 async def _lead(
     spec: RolesSpec, folder: str, env: Mapping[str, str], link: Link, where: Several | None, start: Start
 ) -> int:
+    said = bereft.first_word(link)
+    left = bereft.Bereft(said)
+    if left.was_any and not has_begun(folder):
+        _say(f"{folder} was removed while the job ran: what it has decided is not known any more, and it is ended")
+        return bereft.end_what_runs(link, left)
     leader = Leader(spec, folder, env, SystemClock(), link, where, start)
+    leader.guard_said = said
     finish = await leader.run()
     if finish.sentence:
         leader.say(f"{spec.name} {'is done' if finish.code == 0 else 'ended'}: {finish.sentence}")

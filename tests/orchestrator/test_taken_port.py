@@ -22,7 +22,9 @@ def meets(port: int, nodes: int = 2, name: str = "r") -> tuple[str, ...]:
 
 
 def roles_file(folder: Path, text: str = "") -> None:
-    (folder / "roles.toml").write_text(f'[roles.a]\ncommand = "a.py"\nmembers = 2\nrestart = "alone"\nends = "job"\n{text}')
+    (folder / "roles.toml").write_text(
+        f'[roles.a]\ncommand = "a.py"\nmembers = 2\nrestart = "alone"\nends = "job"\n{text}'
+    )
     script(folder, "", "a.py")
 
 
