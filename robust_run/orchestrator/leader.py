@@ -197,7 +197,7 @@ class Leader:
             return finish
         except RobustRunError as error:
             if self._fleet.others is not None:
-                self._fleet.others.over(error.exit_code)  # they would wait for another leader
+                self._fleet.others.over(error.exit_code, str(error))  # they would wait for another leader
             raise
         finally:
             self._course.close()
@@ -292,9 +292,9 @@ class Leader:
     async def _over(self, finish: Finish) -> None:
         """Tell the other nodes that the job is over."""
         if self._fleet.others is not None and self._post is not None:
-            await self._post.over(self._fleet.others, finish.code)
+            await self._post.over(self._fleet.others, finish.code, finish.sentence)
         elif self._fleet.others is not None:
-            self._fleet.others.over(finish.code)
+            self._fleet.others.over(finish.code, finish.sentence)
 
     def tell(self, event: Event) -> None:
         """Take in what happened, and do what follows; events told meanwhile are taken in turn."""

@@ -197,6 +197,10 @@ class House(Finding, Hooks):
         (self._leader.signalled if self._hand_over is None else self._hand_over.told)(number, by)
         return True
 
+    def leads_here(self) -> bool:
+        """See `Finding`."""
+        return self._leading is not None
+
     def time_is_over(self) -> None:
         """See `Finding`."""
         self.signalled(signal.SIGTERM, "the time limit")

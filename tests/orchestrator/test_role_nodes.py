@@ -16,7 +16,8 @@ from jobs import kill, running, script, unused_port, wait_for
 from role_jobs import FILE, ROLLOUT, TRAINER, RoleJob, nodes_of
 
 from robust_run.orchestrator.guarding.words import started_at
-from robust_run.orchestrator.model.node_words import KILL_S, LEASE_S
+from robust_run.orchestrator.model.node_words import KILL_S, LEASE_S, JobOver
+from robust_run.orchestrator.nodes.telling import how_it_ended
 
 LONG_S = 120
 
@@ -291,3 +292,23 @@ def test_a_node_with_another_secret_is_not_let_in(tmp_path: Path) -> None:
             assert "does not know this job's secret" in second.err
         first.signal(signal.SIGTERM)
         assert first.finish() == 143
+
+
+def test_each_node_says_how_the_job_ended(tmp_path: Path) -> None:
+    """Also where nobody asked for it in its own shell: the guard of the node that leads was killed."""
+    (tmp_path / "hold").touch()
+    with two_nodes(tmp_path) as (a, b):
+        for member in ("trainer-0", "rollout-0", "rollout-1"):
+            a.pid(member)
+        os.kill(a.job.pid, signal.SIGKILL)
+        assert b.job.finish() == 143, b.job.err
+        assert b.job.err.count("ended: the end of the job's guard asked for it") == 1
+        b.job.assert_nothing_left()
+
+
+def test_an_end_is_said_in_a_line_where_nobody_of_the_same_output_says_it() -> None:
+    over = JobOver(code=143, sentence="SIGTERM asked for it")
+    assert how_it_ended("tiny", over, is_said=False) == "tiny ended: SIGTERM asked for it"
+    assert how_it_ended("tiny", over, is_said=True) == ""
+    assert how_it_ended("tiny", JobOver(code=0, sentence="a is done"), is_said=False) == ""
+    assert how_it_ended("", JobOver(code=1), is_said=False) == "the job ended: exit code 1, as the node that leads says"

@@ -172,9 +172,10 @@ class NotYet(msgspec.Struct, frozen=True, kw_only=True, tag="not_yet"):
 
 
 class JobOver(msgspec.Struct, frozen=True, kw_only=True, tag="job_over"):
-    """The job is over."""
+    """The job is over. `sentence`: how it ended."""
 
     code: int
+    sentence: str = ""
 
 
 FromNode = Offer | Happened | Beat | Leaving | CodeParts | CodeWanted

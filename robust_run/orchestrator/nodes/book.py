@@ -212,9 +212,9 @@ class NodeBook:
         """Whether no node is connected."""
         return all(node.worker is None for node in self._nodes.values())
 
-    def over(self, code: int) -> None:
+    def over(self, code: int, sentence: str = "") -> None:
         """Tell all that the job is over, and who comes later."""
-        self._over = JobOver(code=code)
+        self._over = JobOver(code=code, sentence=sentence)
         for name, node in self._nodes.items():
             if node.timer is not None:
                 node.timer.cancel()

@@ -49,6 +49,10 @@ class Finding:
     def will_leave(self, why: str) -> None:
         """This node was told to leave."""
 
+    def leads_here(self) -> bool:
+        """Whether this node leads the job, and says itself how it ended."""
+        return False
+
     time_is_over: Callable[[], None] | None = None
     """Is called when the job's time is over; None: that is the matter of another node."""
 

@@ -40,7 +40,7 @@ from robust_run.orchestrator.model.words import Event
 from robust_run.orchestrator.nodes.dialing import Call, Line, dial
 from robust_run.orchestrator.nodes.finding import Finding
 from robust_run.orchestrator.nodes.orders import Orders
-from robust_run.orchestrator.nodes.telling import Aloud, PlaceFile, Unsaid, first_offer
+from robust_run.orchestrator.nodes.telling import Aloud, PlaceFile, Unsaid, first_offer, how_it_ended
 from robust_run.orchestrator.nodes.under_slurm import ASK_S, LOST_S, Start
 from robust_run.orchestrator.rules import looking
 from robust_run.orchestrator.rules.lease import NodeLease
@@ -79,6 +79,7 @@ class Follower:
         self._lease = NodeLease(self._heard_s)
         self._leaves = self._finding.leaves
         self._has_begun_to_leave = self.is_over = False
+        self._job = ""
         self._aloud = Aloud()
         self.say = self._aloud.say
         self._ask_at_s = 0.0
@@ -182,6 +183,9 @@ class Follower:
                 self._finding.founded(message)
             case JobOver():
                 self._code, self.is_over = message.code, True
+                is_said = self._slurm is not None or self._finding.leads_here()
+                if line_of_end := how_it_ended(self._job, message, is_said=is_said):
+                    self.say(line_of_end)
             case NotYet():
                 self._aloud.say_once(f"this node waits: {message.why}")
             case Refused():
@@ -194,7 +198,7 @@ class Follower:
                 pass
 
     def _welcomed(self, welcome: NodeWelcome, line: Line, port: int) -> None:
-        is_new = self._orders is None
+        is_new, self._job = self._orders is None, welcome.job
         orders = self._orders or self._open(welcome)
         self._place_file.write(self._folder, line.there, port, moves=welcome.term > 0)
         orders.offered_s = self._clock.monotonic_s()

@@ -13,7 +13,7 @@ import msgspec
 from robust_run.atomic_file import write_file
 from robust_run.orchestrator.guarding.words import started_at
 from robust_run.orchestrator.machine import NodeHas
-from robust_run.orchestrator.model.node_words import Happened, Offer, Several
+from robust_run.orchestrator.model.node_words import Happened, JobOver, Offer, Several
 from robust_run.orchestrator.model.spec import MANY
 from robust_run.orchestrator.model.words import Event
 from robust_run.roles.client import Place
@@ -32,6 +32,13 @@ def first_offer(meeting: Several, has: NodeHas) -> Offer:
         labels=has.labels,
         address="",
     )
+
+
+def how_it_ended(job: str, over: JobOver, *, is_said: bool) -> str:
+    """Return the line of a node that the job was ended on; empty: it ended well, or a node of the same output says it."""
+    if not over.code or is_said:
+        return ""
+    return f"{job or 'the job'} ended: {over.sentence or f'exit code {over.code}, as the node that leads says'}"
 
 
 class Unsaid:

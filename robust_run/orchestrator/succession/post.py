@@ -125,11 +125,11 @@ class Post:
             await asyncio.sleep(LOOK_S)
         self.found(book)
 
-    async def over(self, book: NodeBook, code: int) -> None:
+    async def over(self, book: NodeBook, code: int, sentence: str) -> None:
         """The end is decided: once that is committed, all nodes are told, and may leave."""
         await self._replica.committed()
         self._replica.over()
-        book.over(code)
+        book.over(code, sentence)
         loop = asyncio.get_running_loop()
         until_s = loop.time() + LINGER_S
         while not book.all_left() and loop.time() < until_s:
