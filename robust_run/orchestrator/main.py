@@ -30,7 +30,8 @@ from robust_run.orchestrator.meeting import several
 from robust_run.orchestrator.model.node_words import Several
 from robust_run.orchestrator.model.spec import RolesSpec
 from robust_run.orchestrator.model.succession_words import FEWEST_NODES
-from robust_run.orchestrator.nodes.follower import SILENT, Follower
+from robust_run.orchestrator.nodes.follower import Follower
+from robust_run.orchestrator.nodes.searching import SILENT
 from robust_run.orchestrator.nodes.under_slurm import ANEW, Start, UnderSlurm, hold_signals, patience_s, run_of
 from robust_run.orchestrator.roles_file import load
 from robust_run.orchestrator.rules import labels

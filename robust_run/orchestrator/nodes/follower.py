@@ -15,12 +15,10 @@ import msgspec
 
 from robust_run.clock import Clock
 from robust_run.errors import PlatformError
-from robust_run.launcher.control.errors import ProtocolError
 from robust_run.launcher.records.memory_folders import remove_tree
 from robust_run.launcher.records.run_directory import RunDirectory
 from robust_run.orchestrator.guarding.words import Asked, Link, left_running
 from robust_run.orchestrator.launchers import Launchers
-from robust_run.orchestrator.listening import is_taken
 from robust_run.orchestrator.model.node_words import (
     BEAT_S,
     NODE,
@@ -40,15 +38,13 @@ from robust_run.orchestrator.model.words import Event
 from robust_run.orchestrator.nodes.dialing import Call, Line, dial
 from robust_run.orchestrator.nodes.finding import Finding
 from robust_run.orchestrator.nodes.orders import Orders
+from robust_run.orchestrator.nodes.searching import Search
 from robust_run.orchestrator.nodes.telling import Aloud, PlaceFile, Unsaid, first_offer, how_it_ended
-from robust_run.orchestrator.nodes.under_slurm import ASK_S, LOST_S, Start
-from robust_run.orchestrator.rules import looking
+from robust_run.orchestrator.nodes.under_slurm import Start
 from robust_run.orchestrator.rules.lease import NodeLease
 from robust_run.roles.words import Me, Refused, ToWorker
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
-SILENT = 69
-"""Exit code of a node that has found no leader for too long (EX_UNAVAILABLE)."""
 
 
 class Follower:
@@ -75,14 +71,13 @@ class Follower:
         self._unsaid = Unsaid()
         self._offer = first_offer(meeting, start.has)
         self._guard_said: list[object] = self._finding.guard_said
-        self._heard_s = clock.monotonic_s()
-        self._lease = NodeLease(self._heard_s)
+        self._lease = NodeLease(clock.monotonic_s())
         self._leaves = self._finding.leaves
         self._has_begun_to_leave = self.is_over = False
         self._job = ""
         self._aloud = Aloud()
         self.say = self._aloud.say
-        self._ask_at_s = 0.0
+        self._search = Search(meeting, self._finding, self._slurm, clock, self.say)
         self._code: int | None = None
 
     async def run(self) -> int:
@@ -104,15 +99,15 @@ class Follower:
                 except (OSError, asyncio.TimeoutError):
                     pass
                 except PlatformError as error:
-                    self._refuse_strangers(str(error) if isinstance(error, ProtocolError) else None)
+                    self._search.refuse_strangers(error, is_in=self._orders is not None)
                     if self._orders is None and not self._folder:
                         raise
                     self._aloud.say_once(f"{error}; it is tried again")
                 finally:
                     self._hang_up()
                 if self._code is None:
-                    self._give_up_if_late()
-                    await self._ask_slurm()
+                    code = await self._search.given_up(self._leaves, is_in=self._orders is not None)
+                    self._code = code if self._code is None else self._code
                     await asyncio.sleep(pause_s)
                     pause_s = min(pause_s * 1.5, LONGEST_PAUSE_S)
             return self._code
@@ -149,10 +144,10 @@ class Follower:
             return
         me = Me(role=NODE, index=0, rank=0, serial=os.getpid(), attempt=0)
         self._line = line = await dial(where, self._call, me, ToWorker | ToNode, self._finding.connect_s)
-        self._heard_s = self._clock.monotonic_s()
+        self._search.heard()
         while self._code is None and self._line is line:
             message = await line.next()
-            self._heard_s = self._clock.monotonic_s()
+            self._search.heard()
             self._take(message, line, where[1])
 
     def pids(self) -> dict[str, int]:
@@ -274,34 +269,10 @@ class Follower:
             await asyncio.sleep(BEAT_S)
             now_s = self._clock.monotonic_s()
             self._send(Beat(sent_s=now_s))
-            if self._line is not None and now_s - self._heard_s >= SILENT_S:
+            if self._line is not None and self._search.silent_s() >= SILENT_S:
                 self._line.abort()
             if self._orders is not None:
                 self._orders.end_what_may_not_run(now_s)
-
-    def _give_up_if_late(self) -> None:
-        limit_s = looking.limit_s(
-            self._meeting.join_timeout_s, taken=self._meeting.taken, leaves=self._leaves, is_in=self._orders is not None
-        )
-        if self._clock.monotonic_s() - self._heard_s > limit_s:
-            self._refuse_strangers(None if self._leaves else "")
-            self.say(f"no leader was found at {self._finding.places()} for {limit_s:.0f} s; is it started?")
-            self._code = 128 + signal.SIGTERM if self._leaves else SILENT
-
-    def _refuse_strangers(self, heard: str | None) -> None:
-        """Raises PlatformError where it is another program that listens where the nodes meet."""
-        if why := looking.why_strange(self._meeting.taken, heard, is_in=self._orders is not None):
-            raise PlatformError(is_taken(self._meeting.port, why))
-
-    async def _ask_slurm(self) -> None:
-        """Give up once Slurm says that the node that leads is down: another one never leads."""
-        now_s = self._clock.monotonic_s()
-        if self._slurm is None or now_s - self._heard_s < LOST_S or now_s < self._ask_at_s:
-            return
-        self._ask_at_s = now_s + ASK_S
-        if await asyncio.to_thread(self._slurm.is_leader_lost) and self._code is None:
-            self.say(f"Slurm says that the node that leads, {self._meeting.host}, is down")
-            self._code = SILENT
 
     def _send(self, message: FromNode) -> None:
         if self._line is not None:
