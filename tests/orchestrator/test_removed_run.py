@@ -9,12 +9,18 @@ import socket
 from pathlib import Path
 
 import pytest
-from jobs import kill
+from jobs import kill, wait_for
 from role_jobs import role_job
 
 from robust_run.orchestrator.guarding.bereft import Bereft, end_what_runs, first_word
 from robust_run.orchestrator.guarding.words import AllKnown, Asked, FromGuard, FromLeader, Known, Link, Send
 from robust_run.orchestrator.journal import NAME, has_begun
+
+
+def is_removed(folder: Path) -> bool:
+    """Remove it as `rm -rf` does; the job may put something there meanwhile, but no journal."""
+    shutil.rmtree(folder, ignore_errors=True)
+    return not (folder / NAME).exists()
 
 
 @pytest.mark.parametrize("is_begun_anew", [True, False])
@@ -23,7 +29,7 @@ def test_the_job_ends_in_good_order_and_says_why(tmp_path: Path, is_begun_anew: 
     with role_job(tmp_path, hold=5) as roles:
         for name in ("trainer-0", "rollout-0", "rollout-1"):
             roles.pid(name)
-        shutil.rmtree(roles.job.run_dir)
+        wait_for(lambda: is_removed(roles.job.run_dir), "it to be removed")
         if is_begun_anew:
             kill(roles.pid("trainer-0"))
             roles.pid("trainer-0", "1.1")
