@@ -4,7 +4,6 @@ for passing on.
 
 from __future__ import annotations
 
-import signal
 import zlib
 from collections.abc import Callable
 
@@ -52,8 +51,7 @@ class Fleet:
         """Have a member told to end, on each of its nodes."""
         for name in self._state.members[stop.member].nodes:
             if self._launchers is not None and name == self._here:
-                if not self._launchers.stop(stop):
-                    self.happened(name, WorldEnded(member=stop.member, serial=stop.serial, code=-signal.SIGTERM))
+                self._launchers.stop(stop)
             elif self.others is not None:
                 self.others.stop(name, stop)
 

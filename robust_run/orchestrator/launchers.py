@@ -106,15 +106,9 @@ class Launchers:
             )
         )
 
-    def stop(self, stop: StopMember) -> bool:
-        """Have a launcher told to end; False: its end is known, or it was never started here, and nothing will be told of it."""
-        known = self._known.get(run_name(stop))
-        if run_name(stop) not in self._launchers and (known is None or known.code is not None):
-            return False
-        if run_name(stop) not in self._launchers and known is not None:
-            self._follow(stop.member, stop.serial, known.shown)
+    def stop(self, stop: StopMember) -> None:
+        """Have a launcher told to end."""
         self._send(Send(name=run_name(stop), number=stop.signal))
-        return True
 
     def update(self, order: UpdateMember) -> None:
         """Have a launcher put a version of its role's code in place."""

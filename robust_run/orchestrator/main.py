@@ -277,7 +277,7 @@ async def _lead(
     left = bereft.Bereft(said)
     if left.was_any and not has_begun(folder):
         _say(f"{folder} was removed while the job ran: what it has decided is not known any more, and it is ended")
-        return bereft.end_what_runs(link, left)
+        return bereft.end_what_runs(link, left, SystemClock())
     leader = Leader(spec, folder, env, SystemClock(), link, where, start)
     leader.guard_said = said
     finish = await leader.run()

@@ -12,6 +12,7 @@ import pytest
 from jobs import kill, wait_for
 from role_jobs import role_job
 
+from robust_run.clock import SystemClock
 from robust_run.orchestrator.guarding.bereft import Bereft, end_what_runs, first_word
 from robust_run.orchestrator.guarding.words import AllKnown, Asked, FromGuard, FromLeader, Known, Link, Send
 from robust_run.orchestrator.journal import NAME, has_begun
@@ -72,7 +73,7 @@ def test_the_guard_hears_of_each_that_is_to_end_and_says_when_they_have() -> Non
         left = Bereft(first_word(leader))
         guard.send(Asked(number=15))
         guard.send(known("a-0.1", 143))
-        assert end_what_runs(leader, left) == 143
+        assert end_what_runs(leader, left, SystemClock()) == 143
         assert list(guard.receive()) == [Send(name="a-0.1", number=15)] * 2
 
 

@@ -9,7 +9,7 @@ from robust_run.orchestrator.launchers import Launchers
 from robust_run.orchestrator.model.names import MemberName
 from robust_run.orchestrator.model.spec import RoleSpec, RolesSpec
 from robust_run.orchestrator.model.state import JobState, Member
-from robust_run.orchestrator.model.words import Event, StartMember, StopMember, WorldEnded
+from robust_run.orchestrator.model.words import Event, StartMember, WorldEnded
 
 WORLD = MemberName("world", 0)
 
@@ -57,19 +57,3 @@ def test_nodes_of_a_member_meet_at_the_first() -> None:
     assert first is not None and second is not None
     assert (first.address, first.port) == (second.address, second.port) and (first.place, second.place) == (0, 1)
     assert over.order(StartMember(member=WORLD, serial=1, nodes=("b",)), "b").meets is None
-
-
-class Nobody:
-    """Launchers of this node, of which the member's has ended."""
-
-    def stop(self, stop: StopMember) -> bool:
-        return False
-
-
-def test_a_member_that_is_told_to_end_and_whose_launcher_is_gone_has_ended() -> None:
-    state = JobState(members={WORLD: Member(name=WORLD, standing="stopping", serial=1, nodes=("a",))})
-    spec = RolesSpec(name="job", roles=(RoleSpec(name="world", command=("a.py",)),))
-    told: list[Event] = []
-    over = Fleet(spec, state, "a", "10.0.0.1", cast("Launchers", Nobody()), told.append)
-    over.stop(StopMember(member=WORLD, serial=1, signal=15))
-    assert told == [ended(-15)]

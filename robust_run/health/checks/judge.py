@@ -79,15 +79,15 @@ def judge(
 
 def _without_starved(results: Sequence[Result]) -> tuple[list[Result], list[str]]:
     """Take out programs that reached their limit where others had the CPUs, and who waited for them in vain."""
-    starved = [each for each in results if each.outcome == "hung" and is_starved(each)]
-    groups = {(each.check, each.round, each.group) for each in starved if len(each.group) > 1}
-    kept = [
-        each
-        for each in results
-        if each.wrong or (each not in starved and (each.check, each.round, each.group) not in groups)
-    ]
-    said = [f"{each.node}: the check {each.check} hung: {each.problem}; {disturbance(each)}" for each in starved]
-    return kept, said
+    starved = [each for each in results if _was_starved(each)]
+    groups = {(each.check, each.round, each.group) for each in starved if each.group}
+    vain = [_was_starved(each) or (each.check, each.round, each.group) in groups for each in results]
+    kept = [each for each, is_vain in zip(results, vain, strict=True) if each.wrong or not is_vain]
+    return kept, [f"{each.node}: the check {each.check} hung: {each.problem}; {disturbance(each)}" for each in starved]
+
+
+def _was_starved(result: Result) -> bool:
+    return result.outcome == "hung" and is_starved(result)
 
 
 def _each_alone(results: Sequence[Result]) -> tuple[list[SuspectNode], list[str]]:

@@ -101,7 +101,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     round: Annotated[int, Meta(ge=0, le=1000)] = 0
     took_s: float = 0.0
     cpus: Annotated[int, Meta(ge=0, le=1 << 20)] = 0
-    """Of the node; 0: not told."""
+    """Of the node, as many as its checks may run on; 0: not told."""
     others_cpus: Annotated[float, Meta(ge=0, le=1 << 20)] = 0.0
     """How many of these, on average, worked for others than this step of checks while its program ran."""
     others_by_figure: Annotated[dict[Name, Annotated[float, Meta(ge=0, le=1 << 20)]], Meta(max_length=64)] = {}

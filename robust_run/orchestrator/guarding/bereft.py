@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import select
 import signal
-import time
 from collections.abc import Iterable
 
+from robust_run.clock import Clock
 from robust_run.orchestrator.guarding.words import AllKnown, Asked, Known, Link, Send
 
 #: Launchers that are told to end have so long: as long as they give their workers, and a while.
@@ -26,8 +26,6 @@ class Bereft:
 
     def __init__(self, said: Iterable[object] = ()) -> None:
         self._running: set[str] = set()
-        self.is_told = False
-        """Whether the guard has said its first word."""
         self.was_any = False
         """Whether there ever was a launcher."""
         self.asked = 0
@@ -38,7 +36,7 @@ class Bereft:
     def take(self, message: object) -> list[Send]:
         """Take in the guard's next word; return what it is to do. A signal is passed on: told twice, a launcher ends at once."""
         if isinstance(message, AllKnown):
-            self.is_told, self.was_any = True, bool(message.launchers)
+            self.was_any = bool(message.launchers)
             for known in message.launchers:
                 self.take(known)
         elif isinstance(message, Known):
@@ -67,15 +65,15 @@ def first_word(link: Link) -> list[object]:
     return said
 
 
-def end_what_runs(link: Link, left: Bereft) -> int:
+def end_what_runs(link: Link, left: Bereft, clock: Clock) -> int:
     """Have all launchers end, and wait for that; return the job's exit code. The guard kills what is left.
 
     Raises EOFError, OSError: the guard is gone.
     """
     for order in left.end_all(signal.SIGTERM):
         link.send(order)
-    give_up_at_s = time.monotonic() + LAST_WORDS_S
-    while not left.is_over and (for_s := give_up_at_s - time.monotonic()) > 0:
+    give_up_at_s = clock.monotonic_s() + LAST_WORDS_S
+    while not left.is_over and (for_s := give_up_at_s - clock.monotonic_s()) > 0:
         if select.select([link.socket], [], [], for_s)[0]:
             for message in link.receive():
                 for order in left.take(message):

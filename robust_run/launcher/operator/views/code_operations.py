@@ -29,9 +29,8 @@ def update(state: JobState, wish: UpdateWish, now_unix_s: float, *, has_code: bo
     due_unix_s = now_unix_s + wish.due_after_s if wish.due_after_s and not wish.now else 0.0
     event = UpdateStaged(version=version, now=wish.now, due_unix_s=due_unix_s)
     after = ledger.staged(state.code, version, due_unix_s)
-    left_s = (
-        max(after.due_unix_s - now_unix_s, 1.0) if after.due_unix_s else 0.0
-    )  # an update of before may be due sooner
+    # An update of before may be due sooner.
+    left_s = max(after.due_unix_s - now_unix_s, 1.0) if after.due_unix_s else 0.0
     done = f"{queries.all_words(after, version)} {_when(state, wish, left_s)}"
     return Granted(event=event, answer=ActionView(done=done))
 
