@@ -165,9 +165,10 @@ def serve(source: BinaryIO, output: int) -> None:
 
 
 def _listen(source: BinaryIO, now: Now, stop: Callable[[], None]) -> None:
-    while line := source.readline(MOST_LINE_BYTES):
-        with contextlib.suppress(msgspec.MsgspecError):
-            now.attempt = json_decoder(WatchedAttempt).decode(line)
+    with contextlib.suppress(OSError):  # the agent has hung up on what we had said and it had not read
+        while line := source.readline(MOST_LINE_BYTES):
+            with contextlib.suppress(msgspec.MsgspecError):
+                now.attempt = json_decoder(WatchedAttempt).decode(line)
     stop()
 
 
