@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -134,6 +135,19 @@ def test_a_trainer_that_went_back_publishes_older_weights_and_rollouts_follow(tm
     assert follower.look() == 3
     weights.publish(model, 2, path)
     assert follower.look() == 2
+
+
+def test_a_prompt_of_a_step_that_is_over_is_not_waited_for(tmp_path: Path) -> None:
+    """A queue gives at least once: a prompt comes again whose first holder had responded, and died before it said so."""
+    model, path = rollout.new_model(), str(tmp_path / "weights")
+    follower = weights.Follower(rollout.new_model(), path)
+    weights.publish(model, 3, path)
+    assert rollout.is_due(follower, 3)
+    assert not rollout.is_due(follower, 2), "it would wait for ever, with prompts that others wait for"
+    later = threading.Timer(0.2, weights.publish, (model, 4, path))
+    later.start()
+    assert rollout.is_due(follower, 4), "what is not published yet is waited for"
+    later.join()
 
 
 def test_a_response_ends_with_its_first_end() -> None:

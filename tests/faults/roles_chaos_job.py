@@ -18,7 +18,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,9 @@ from jobs import Job, running, wait_for
 from role_jobs import RoleJob
 from roles_chaos import MEMBERS, Fault, Schedule
 from roles_program import IN_FLIGHT, ROUND, weights_after
+
+from robust_run.orchestrator.queue.book import recovered
+from robust_run.roles.queue_words import QueueLimits
 
 STARTED_S = 180.0
 HEALED_S = 240.0
@@ -129,6 +132,7 @@ def _members() -> list[str]:
 
 
 def _said(place: Ground) -> str:
+    found = "\n".join(_stands(place))
     for job in place.jobs:
         if job.process.poll() is None:
             job.process.kill()
@@ -139,7 +143,24 @@ def _said(place: Ground) -> str:
         except (subprocess.TimeoutExpired, ValueError):
             continue
         parts.append(job.err[-3000:])
-    return "\n".join(parts)
+    return "\n".join([found, *parts])
+
+
+def _stands(place: Ground) -> Iterator[str]:
+    """Say where all is now: who has what of each queue, what the trainer has written, where each worker is."""
+    for name in ("trained", "weights", "saved"):
+        with suppress(OSError):
+            yield f"{name}: {(place.folder / name).read_text()[:300]}"
+    for path in sorted(place.folder.glob("**/*.queue")):
+        with suppress(OSError):
+            state, _ = recovered(path.read_bytes(), QueueLimits())
+            held = [f"{n} {each.standing} {each.consumer} {each.item.key}" for n, each in state.held.items()]
+            yield f"{path.name}: {[each for each in held if ' kept ' not in each][:40]}, counts {state.counts}"
+    for member in _members():
+        with suppress(Exception):
+            pid = place.worker(member)
+            argv = [str(Path(sys.executable).with_name("py-spy")), "dump", "--pid", str(pid)]
+            yield f"{member}: {subprocess.run(argv, capture_output=True, text=True, timeout=20, check=False).stdout[:1500]}"
 
 
 def _that_end(schedule: Schedule, place: Ground) -> list[Job]:

@@ -141,9 +141,11 @@ def respond() -> None:
                 time.sleep(PAUSE_S)
             wanted = int(item.payload)
             version, weights = json.loads(Path("weights").read_text())
-            while wanted not in (NEWEST, version):
+            while wanted > version:
                 time.sleep(PAUSE_S / 4)
                 version, weights = json.loads(Path("weights").read_text())
+            if wanted not in (NEWEST, version):
+                continue  # its step is over: who had it before us has answered, and had not yet said that it is done
             samples.put(b"%d" % answer(weights, int(item.key)), generation=version, key=item.key)
         prompts.done(*items)
 

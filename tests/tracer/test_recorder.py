@@ -491,7 +491,7 @@ def test_all_calls_of_a_real_job_are_recorded_alike_by_both_recorders(tmp_path: 
     timed = [phases.read(str(tmp_path / f"steps{rank}.phases")) for rank in range(2)]
     assert [[one.step for one in rank] for rank in timed] == [[2, 3], [2, 3]]
     lengths_s = [after.at_s - before.at_s for before, after in itertools.pairwise(traces[0].marks)]
-    # The recorder and the marks look at their clocks one after the other, and a busy machine may take turns between the two looks.
+    # The recorder and the marks look at their clocks one after the other, and a busy machine has turns of others between.
     assert [one.step_ms / 1e3 for one in timed[0]] == pytest.approx(lengths_s, rel=0.5, abs=0.5)
     assert all(
         one.forward_ms > 0 and one.backward_ms > 0 and one.backward_waiting_ms > 0 for rank in timed for one in rank
