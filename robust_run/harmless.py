@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
+
+#: What a machine or a limit of the user's lacks, which is no fault of ours.
+LACKS = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EAGAIN)
+
+
+def lack(error: OSError) -> str:
+    """Return what is lacking, in words, and where its limit is set."""
+    said = (error.strerror or str(error)).lower()
+    name = f" for {error.filename!r}" if error.filename else ""
+    if error.errno != errno.EMFILE:
+        return f"{said}{name}"
+    import resource
+
+    return f"{said}{name} (`ulimit -n` is {resource.getrlimit(resource.RLIMIT_NOFILE)[0]}); raise the limit"
 
 
 class Harmless:
@@ -29,6 +44,9 @@ class Harmless:
         if self.has_failed:
             return
         self.has_failed = True
+        if isinstance(error, OSError) and error.errno in LACKS:
+            self._say(f"{self._what} is off for the rest of this job: {lack(error)}")
+            return
         from traceback import extract_tb
 
         frames = extract_tb(error.__traceback__)

@@ -195,6 +195,8 @@ class AgentLoop:
         self.later(HOUSEKEEPING_S, lambda: self._keep_house(rounds + 1))
 
     def _begin_health(self) -> None:
+        if self._done.is_set():
+            return
         from robust_run.launcher.agent.health import begin
 
         agent = self._agent

@@ -38,6 +38,7 @@ class OneNode:
         self.controller: Controller | None = None
         self.finish: Finish | None = None
         self._api: ApiServer | None = None
+        self._is_closed = False
 
     @property
     def is_led_from_here(self) -> bool:
@@ -91,9 +92,12 @@ class OneNode:
 
     def serve_people_with(self, make: Callable[[], ApiServer]) -> None:
         """Answer `robust status` and its like, once the job has been there for a moment: its start has better things to do."""
-        self.later(SERVE_AFTER_S, lambda: self._serve_people(make()))
+        self.later(SERVE_AFTER_S, lambda: self._serve_people(make))
 
-    def _serve_people(self, api: ApiServer) -> None:
+    def _serve_people(self, make: Callable[[], ApiServer]) -> None:
+        if self._is_closed:
+            return  # the job has ended before: what says where it serves would stay
+        api = make()
         api.start()
         self._api = api
 
@@ -116,6 +120,7 @@ class OneNode:
 
     async def close(self) -> None:
         """See `ControllerLink`."""
+        self._is_closed = True
         if self._api is not None:
             await self._api.close()
 

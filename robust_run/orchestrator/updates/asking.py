@@ -12,7 +12,7 @@ from robust_run.launcher.agent.code_versions.place import FOLDER
 from robust_run.launcher.model.code_events import Ledger
 from robust_run.launcher.operator.code.remote import MovedError, Versions
 from robust_run.launcher.operator.reading.dead import read_dead
-from robust_run.launcher.operator.reading.place import PLACE_NAME as JOB_PLACE
+from robust_run.launcher.operator.reading.living import may_live
 from robust_run.launcher.operator.views.code_words import CodeView, RefusedWish, RollbackWish, UpdateWish
 from robust_run.launcher.operator.views.status_types import ActionView
 from robust_run.launcher.records.code.tree_store import TreeStore
@@ -151,12 +151,7 @@ def _is_live(path: str) -> bool:
             return look(path).is_led
         except RobustRunError:
             return False
-    if not os.path.exists(os.path.join(path, JOB_PLACE)):
-        return False
-    try:
-        return read_dead(path).state.finish is None
-    except RobustRunError:
-        return True  # nothing says that it is over
+    return bool(may_live([path], os.environ))
 
 
 def _copy(tree_id: str, source: TreeStore, target: TreeStore) -> None:

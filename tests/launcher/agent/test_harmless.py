@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import re
+
+import pytest
+
 from robust_run.harmless import Harmless
 
 
@@ -20,6 +26,28 @@ def test_a_fault_switches_it_off_and_is_said_once() -> None:
     assert calls == [1]
     (line,) = said
     assert line.startswith(
-        "looking is off for the rest of this job, by a fault of robust-run (test_harmless.py:9): KeyError"
+        "looking is off for the rest of this job, by a fault of robust-run (test_harmless.py:15): KeyError"
     )
     assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (
+            errno.EMFILE,
+            r"watching is off for the rest of this job: too many open files \(`ulimit -n` is \d+\); raise the limit",
+        ),
+        (errno.ENOSPC, "watching is off for the rest of this job: no space left on device for '/runs/a'"),
+        (errno.ENOMEM, "watching is off for the rest of this job: cannot allocate memory for '/runs/a'"),
+    ],
+)
+def test_what_the_machine_lacks_is_no_fault_of_ours(number: int, said: str) -> None:
+    lines: list[str] = []
+
+    def fails() -> None:
+        raise OSError(number, os.strerror(number), None if number == errno.EMFILE else "/runs/a")
+
+    assert not Harmless("watching", lines.append).run(fails)
+    assert len(lines) == 1
+    assert re.fullmatch(said, lines[0]), lines

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from robust_run.errors import PlatformError, UserError
 from robust_run.launcher.model.events import SignalReceived
 from robust_run.launcher.operator.reading.client import ApiTarget, NoAnswerError
-from robust_run.launcher.operator.reading.which import BEGIN_S, Subject, patiently
+from robust_run.launcher.operator.reading.living import may_live
+from robust_run.launcher.operator.reading.place import ApiEndpoint, this_boot, write_place
+from robust_run.launcher.operator.reading.which import BEGIN_S, Subject, controller, patiently
+from robust_run.launcher.start.one_node import SERVE_AFTER_S, OneNode
 
 ANSWERS = ApiTarget(socket="/run/api.sock")
 
@@ -66,3 +73,81 @@ def test_of_a_job_that_ends_while_it_is_asked_the_journal_tells(
     about = Subject(str(run_directory), ApiTarget(socket=str(run_directory / "gone.sock")))
     assert about.life().life == "over"
     assert not about.is_alive
+
+
+# Which of several is meant by a command that names none, where some have left what says where they served
+
+
+def left_behind(folder: Path, host: str = "") -> None:
+    """Leave what a controller leaves that was killed; on another machine if there is a `host`."""
+    socket_at = str(folder / "api.sock")
+    place = ApiEndpoint(
+        socket=socket_at, pid=1 << 22, host=host or socket.gethostname(), boot="" if host else this_boot()
+    )
+    write_place(str(folder), place)
+
+
+@pytest.fixture
+def runs(tmp_path: Path, make_controller: Callable[..., Any]) -> Path:
+    """Two runs that are over, and one whose controller was killed; each has an `api.json`."""
+    for name in ("over", "failed", "killed"):
+        folder = tmp_path / "robust-runs" / name
+        folder.mkdir(parents=True)
+        job = make_controller(nodes=1, folder=folder).start(1)
+        if name != "killed":
+            job.tell(SignalReceived(signal=15, again=False))
+            job.end_attempt()
+        job.close()
+        left_behind(folder)
+    return tmp_path / "robust-runs"
+
+
+def meant(runs: Path) -> str:
+    """Return what is said of the run that is meant; none of them answers."""
+    with pytest.raises(PlatformError) as caught:
+        controller({}, run="", log_dir=str(runs), url="", token_file="", tls_ca="")
+    return str(caught.value)
+
+
+def test_runs_that_are_over_or_were_killed_are_not_meant_beside_one_that_may_live(
+    runs: Path, make_controller: Callable[..., Any]
+) -> None:
+    assert may_live([str(each) for each in runs.iterdir()], {}) == []
+    (runs / "elsewhere").mkdir()
+    make_controller(nodes=1, folder=runs / "elsewhere").start(1).close()
+    left_behind(runs / "elsewhere", host="gpu-7")
+    os.utime(runs / "elsewhere" / "journal.jsonl", (500, 500))
+    assert "run 'elsewhere' cannot be told anything" in meant(runs)
+    assert "gpu-7" in meant(runs)
+
+
+def test_of_two_that_may_live_one_is_named(runs: Path, make_controller: Callable[..., Any]) -> None:
+    for name in ("here", "there"):
+        (runs / name).mkdir()
+        make_controller(nodes=1, folder=runs / name).start(1).close()
+        left_behind(runs / name, host="gpu-7")
+    with pytest.raises(UserError, match=r"several runs may be meant: (here, there|there, here); name one of them"):
+        controller({}, run="", log_dir=str(runs), url="", token_file="", tls_ca="")
+
+
+def test_where_none_lives_the_newest_is_said_to_be_over(runs: Path) -> None:
+    os.utime(runs / "over" / "journal.jsonl", (1 << 33, 1 << 33))
+    assert "run 'over' is over (stopped)" in meant(runs)
+
+
+def test_a_job_that_is_over_before_it_serves_does_not_begin_to() -> None:
+    """What says where it served would stay in its run directory, and the next command would ask for a name."""
+    made: list[str] = []
+
+    def make() -> Any:
+        made.append("a server")
+
+    async def job() -> None:
+        link = OneNode(None)  # type: ignore[arg-type]
+        link.attach(asyncio.get_running_loop())
+        link.serve_people_with(make)
+        await link.close()
+        await asyncio.sleep(SERVE_AFTER_S + 0.1)
+
+    asyncio.run(job())
+    assert made == []

@@ -6,11 +6,10 @@ import os
 import re
 import shlex
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from robust_run.errors import PlatformError, UserError
 from robust_run.launcher.model.world import Files, obstacle, runs_instead, user_of, usual_runs
-from robust_run.launcher.operator.reading.place import PLACE_NAME
 
 JOURNAL_NAME = "journal.jsonl"
 #: What a list of runs says of one without it.
@@ -51,12 +50,17 @@ def find_run(run: str, log_dir: str, env: Mapping[str, str], files: Files | None
     return found[0]
 
 
-def sole_live_run(run: str, log_dir: str, env: Mapping[str, str]) -> str:
-    """Return the run to act on. Where several may be live, it must be named. Raises UserError, PlatformError."""
+def sole_live_run(
+    run: str, log_dir: str, env: Mapping[str, str], may_live: Callable[[Sequence[str]], list[str]]
+) -> str:
+    """Return the run to act on. Where several may be live, it must be named. `may_live`: which are, of runs from the newest on.
+
+    Raises UserError, PlatformError.
+    """
     found = find_run(run, log_dir, env)
     if run or found == env.get("ROBUST_RUN_DIR"):
         return found
-    live = [path for path in runs_in(runs_folder(log_dir, env)) if os.path.exists(os.path.join(path, PLACE_NAME))]
+    live = may_live(runs_in(runs_folder(log_dir, env)))
     if len(live) > 1:
         names = ", ".join(os.path.basename(path) for path in live[:8])
         raise UserError(f"several runs may be meant: {names}; name one of them")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -13,6 +13,7 @@ from robust_run.clock import Clock, SystemClock
 from robust_run.decoders import json_decoder
 from robust_run.errors import PlatformError, RobustRunError
 from robust_run.launcher.operator.reading.client import ApiTarget, NoAnswerError, reach, remote, this_machine
+from robust_run.launcher.operator.reading.living import may_live
 from robust_run.launcher.operator.reading.place import read_place
 from robust_run.launcher.operator.reading.runs import JOURNAL_NAME, find_run, named_again, sole_live_run
 from robust_run.launcher.operator.server.journal_pages import JournalPages
@@ -199,7 +200,13 @@ def controller(env: Mapping[str, str], *, run: str, log_dir: str, url: str, toke
     """Return the way to the controller to act on. Raises UserError, PlatformError where none answers."""
     if url:
         return remote(url, token_file, tls_ca, env)
-    path = sole_live_run(run, log_dir, env)
+
+    def may_be_meant(runs: Sequence[str]) -> list[str]:
+        live = may_live(runs, env, token_file=token_file, tls_ca=tls_ca)
+        begun = [path for path in runs[:1] if path not in live and _has_just_begun(path, this_machine().host)]
+        return begun + live
+
+    path = sole_live_run(run, log_dir, env, may_be_meant)
     try:
         return _reach(path, token_file, tls_ca, env)
     except NoAnswerError as error:
