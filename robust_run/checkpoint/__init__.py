@@ -72,7 +72,8 @@ def load(state: dict[str, Any], *, folder: str | None = None) -> int | None:
     is nothing to load, begin at step 0.
 
     Raises:
-        CheckpointError: It cannot be read, is not what was saved, or ranks would begin at different steps.
+        CheckpointError: It cannot be read, is not what was saved, or ranks would begin at different steps; or there are
+            checkpoints, and none is good: whoever began anew would save over what may still be mended.
         UserError: It does not fit the state.
     """
     from robust_run.checkpoint import loading

@@ -59,6 +59,9 @@ class OfStream(Protocol):
         """The folder that it belongs to."""
 
 
+#: Checkpoints that are named where none can be loaded.
+NAMED = 4
+
 Found = TypeVar("Found", bound=OfStream)
 FromMemory: TypeAlias = "Callable[[MemoryClient, Generation, str | None], Found | None]"
 """Finds a generation there; None: it is of another stream than the one named. All ranks take part."""
@@ -69,7 +72,8 @@ def first_good(
 ) -> Found | None:
     """Return what the launcher names, if it is of this stream; else the newest of the folder that is no newer than that.
 
-    All ranks take part. Raises CheckpointError, UserError.
+    None: there is nothing to load. All ranks take part. Raises CheckpointError (also where there are some, and none is good),
+    UserError.
     """
     resume, is_named = os.environ.get(RESUME, ""), folder is not None
     where = os.environ.get(FOLDER, "") if folder is None else folder
@@ -82,12 +86,27 @@ def first_good(
 
     if resume and generation is None and (not is_named or os.path.dirname(place_of(resume)) == place_of(where)):
         return _noted(where, resume, from_storage)
-    for url in storage.newest_first(where, most_step=step_of(os.environ) if resume else None) if where else ():
+    passed_over = []
+    for url, fault in storage.newest_first(where, most_step=step_of(os.environ) if resume else None) if where else ():
         try:
+            if fault:
+                raise CheckpointError(fault)
             return _noted(where, url, from_storage)
         except CheckpointError as error:  # on all ranks, or on none
             say(f"checkpoint {url} is passed over: {error}")
+            passed_over.append(f"{os.path.basename(url)}: {error}")
+    if passed_over:
+        raise CheckpointError(_none_can_be_loaded(where, passed_over))
     return None
+
+
+def _none_can_be_loaded(folder: str, passed_over: list[str]) -> str:
+    """Beginning anew, a program would save over what may still be mended."""
+    more = f"; and {len(passed_over) - NAMED} more" if len(passed_over) > NAMED else ""
+    return (
+        f"none of the checkpoints in {folder} can be loaded ({'; '.join(passed_over[:NAMED])}{more}); mend one"
+        " (robust ckpt repair), or move them away to begin anew"
+    )
 
 
 def _noted(folder: str, url: str, load_it: Callable[[str], Found]) -> Found:

@@ -24,6 +24,7 @@ from robust_run.ckpt_io.dcp.tensors import byte_view, on_host
 from robust_run.ckpt_io.errors import CheckpointError
 from robust_run.ckpt_io.reading import open_checkpoint
 from robust_run.ckpt_io.rules.keeping import KeepNewest, mark_of
+from robust_run.ckpt_io.seen import step_said
 from robust_run.errors import RobustRunError
 from robust_run.store.errors import StoreError
 
@@ -62,15 +63,29 @@ def as_stored(values: Values, tensors: tuple[torch.Tensor, ...]) -> dict[str, to
     return {**state, values_name(values.rank): data}
 
 
-def newest_first(folder: str, most_step: int | None = None) -> list[str]:
-    """Return the checkpoints that can be loaded from, as rank 0 sees them; with `most_step`: none of a later step."""
+def newest_first(folder: str, most_step: int | None = None) -> list[tuple[str, str]]:
+    """Return the checkpoints of a folder, as rank 0 sees them, each with what is wrong with it (empty: nothing that can be seen).
 
-    def look() -> list[str]:
-        valid = [found for found in catalog.list_checkpoints(folder) if found.state == "valid"]
-        valid = [found for found in valid if most_step is None or (found.step or 0) <= most_step]
-        return [found.url for found in sorted(valid, key=lambda found: found.step or 0, reverse=True)]
+    With `most_step`: none of a later step.
+    """
+
+    def look() -> list[tuple[str, str]]:
+        found = [(_step_of(each), each) for each in catalog.list_checkpoints(folder) if _is_committed(each)]
+        found = [(step, each) for step, each in found if most_step is None or step <= most_step]
+        found.sort(key=lambda one: one[0], reverse=True)
+        return [(each.url, "" if each.state == "valid" else f"{each.state}: {each.reason}") for _, each in found]
 
     return together.first_says(look)
+
+
+def _is_committed(found: catalog.RootEntry) -> bool:
+    """Whether it is a checkpoint, whole or damaged. Others' programs have files of a manifest's name, too."""
+    is_named = step_said(found.name) is not None
+    return found.state in ("valid", "damaged parts") or (found.state == "damaged manifest" and is_named)
+
+
+def _step_of(found: catalog.RootEntry) -> int:
+    return found.step if found.step is not None else step_said(found.name) or 0
 
 
 def newest_there(folder: str) -> tuple[float | None, int]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 import os.path
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote
 
+from robust_run.ckpt_io.seen import step_said
 from robust_run.errors import UserError
 from robust_run.store import paths
 
@@ -147,8 +147,6 @@ def _also(query: str, text: str) -> tuple[str, ...]:
 
 # --- What a `checkpoint_id` may be, and what its name says. Pure.
 
-_STEP = re.compile(r"(?:^|[^A-Za-z])(?:step|iter|iteration|global_step)[-_]?(\d{1,18})$", re.IGNORECASE)
-
 
 def is_valid(checkpoint_id: object) -> bool:
     """Whether it is a path or URL that a checkpoint can have."""
@@ -166,5 +164,4 @@ def is_valid(checkpoint_id: object) -> bool:
 
 def step_of(checkpoint_id: str | os.PathLike[str]) -> int | None:
     """Return the training step that a checkpoint's name ends with, as in `run/step-4000`; None where it says none."""
-    match = _STEP.search(parse(os.fspath(checkpoint_id)).name)
-    return int(match[1]) if match else None
+    return step_said(parse(os.fspath(checkpoint_id)).name)

@@ -16,6 +16,8 @@ from robust_run.decoders import json_decoder
 #: No manifest is larger (see `manifest.MANIFEST_BYTES`).
 _LIMIT_BYTES = 257 << 20
 HEAD_BYTES = 128
+#: How the folder of parts is called, before its checkpoint's uuid.
+PARTS = "parts-"
 _SHOWN_CHARACTERS = 300
 #: As `manifest.TARGETS` and `manifest.FILES`.
 _TARGETS_MOST, _FILES_MOST = 1024, 100_000
@@ -74,7 +76,7 @@ def parts_fault(folder: str) -> str:
 
 def _wrong_part(place: str, asked: CheckpointParts, target: int) -> str:
     """Return what is wrong with the first part on a target that is not as long as it should be."""
-    parts = os.path.join(place, f"parts-{asked.uuid}")
+    parts = os.path.join(place, f"{PARTS}{asked.uuid}")
     for index, file in enumerate(asked.files):
         length = _part_bytes(file, target, len(asked.targets))
         if not length:

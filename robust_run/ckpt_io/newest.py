@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterator
 
 import msgspec
 
-from robust_run.ckpt_io.briefly import HEAD_BYTES, Brief, decoded, open_without_waiting, parts_fault, read
-from robust_run.ckpt_io.seen import Age, FolderLook, SeenCheckpoint, is_temporary
+from robust_run.ckpt_io.briefly import HEAD_BYTES, PARTS, Brief, decoded, open_without_waiting, parts_fault, read
+from robust_run.ckpt_io.seen import Age, FolderLook, SeenCheckpoint, is_temporary, step_said
 
 WRITTEN_BY = "code version"
 """The fact that says so."""
@@ -127,7 +127,9 @@ def written_by(job: str, version: str) -> str:
 def _manifest(root: str, name: str, known: Known, *, is_link: bool) -> SeenCheckpoint | None:
     """Return what a folder's manifest says of its age; None where there is none of ours.
 
-    The file is opened even if it is known: over NFS that asks the server whether it is still the same.
+    The file is opened even if it is known: over NFS that asks the server whether it is still the same. A file that is empty or
+    says something else, as after a power loss, is a damaged manifest where the folder is a checkpoint by its name or its parts:
+    a job that took it for none would begin anew. Others' programs, too, have files of that name.
     """
     path = _manifest_in(root, name)
     try:
@@ -138,11 +140,17 @@ def _manifest(root: str, name: str, known: Known, *, is_link: bool) -> SeenCheck
             if before is not None and before[0] == mark:
                 return before[1]
             head = file.readline(HEAD_BYTES)
-            if not head.startswith(b"rrck "):
+            if not head.startswith(b"rrck ") and not _may_be_ours(root, name):
                 return None
             brief = decoded(head, file, Brief)
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except PermissionError as error:
+        if step_said(_as_text(name)) is None:
+            return None  # as `lost+found` is
+        return SeenCheckpoint(
+            name=_as_text(name), is_link=is_link, fault=f"its manifest may not be read: {error.strerror}"
+        )
     except OSError as error:
         return SeenCheckpoint(
             name=_as_text(name), is_link=is_link, fault=f"its manifest cannot be read: {error.strerror}"
@@ -166,6 +174,14 @@ def _manifest(root: str, name: str, known: Known, *, is_link: bool) -> SeenCheck
         )
     known[path] = (mark, seen)
     return seen
+
+
+def _may_be_ours(root: str, name: str) -> bool:
+    """Whether a folder is a checkpoint of ours by its name or its parts. Raises OSError."""
+    if step_said(_as_text(name)) is not None:
+        return True
+    with os.scandir(os.path.join(root, name)) as entries:
+        return any(entry.name.startswith(PARTS) for entry in entries)
 
 
 def _manifest_in(root: str, name: str) -> str:

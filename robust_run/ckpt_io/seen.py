@@ -98,7 +98,8 @@ def is_url(folder: str) -> bool:
     return "://" in folder
 
 
-# --- Names that say: not finished. What is written under one is renamed when it is whole; until then it is no checkpoint. Pure.
+# --- What names say: of which step it is, or that it is not finished. What is written under such a name is renamed when it is
+# whole; until then it is no checkpoint. Pure.
 #
 # It imports next to nothing: the launcher asks.
 
@@ -115,6 +116,15 @@ _TEMPORARY = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+
+
+_STEP = re.compile(r"(?:^|[^A-Za-z])(?:step|iter|iteration|global_step)[-_]?(\d{1,18})$", re.IGNORECASE)
+
+
+def step_said(name: str) -> int | None:
+    """Return the training step that the name of a checkpoint ends with, as `step-4000` does; None where it says none."""
+    match = _STEP.search(name)
+    return int(match[1]) if match else None
 
 
 def is_temporary(name: str) -> bool:

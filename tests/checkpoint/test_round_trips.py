@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,58 @@ def test_a_damaged_one_is_passed_over(tmp_path: Path, capsys: pytest.CaptureFixt
     assert checkpoint.load(state, folder=str(tmp_path)) == 1
     assert state["weight"].unique().tolist() == [1.0]
     assert "step-2 is passed over" in capsys.readouterr().err
+
+
+def spoil(checkpoint_at: Path, how: str) -> None:
+    """Do to a checkpoint what power losses, full disks and people do."""
+    manifest, parts = checkpoint_at / "MANIFEST", [*checkpoint_at.glob("parts-*/*")]
+    if how == "empty manifest":
+        manifest.write_bytes(b"")
+    elif how == "manifest of zeros":
+        manifest.write_bytes(bytes(manifest.stat().st_size))
+    elif how == "bit of the manifest":
+        manifest.write_bytes(manifest.read_bytes()[:-1] + b"x")
+    elif how == "cut part":
+        os.truncate(parts[0], 10)
+    elif how == "no parts":
+        shutil.rmtree(parts[0].parent)
+    else:
+        parts[0].write_bytes(bytes(parts[0].stat().st_size))
+
+
+SPOILED = ["empty manifest", "manifest of zeros", "bit of the manifest", "cut part", "no parts", "zeros in a part"]
+
+
+@pytest.mark.parametrize("how", SPOILED)
+def test_what_is_passed_over_is_said_and_where_none_is_good_nobody_begins_anew(
+    tmp_path: Path, how: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A program that was told that there is nothing would save over what may still be mended."""
+    for step in (1, 2):
+        checkpoint.save({"weight": torch.full((4096,), step)}, step=step, folder=str(tmp_path))
+    state = {"weight": torch.zeros(4096)}
+    spoil(tmp_path / "step-2", how)
+    assert checkpoint.load(state, folder=str(tmp_path)) == 1
+    assert "step-2 is passed over: " in capsys.readouterr().err
+    a_new_process()
+    spoil(tmp_path / "step-1", how)
+    with pytest.raises(CheckpointError) as caught:
+        checkpoint.load(state, folder=str(tmp_path))
+    assert str(caught.value).startswith(f"none of the checkpoints in {tmp_path} can be loaded (step-2: ")
+    assert "; step-1: " in str(caught.value)
+    assert str(caught.value).endswith("mend one (robust ckpt repair), or move them away to begin anew")
+    with pytest.raises(CheckpointError, match="none of the checkpoints"):
+        checkpoint.MemoryReader(folder=str(tmp_path))
+
+
+def test_what_is_no_checkpoint_is_no_reason_not_to_begin(tmp_path: Path) -> None:
+    """A save that was under way when its program died, and folders of others."""
+    checkpoint.save({"weight": torch.zeros(8)}, step=3, folder=str(tmp_path))
+    (tmp_path / "step-3" / "MANIFEST").unlink()
+    for name, said in (("package", b"include *.py\n"), ("empty", b"")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "MANIFEST").write_bytes(said)
+    assert checkpoint.load({"weight": torch.zeros(8)}, folder=str(tmp_path)) is None
 
 
 def test_one_that_was_saved_otherwise_is_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

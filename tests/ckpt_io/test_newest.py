@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -112,10 +114,47 @@ def test_a_manifest_that_is_damaged_or_of_a_later_version_is_there_and_cannot_be
     manifest.write_bytes(manifest.read_bytes()[:-1] + b"x")
     (tmp_path / "later").mkdir()
     (tmp_path / "later" / "MANIFEST").write_bytes(b"rrck 2 " + b"0" * 32 + b" 1\n1")
-    (tmp_path / "of something else").mkdir()
-    (tmp_path / "of something else" / "MANIFEST").write_bytes(b"include *.py\n")
+    for name, said in (("of something else", b"include *.py\n"), ("of a package", b"")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "MANIFEST").write_bytes(said)
     assert faults(tmp_path) == {"step-1": "", "step-2": "its manifest is damaged", "later": "its manifest is damaged"}
     assert agreed(tmp_path) == "step-1"
+
+
+@pytest.mark.parametrize("said", [b"", bytes(300), b"hi"], ids=["empty", "zeros", "something else"])
+def test_a_manifest_that_a_power_loss_left_empty_is_damaged_and_no_job_begins_anew_beside_it(
+    tmp_path: Path, said: bytes
+) -> None:
+    for name, step in (("step-1", 1), ("step-2", 2), ("best", None)):
+        make_checkpoint([tmp_path / name], {"x": b"x"}, step=step)
+    for name in ("step-2", "best"):
+        (tmp_path / name / "MANIFEST").write_bytes(said)
+    assert faults(tmp_path) == {"step-1": "", "step-2": "its manifest is damaged", "best": "its manifest is damaged"}
+    assert agreed(tmp_path) == "step-1"
+    (tmp_path / "step-1" / "MANIFEST").write_bytes(said)
+    assert set(faults(tmp_path).values()) == {"its manifest is damaged"}
+    assert agreed(tmp_path) is None
+
+
+def test_one_that_may_not_be_read_is_there_if_it_is_named_as_a_checkpoint_is(tmp_path: Path) -> None:
+    for name in ("step-1", "step-2", "lost+found"):
+        make_checkpoint([tmp_path / name], {}, step=int(name[-1]) if name[-1].isdigit() else None)
+    for name in ("step-2", "lost+found"):
+        os.chmod(tmp_path / name / "MANIFEST", 0)
+    as_any_user = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--"] if os.geteuid() == 0 else []
+    said = subprocess.run(
+        [*as_any_user, sys.executable, "-c", LOOK, str(tmp_path)],
+        capture_output=True, text=True, check=True, timeout=120,
+    ).stdout  # fmt: skip
+    assert said == "step-1 None\nstep-2 its manifest may not be read: Permission denied\n"
+
+
+LOOK = """
+import sys
+from robust_run.ckpt_io.newest import look
+for seen in sorted(look(sys.argv[1], whole=0).seen, key=lambda each: each.name):
+    print(seen.name, seen.fault)
+"""
 
 
 @pytest.mark.parametrize("step", [-1, 1 << 62])
