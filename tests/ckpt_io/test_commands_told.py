@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
+import torch.distributed.checkpoint as torch_dcp
 from click.testing import CliRunner
 from counting_server import counting_server
 from made_checkpoints import UNIT_BYTES, make_checkpoint
@@ -24,6 +25,7 @@ from robust_run.ckpt_io.errors import CheckpointError
 from robust_run.ckpt_io.rules.layout import copy_path
 from robust_run.ckpt_io.rules.manifest import decode, encode
 from robust_run.errors import RobustRunError
+from robust_run.store import progress
 from robust_run.terminal import plain
 
 ESCAPE = "\x1b]0;owned\x07"
@@ -103,6 +105,16 @@ def test_inspect_of_an_old_file_says_so(typed: Typed, tmp_path: Path) -> None:
     code, out, _ = typed("inspect", tmp_path / "x.pt")
     assert code == 0
     assert "an old or foreign format" in out
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_progress_is_over_before_the_result_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "LINE_S", 0.0)  # a line at each step, as of a conversion that takes long
+    state = {"a": torch.ones(1 << 20), "b": torch.ones(9)}
+    torch_dcp.save(state, storage_writer=torch_dcp.FileSystemWriter(tmp_path / "theirs"), no_dist=True)
+    told = CliRunner().invoke(ckpt, ["convert", f"{tmp_path}/theirs", f"{tmp_path}/ours"]).output.splitlines()
+    assert told[0].startswith("robust: converting: ")
+    assert told[-1].startswith(f"robust: {tmp_path}/ours: ")
 
 
 def test_a_target_that_may_not_be_followed_is_no_damage(typed: Typed, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from robust_run.ckpt_io.commands.shared import also_option, as_json_option, line
 from robust_run.json_output import print_document
 
 if TYPE_CHECKING:
+    from robust_run.ckpt_io.copying.convert import Converted
     from robust_run.ckpt_io.copying.sources import PlainSource
     from robust_run.ckpt_io.reading import Checkpoint
 
@@ -128,13 +129,16 @@ def convert(  # noqa: PLR0913 - options of a command
     to = to or ("safetensors" if destination.endswith(".safetensors") else "rrck")
     opened = open_source(source, from_also, links="follow" if follow_links else "refuse")
     try:
-        with shown("converting", _size_of(opened)) as progress:
+        with shown("converting", _size_of(opened)) as progress:  # over before the result is told
             if to == "rrck":
-                return _to_ours(opened, destination, (codec, unit, step, also), progress, as_json)
-            written = _to_theirs(opened, destination, to, progress)
+                saved = _to_ours(opened, destination, (codec, unit, step, also), progress)
+            else:
+                written = _to_theirs(opened, destination, to, progress)
     finally:
         opened.close()
-    if as_json:
+    if to == "rrck":
+        _tell_saved(saved, as_json)
+    elif as_json:
         print_document({"destination": destination, "to": to, "size_bytes": written})
     else:
         say(f"robust: {destination}: {size(written)} written")
@@ -146,27 +150,29 @@ def _to_ours(
     destination: str,
     wishes: tuple[str, int, int | None, tuple[str, ...]],
     progress: Callable[[int], None],
-    as_json: bool,
-) -> int:
+) -> Converted:
     from typing import cast
 
     from robust_run.ckpt_io.address import parse
     from robust_run.ckpt_io.copying.convert import convert as save
     from robust_run.ckpt_io.copying.taking import Wishes
     from robust_run.ckpt_io.rules.types import Codec
-    from robust_run.store.progress import size
 
     codec, unit_mib, step, also = wishes
     wish = Wishes(codec=cast("Codec", codec), unit_bytes=unit_mib << 20, step=step)
-    done = save(opened, parse(destination, also), wish, progress)
+    return save(opened, parse(destination, also), wish, progress)
+
+
+def _tell_saved(done: Converted, as_json: bool) -> None:
+    from robust_run.store.progress import size
+
     if as_json:
         print_document(done)
-        return 0
+        return
     _tell(done.notes, err=True)
     counts = (("file", done.files), ("tensor", done.tensors), ("object", done.objects))
     what = ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts)
     say(f"robust: {done.destination}: {size(done.size_bytes)} saved ({what})")
-    return 0
 
 
 def _to_theirs(opened: Checkpoint | PlainSource, destination: str, to: str, progress: Callable[[int], None]) -> int:
