@@ -107,6 +107,30 @@ def test_inspect_of_an_old_file_says_so(typed: Typed, tmp_path: Path) -> None:
     assert "an old or foreign format" in out
 
 
+def test_what_another_format_has_no_place_for_is_named(typed: Typed, tmp_path: Path) -> None:
+    dcp.save({"weight": torch.ones(3), "bias": torch.ones(1), "n": 3}, tmp_path / "ck" / "step-30", step=30)
+    code, out, said = typed("convert", tmp_path / "ck" / "step-30", tmp_path / "z.safetensors")
+    assert (code, "written" in out) == (0, True)
+    assert said == "robust: 1 object is left out: safetensors has tensors alone: n\n"
+    document = json.loads(typed("convert", tmp_path / "ck" / "step-30", tmp_path / "y.safetensors", "--json")[1])
+    assert [(each["kind"], each["names"]) for each in document["left_out"]] == [("object", ["n"])]
+    code, _, said = typed("convert", tmp_path / "ck" / "step-30", tmp_path / "folder", "--to", "dcp")
+    assert (code, said) == (0, "")
+
+
+def test_files_that_were_taken_over_are_named_where_only_tensors_go_on(typed: Typed, tmp_path: Path) -> None:
+    (tmp_path / "hub").mkdir()
+    save_file({"weight": torch.ones(3)}, tmp_path / "hub" / "model.safetensors")
+    (tmp_path / "hub" / "config.json").write_text("{}")
+    (tmp_path / "hub" / "vocabulary.txt").write_text("a")
+    assert typed("convert", tmp_path / "hub", tmp_path / "ours")[0] == 0
+    for to, holds in (("safetensors", "safetensors has tensors"), ("dcp", "a DCP folder has tensors and objects")):
+        code, _, said = typed("convert", tmp_path / "ours", tmp_path / to, "--to", to)
+        assert code == 0
+        assert f"2 files are left out: {holds} alone (files go with --to files): config.json, vocabulary.txt\n" in said
+    assert typed("convert", tmp_path / "ours", tmp_path / "files", "--to", "files")[2] == ""
+
+
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 def test_progress_is_over_before_the_result_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "LINE_S", 0.0)  # a line at each step, as of a conversion that takes long

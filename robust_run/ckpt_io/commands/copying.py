@@ -13,6 +13,7 @@ from robust_run.json_output import print_document
 
 if TYPE_CHECKING:
     from robust_run.ckpt_io.copying.convert import Converted
+    from robust_run.ckpt_io.copying.export import LeftOut
     from robust_run.ckpt_io.copying.sources import PlainSource
     from robust_run.ckpt_io.reading import Checkpoint
 
@@ -133,14 +134,15 @@ def convert(  # noqa: PLR0913 - options of a command
             if to == "rrck":
                 saved = _to_ours(opened, destination, (codec, unit, step, also), progress)
             else:
-                written = _to_theirs(opened, destination, to, progress)
+                written, left_out = _to_theirs(opened, destination, to, progress)
     finally:
         opened.close()
     if to == "rrck":
         _tell_saved(saved, as_json)
     elif as_json:
-        print_document({"destination": destination, "to": to, "size_bytes": written})
+        print_document({"destination": destination, "to": to, "size_bytes": written, "left_out": left_out})
     else:
+        _tell([each.said for each in left_out], err=True)
         say(f"robust: {destination}: {size(written)} written")
     return 0
 
@@ -175,7 +177,9 @@ def _tell_saved(done: Converted, as_json: bool) -> None:
     say(f"robust: {done.destination}: {size(done.size_bytes)} saved ({what})")
 
 
-def _to_theirs(opened: Checkpoint | PlainSource, destination: str, to: str, progress: Callable[[int], None]) -> int:
+def _to_theirs(
+    opened: Checkpoint | PlainSource, destination: str, to: str, progress: Callable[[int], None]
+) -> tuple[int, list[LeftOut]]:
     from robust_run.ckpt_io.address import parse
     from robust_run.ckpt_io.copying import export
     from robust_run.ckpt_io.reading import Checkpoint
@@ -184,7 +188,7 @@ def _to_theirs(opened: Checkpoint | PlainSource, destination: str, to: str, prog
     if not isinstance(opened, Checkpoint):
         raise UserError(f"--to {to}: only checkpoints of ours are converted to that; convert SRC to rrck first")
     write = {"safetensors": export.to_safetensors, "dcp": export.to_dcp, "files": export.to_files}[to]
-    return write(opened, parse(destination).url, progress)
+    return write(opened, parse(destination).url, progress), export.left_out(opened.manifest, to)
 
 
 @click.command()

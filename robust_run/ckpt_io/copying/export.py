@@ -7,13 +7,17 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from typing import Any
+from typing import Any, Literal
+
+import msgspec
 
 from robust_run.ckpt_io.address import split
 from robust_run.ckpt_io.copying.streams import WINDOW_BYTES, of_view
+from robust_run.ckpt_io.copying.trees import named
 from robust_run.ckpt_io.copying.types import Progress
 from robust_run.ckpt_io.errors import CheckpointError
 from robust_run.ckpt_io.reading import Checkpoint
+from robust_run.ckpt_io.rules.types import Manifest
 from robust_run.ckpt_io.views.reader import read_view
 from robust_run.ckpt_io.views.safetensors_view import safetensors_view, stretch_of
 from robust_run.ckpt_io.views.types import VirtualFile, whole_file
@@ -21,7 +25,34 @@ from robust_run.errors import PlatformError, UserError
 from robust_run.store import paths
 from robust_run.store.opening import local_path, open_store
 
+_HOLDS = {"safetensors": "safetensors has tensors alone", "dcp": "a DCP folder has tensors and objects alone"}
 _NO_TENSORS = "{} has no tensors that can be taken singly; --to files writes the files it is made of"
+
+
+class LeftOut(msgspec.Struct, frozen=True):
+    """What another format has no place for."""
+
+    kind: Literal["object", "file"]
+    names: tuple[str, ...]
+    why: str
+
+    @property
+    def said(self) -> str:
+        """For people."""
+        are = " is" if len(self.names) == 1 else "s are"
+        return f"{len(self.names)} {self.kind}{are} left out: {self.why}: {named(self.names)}"
+
+
+def left_out(manifest: Manifest, to: str) -> list[LeftOut]:
+    """Return what a checkpoint has that `--to` leaves out: objects, and files that no tensor and no object lies in. Pure."""
+    if to not in _HOLDS:
+        return []
+    used = {chunk.file for tensor in manifest.tensors for chunk in tensor.chunks}
+    used.update(blob.file for blob in manifest.blobs)
+    files = tuple(file.name for at, file in enumerate(manifest.files) if at not in used and file.size_bytes)
+    objects = tuple(blob.name for blob in manifest.blobs) if to == "safetensors" else ()
+    found = (LeftOut("object", objects, _HOLDS[to]), LeftOut("file", files, f"{_HOLDS[to]} (files go with --to files)"))
+    return [each for each in found if each.names]
 
 
 def to_safetensors(source: Checkpoint, url: str, progress: Progress) -> int:
