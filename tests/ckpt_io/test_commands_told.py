@@ -100,6 +100,54 @@ def test_inspect_of_a_file_that_is_cut_off_is_1(typed: Typed, tmp_path: Path, na
     assert json.loads(typed("inspect", path, "--json")[1])["damaged"]
 
 
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_inspect_of_a_dcp_folder_that_is_not_whole_is_1(typed: Typed, tmp_path: Path) -> None:
+    state = {"a": torch.zeros(1000), "n": 3}
+    torch_dcp.save(state, storage_writer=torch_dcp.FileSystemWriter(tmp_path / "x"), no_dist=True)
+    assert typed("inspect", tmp_path / "x")[0] == 0
+    (data,) = (tmp_path / "x").glob("*.distcp")
+    os.truncate(data, 100)
+    code, out, _ = typed("inspect", tmp_path / "x")
+    assert code == 1
+    assert f"damaged: {data.name} is cut off: it has 100 bytes, and by .metadata something in it ends at " in out
+    data.unlink()
+    code, out, _ = typed("inspect", tmp_path / "x")
+    assert code == 1
+    assert f"damaged: {data.name} is missing, and .metadata names it" in out
+
+
+@pytest.mark.parametrize("targets", [1, 2])
+def test_inspect_of_ours_with_parts_that_are_not_whole_is_1(typed: Typed, tmp_path: Path, targets: int) -> None:
+    folders = [tmp_path / str(target) / "x" for target in range(targets)]
+    make_checkpoint(folders, {"a": os.urandom(2 * UNIT_BYTES + 5)})
+    assert typed("inspect", folders[0])[0] == 0
+    parts = [part for folder in folders for part in folder.rglob("*.part")]
+    os.truncate(parts[-1], 100)
+    code, out, _ = typed("inspect", folders[0])
+    assert code == 1
+    assert f"damaged: {folders[-1]}: part " in out
+    assert "and has 100\n" in out
+    for part in parts:
+        part.unlink()
+    code, out, _ = typed("inspect", folders[0], "--json")
+    assert code == 1
+    assert "and has none" in json.loads(out)["damaged"][0]
+
+
+def test_inspect_of_a_folder_tells_each_file_that_is_not_whole_once(typed: Typed, tmp_path: Path) -> None:
+    for name in ("a.pt", "b.ckpt"):
+        torch.save({"a": torch.zeros(1000)}, tmp_path / name)
+        os.truncate(tmp_path / name, 500)
+    (tmp_path / "model.safetensors.index.json").write_text(
+        '{"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}}'
+    )
+    save_file({"a": torch.zeros(1)}, tmp_path / "1.safetensors")
+    code, out, _ = typed("inspect", tmp_path)
+    assert code == 1
+    damaged = [line for line in out.splitlines() if line.startswith("damaged: ")]
+    assert [line.split()[1] for line in damaged] == ["a.pt:", "b.ckpt", "2.safetensors:"]
+
+
 def test_inspect_of_an_old_file_says_so(typed: Typed, tmp_path: Path) -> None:
     torch.save({"a": torch.zeros(3)}, tmp_path / "x.pt", _use_new_zipfile_serialization=False)
     code, out, _ = typed("inspect", tmp_path / "x.pt")

@@ -7,16 +7,19 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
+from robust_run.ckpt_io.address import Address, parse
 from robust_run.ckpt_io.copying.sources import PlainFile, PlainSource, open_source, read_range
 from robust_run.ckpt_io.copying.types import Kind
+from robust_run.ckpt_io.copying.whole import faults
 from robust_run.ckpt_io.errors import CheckpointError
 from robust_run.ckpt_io.foreign.safetensors_file import read_tensors
 from robust_run.ckpt_io.foreign.torch_file import NotLookedInto, torch_tensors
+from robust_run.ckpt_io.presence import Presence
 from robust_run.ckpt_io.reading import Checkpoint
 from robust_run.ckpt_io.rules.boxes import box_bytes
 from robust_run.ckpt_io.rules.types import Tensor
 from robust_run.store import paths
-from robust_run.store.opening import local_path
+from robust_run.store.opening import local_path, open_store
 from robust_run.store.progress import size
 
 
@@ -56,14 +59,14 @@ class Contents(msgspec.Struct, frozen=True, kw_only=True):
     facts: dict[str, str] = {}
     notes: tuple[str, ...] = ()
     damaged: tuple[str, ...] = ()
-    """Files that are not whole, and why."""
+    """Files that are not whole or not there, and why."""
 
 
 def contents_of(url: str, also: Sequence[str] = ()) -> Contents:
     """Look into a checkpoint. Raises CheckpointError or StoreError."""
     source = open_source(url, also, links="tell")
     try:
-        return _ours(source) if isinstance(source, Checkpoint) else _plain(source)
+        return _ours(source, parse(url, tuple(also))) if isinstance(source, Checkpoint) else _plain(source)
     finally:
         source.close()
 
@@ -96,8 +99,10 @@ def contents_lines(contents: Contents) -> Iterator[str]:
         yield f"damaged: {line}"
 
 
-def _ours(source: Checkpoint) -> Contents:
+def _ours(source: Checkpoint, where: Address) -> Contents:
+    """Of its parts, names and lengths are looked at, as `robust ckpt list` does: what is in them is for `verify`."""
     manifest = source.manifest
+    fault = Presence(open_store).fault(where, manifest)
     files = []
     for layout in source.layouts:
         stored = None
@@ -116,13 +121,14 @@ def _ours(source: Checkpoint) -> Contents:
         tensors=_tensors(manifest.tensors),
         objects=tuple(blob.name for blob in manifest.blobs),
         facts=manifest.facts,
+        damaged=() if fault is None else (fault,),
     )
 
 
 def _plain(source: PlainSource) -> Contents:
     tensors: tuple[TensorFacts, ...] = ()
     objects: tuple[str, ...] = ()
-    notes, damaged = list(source.tree.notes), list[str]()
+    notes, unread = list(source.tree.notes), dict[str, str]()
     if source.dcp is not None:
         tensors = _tensors(source.dcp.tensors)
         objects = tuple(blob.name for blob in source.dcp.blobs)
@@ -133,7 +139,7 @@ def _plain(source: PlainSource) -> Contents:
             except NotLookedInto as error:
                 notes.append(f"{file.path}: {error}")
             except CheckpointError as error:
-                damaged.append(f"{file.path}: {error}")
+                unread[file.path] = f"{file.path}: {error}"
     return Contents(
         url=paths.shown(source.url),
         kind=source.kind,
@@ -142,7 +148,7 @@ def _plain(source: PlainSource) -> Contents:
         tensors=tensors,
         objects=objects,
         notes=tuple(notes),
-        damaged=tuple(damaged),
+        damaged=(*unread.values(), *faults(source, unread)),
     )
 
 

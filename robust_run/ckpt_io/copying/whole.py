@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
@@ -44,10 +44,11 @@ def check_whole(source: PlainSource, doing: str, done: str) -> None:
         )
 
 
-def faults(source: PlainSource) -> list[str]:
-    """Return what is cut off or missing of a source, a sentence each."""
+def faults(source: PlainSource, known: Collection[str] = ()) -> list[str]:
+    """Return what is cut off or missing of a source, a sentence each; at the files in `known` nobody looks again."""
+    looked_at = [file for file in source.files if file.path not in known]
     with ThreadPoolExecutor(_LOOKS, thread_name_prefix="look") as threads:
-        found = [*threads.map(lambda file: _cut_off(source, file), source.files), *_items_missing(source)]
+        found = [*threads.map(lambda file: _cut_off(source, file), looked_at), *_items_missing(source)]
     return [fault for fault in (*found, *_missing(source)) if fault]
 
 
