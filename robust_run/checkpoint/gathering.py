@@ -10,7 +10,7 @@ import torch
 from robust_run.checkpoint.errors import StateRefused
 from robust_run.checkpoint.layouts import alias_key, layout_of, local_of
 from robust_run.checkpoint.rules.tree import OBJECT, TENSOR, Node, Packer, Path, shown
-from robust_run.checkpoint.types import RESERVED, SavedTensor
+from robust_run.checkpoint.types import NAME_CHARACTERS, RESERVED, SavedTensor
 from robust_run.ckpt_io.dcp.tensors import dtype_name
 from robust_run.ckpt_io.rules.boxes import BYTES_OF
 from robust_run.errors import UserError
@@ -73,6 +73,10 @@ class _Gathering:
         if number == len(self.tensors):
             self.tensors.append(tensor.detach())
             name = self._name(path)
+            if len(name) > NAME_CHARACTERS:
+                self.packer.refuse(
+                    path, f"has a name of {len(name)} characters, at most {NAME_CHARACTERS} are possible"
+                )
             dtype = dtype_name(tensor.dtype, name)
             self.saved.append(SavedTensor(name, dtype, tuple(tensor.shape), layout_of(tensor)))
         return [TENSOR, number]

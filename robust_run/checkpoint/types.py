@@ -7,10 +7,13 @@ from typing import Any
 import msgspec
 
 from robust_run.ckpt_io.rules.keeping import KeepNewest
+from robust_run.ckpt_io.rules.manifest import TEXT_BYTES
 
 SCHEMA = 1
 RESERVED = "robust-run/"
 """Tensors of a checkpoint whose names begin with this are none of the state's."""
+NAME_CHARACTERS = TEXT_BYTES - 96
+"""Of a tensor's name: storage may put the rank before it."""
 
 
 class Layout(msgspec.Struct, frozen=True, array_like=True):

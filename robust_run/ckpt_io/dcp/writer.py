@@ -27,6 +27,7 @@ from robust_run.ckpt_io import address
 from robust_run.ckpt_io.dcp.failures import travels
 from robust_run.ckpt_io.dcp.metadata import contents, logical_files, paths_of
 from robust_run.ckpt_io.dcp.sources import resolve, write
+from robust_run.ckpt_io.rules.manifest import name_fault
 from robust_run.ckpt_io.rules.types import UNIT_BYTES, Codec
 from robust_run.ckpt_io.saving import SavePlan, abandon, begin_save, commit
 from robust_run.errors import RobustRunError, UserError
@@ -117,10 +118,12 @@ class RobustWriter(StorageWriter):  # type: ignore[misc]
 
         Raises:
             TargetLost: A target cannot be written to.
-            UserError: The address is none, or the planner hands out plans of an earlier save.
+            UserError: The address is none, a key is none that a checkpoint can have, or the planner hands out plans of an earlier
+                save.
         """
         if not all(getattr(plan, "usable", True) for plan in plans):
             raise _stale_plans()
+        _check_keys(plans)  # before anything is written: the manifest, which would refuse them, comes last
         self.abandon()
         self._ranks = len(plans)
         assert self.checkpoint_id is not None, "checked in set_up_storage_writer"
@@ -167,7 +170,7 @@ class RobustWriter(StorageWriter):  # type: ignore[misc]
         """Write the manifest: from here on the checkpoint exists. Only on the coordinator.
 
         Raises:
-            ManifestRefused: What was saved cannot be said in a manifest (a tensor that chunks do not cover, a key too long).
+            ManifestRefused: What was saved cannot be said in a manifest (a tensor that chunks do not cover).
             TargetLost: A target is gone by now.
         """
         assert self._save is not None, "prepare_global_plan comes first"
@@ -189,6 +192,13 @@ class RobustWriter(StorageWriter):  # type: ignore[misc]
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
         """Whether this is a path or URL that a checkpoint can have. Nothing is looked up."""
         return address.is_valid(checkpoint_id)
+
+
+def _check_keys(plans: Sequence[TorchPlan]) -> None:
+    for name in (item.index.fqn for plan in plans for item in plan.items):
+        if fault := name_fault(name):
+            shown = f"{name[:80]!r}{'...' if len(name) > 80 else ''}"
+            raise UserError(f"the key {shown} of the state {fault}: rename it. Nothing was saved")
 
 
 def _stale_plans() -> UserError:

@@ -109,6 +109,17 @@ def check(manifest: Manifest) -> None:
         raise ManifestRefused(str(error)) from error
 
 
+def name_fault(name: str) -> str:
+    """Return why no tensor or object of a manifest can have a name, as a clause; empty: one can."""
+    if len(name) > TEXT_BYTES:
+        return f"has {len(name)} characters, at most {TEXT_BYTES} are possible"
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return "is text with half a surrogate pair, which UTF-8 has no bytes for"
+    return ""
+
+
 def layouts(manifest: Manifest) -> list[FileLayout]:
     """Return where the units of each logical file lie."""
     targets = len(manifest.targets)

@@ -176,6 +176,26 @@ def test_a_save_that_fails_leaves_what_the_name_stood_for(tmp_path: Path) -> Non
     assert sorted(path for path in tmp_path.rglob("*") if path.is_file()) == before
 
 
+@alone
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("\ud800", r"the key 'v\.\\ud800' of the state is text with half a surrogate pair"),
+        ("x" * 5000, r"the key 'v\.x{78}'\.\.\. of the state has 5002 characters, at most 4096"),
+    ],
+    ids=["half a pair", "too long"],
+)
+def test_a_key_that_no_checkpoint_can_have_is_refused_before_anything_is_written(
+    tmp_path: Path, key: str, said: str
+) -> None:
+    for value in (torch.ones(1), 3):
+        with pytest.raises(UserError, match=said):
+            save({"v": {key: value}}, tmp_path / "c", step=1)
+        with pytest.raises(CheckpointException, match=said):
+            dcp.save({"v": {key: value}}, storage_writer=RobustWriter(tmp_path / "c"), no_dist=True)
+    assert not (tmp_path / "c").exists()
+
+
 def test_a_flipped_bit_is_an_error_that_names_file_unit_and_target(tmp_path: Path) -> None:
     url, also = targets(tmp_path)
     save(state_of(), url, also=also, unit_bytes=1 << 20)
