@@ -16,6 +16,7 @@ from torch.distributed.checkpoint.planner import LoadPlanner, SavePlanner
 
 from robust_run.ckpt_io.dcp.agreement import OpenedByRank, disagreement
 from robust_run.ckpt_io.dcp.failures import plain_errors
+from robust_run.ckpt_io.dcp.in_place import InPlacePlanner
 from robust_run.ckpt_io.dcp.quiet import alone_is_fine
 from robust_run.ckpt_io.dcp.reader import RobustReader, Verify
 from robust_run.ckpt_io.dcp.whole import empty_state
@@ -113,7 +114,8 @@ def load_by(
     try:
         _open_together(reader, process_group)
         with plain_errors(), alone_is_fine():
-            dcp.load(state, storage_reader=reader, planner=planner, process_group=process_group)
+            by = InPlacePlanner() if planner is None else planner
+            dcp.load(state, storage_reader=reader, planner=by, process_group=process_group)
     finally:
         reader.close()
 
@@ -129,7 +131,8 @@ def load_whole(
 ) -> dict[str, Any]:
     """Return all of a checkpoint as a nested state dict on the CPU; for one process, in any group or none.
 
-    Tuples of the state dict that was saved come back as lists, and keys that were numbers as text: DCP keeps no more.
+    Tuples of the state dict that was saved come back as lists, keys that were no text as text, and empty dicts not at all: DCP
+    keeps no more.
 
     Raises:
         As `load`.
