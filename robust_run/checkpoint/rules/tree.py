@@ -50,9 +50,11 @@ class Packer:
             return [DICT, *self._pairs(value, path)]
         if kind is list:
             return [LIST, *(self.pack(each, (*path, at)) for at, each in enumerate(value))]  # type: ignore[arg-type,var-annotated]
-        if isinstance(value, tuple) and not hasattr(value, "_fields"):
-            return [TUPLE, *(self.pack(each, (*path, at)) for at, each in enumerate(value))]
-        if isinstance(value, float):  # a number of numpy
+        if kind is tuple:
+            return [TUPLE, *(self.pack(each, (*path, at)) for at, each in enumerate(value))]  # type: ignore[arg-type,var-annotated]
+        if isinstance(
+            value, float
+        ):  # numpy's float64: what a scheduler's lambda with numpy in it makes of learning rates
             return float(value)
         return self.refuse(path, _why_not(value))
 
@@ -85,6 +87,8 @@ def _why_not(value: object) -> str:
     name = f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.")
     if isinstance(value, (int, str)) or kind.__module__ == "numpy":
         return f"is a {name}: save it as int(...), float(...), str(...) or a tensor"
+    if isinstance(value, tuple):
+        return f"is a {name}: save it as tuple(...)"
     if kind.__name__ == "DataLoader":
         return f"is a {name} without state_dict: use torchdata's StatefulDataLoader, or save its position as a number"
     return f"is a {name}, which only pickle could keep: give it state_dict and load_state_dict, or save plain values"
