@@ -50,11 +50,11 @@ class Packer:
             return [DICT, *self._pairs(value, path)]
         if kind is list:
             return [LIST, *(self.pack(each, (*path, at)) for at, each in enumerate(value))]  # type: ignore[arg-type,var-annotated]
-        if kind is tuple:
+        if kind is tuple or (kind.__module__, kind.__name__) == ("torch", "Size"):  # equal to the tuple that comes back
             return [TUPLE, *(self.pack(each, (*path, at)) for at, each in enumerate(value))]  # type: ignore[arg-type,var-annotated]
         if isinstance(
             value, float
-        ):  # numpy's float64: what a scheduler's lambda with numpy in it makes of learning rates
+        ):  # numpy's float64, as of learning rates that a scheduler's lambda computes with numpy
             return float(value)
         return self.refuse(path, _why_not(value))
 
