@@ -172,15 +172,6 @@ BY_RULE: dict[str, tuple[Step, ...]] = {
         _CHECK,
         _EVICT,
     ),
-    "signature": (
-        Step(
-            "Compare the call sites named in the verdict: which tensor has another size, type or root on that rank, and why?"
-        ),
-        Step("Usual causes: an uneven last batch, a branch on local data, a parameter that is frozen on some ranks."),
-        _FIX,
-        _UPDATE,
-        TIMELINE,
-    ),
     "slower_version": (
         Step(
             "The version before runs again. Slower on purpose (a larger batch)? Say so when you bring it back:",
@@ -223,7 +214,15 @@ BY_KIND: dict[str, tuple[Step, ...]] = {
         Step("If it was you: start with --on-hang report while you debug."),
         _EVICT,
     ),
-    "mismatch": BY_RULE["signature"],
+    "mismatch": (
+        Step(
+            "Compare the call sites named in the verdict: which tensor has another size, type or root on that rank, and why?"
+        ),
+        Step("Usual causes: an uneven last batch, a branch on local data, a parameter that is frozen on some ranks."),
+        _FIX,
+        _UPDATE,
+        TIMELINE,
+    ),
     "desync": (
         Step(
             "Ranks left the common order of calls. Compare the calls named in the verdict with those of the other ranks."

@@ -111,7 +111,8 @@ RULES: dict[str, tuple[str, str]] = {
     ),
     "signature": (
         "A different call from its peers’",
-        "At one place of a group's order of calls, this rank's call has another operation, size, type or root than the others'.",
+        "At one place of a group's order of calls, this rank's call has another operation, size, type or root than the others'. "
+        "Of kind `desync`: it left out a call or made one too many, and which of the two is open.",
     ),
     "skipped_op": (
         "It left out a call",

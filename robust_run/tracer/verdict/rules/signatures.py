@@ -3,7 +3,7 @@
 The same number in the same group must be the same operation, of the same size, type and root. The majority is right; in a tie
 the group's own history is, then what other groups of the same kind do there. A rank that has left out or added a call shows
 other calls from there on although each is right in itself: if one call left out or added makes its sequence fit, that is said
-instead.
+instead. In a loop the two often look alike, so which of them it was is said only where the other cannot be.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ ITEM_BYTES = {
     **dict.fromkeys(("float64", "int64", "complex64"), 8),
 }
 
-Shift = Literal["", "skipped_op", "extra_op"]
+#: "either": a call was left out or added, and what was seen fits both.
+Shift = Literal["", "skipped_op", "extra_op", "either"]
 
 
 class Mismatch(NamedTuple):
@@ -89,7 +90,7 @@ def judge(picture: Picture, found: Mismatch) -> TraceVerdict:
         calls = {found.right.words(): "", **calls}
         told = " against ".join(f"{call}{calls[call]}" for call in sorted(calls))
         sentence = f"{picture.who(ranks)} make different calls as {place}: {told}"
-    elif found.shift:
+    elif found.shift in ("skipped_op", "extra_op"):
         verb = "left out a call" if found.shift == "skipped_op" else "made one call too many"
         sentence = (
             f"{picture.who(ranks)} {verb} before {place}: {found.wrong[first].words()} there{where}, "
@@ -104,7 +105,7 @@ def judge(picture: Picture, found: Mismatch) -> TraceVerdict:
         picture,
         kind="desync" if found.shift else "mismatch",
         ranks=ranks,
-        rule=found.shift or "signature",
+        rule=found.shift if found.shift in ("skipped_op", "extra_op") else "signature",
         sentence=sentence,
         confidence="high" if found.certain else "low",
         here=found.here,
@@ -189,7 +190,7 @@ def _explain(picture: Picture, key: tuple[str, int, int, int], seq: int) -> Mism
         return Mismatch(here, top[0][0], wrong, sites, "", certain=False)
     wrong = {rank: signature(op) for rank, op in calls.items() if not fits(signature(op), right)}
     shifts = {_shift(places, seq, rank, history, set(wrong)) for rank in list(wrong)[:8]}
-    shift: Shift = shifts.pop() if len(shifts) == 1 else ""
+    shift: Shift = shifts.pop() if len(shifts) == 1 else "" if "" in shifts else "either"
     return Mismatch(here, right, wrong, sites, shift, certain=True)
 
 
@@ -225,7 +226,7 @@ def _alike(one: Group, other: Group) -> bool:
 
 
 def _shift(places: dict[int, dict[int, Op]], seq: int, rank: int, history: list[Signature], wrong: set[int]) -> Shift:
-    """Say whether one call left out or added explains what a rank does from here on."""
+    """Say whether one call left out or added explains what a rank does from here on; "either" where both do."""
     mine = [signature(places[after][rank]) for after in sorted(places) if after >= seq and rank in places[after]]
     theirs: list[Signature] = []
     for after in sorted(places):
@@ -235,13 +236,29 @@ def _shift(places: dict[int, dict[int, Op]], seq: int, rank: int, history: list[
     usual = theirs + following([*history, *theirs], [history], len(mine) + 2 - len(theirs))
     if len(mine) > 1 and len(usual) > 1 and _matches(mine[1:], usual[1:]):
         return ""
-    comes_next = len(mine) == 1 and len(theirs) == 1 and (theirs[0], mine[0]) in set(pairwise(history))
-    if comes_next or (len(usual) > 1 and _matches(mine, usual[1:])):
+    pairs = set(pairwise(history))
+    comes_next = len(mine) == 1 and len(theirs) == 1 and (theirs[0], mine[0]) in pairs
+    left_out = comes_next or (len(usual) > 1 and _matches(mine, usual[1:]))
+    is_new = left_out and _is_new_line(places, seq, rank)
+    if len(mine) > 1:
+        if _matches(mine[1:], usual):
+            return "either" if left_out and not is_new else "extra_op"
+        return "either" if is_new else "skipped_op" if left_out else ""
+    # What comes after one call alone is not known. In a loop the call before comes again in any case, be it made twice or
+    # all between left out; and one that may follow the call before may be one too many as well.
+    repeats = bool(history) and mine[0] == history[-1]
+    may_follow = bool(history) and (fits(mine[0], history[-1]) or (history[-1], mine[0]) in pairs)
+    if left_out and not may_follow and not is_new:
         return "skipped_op"
-    repeats = bool(history) and fits(mine[0], history[-1])
-    if (len(mine) > 1 and _matches(mine[1:], usual)) or (len(mine) == 1 and repeats):
-        return "extra_op"
-    return ""
+    return "either" if left_out or repeats else ""
+
+
+def _is_new_line(places: dict[int, dict[int, Op]], seq: int, rank: int) -> bool:
+    """Whether a rank made such calls before, but never from this line: then it is none of those that usually come."""
+    call = places[seq][rank]
+    made = [calls[rank] for before, calls in places.items() if before < seq and rank in calls]
+    lines = {op.site for op in made if fits(signature(op), signature(call))}
+    return bool(call.site and lines) and "" not in lines and call.site not in lines
 
 
 def _matches(one: list[Signature], other: list[Signature]) -> bool:
