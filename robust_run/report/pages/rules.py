@@ -132,7 +132,8 @@ RULES: dict[str, tuple[str, str]] = {
     ),
     "order": (
         "It left the common order of calls",
-        "Ranks wait for each other in a circle, and this rank's order of calls occurs nowhere else.",
+        "Ranks wait for each other in a circle, and this rank's order of calls occurs nowhere else, or it went on without "
+        "a call that most others are in.",
     ),
     "cycle": ("Ranks wait in a circle", "Ranks wait for each other in a circle, and no single order is the odd one."),
     "all_arrived": (

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from tracer.verdict.looking import settled
 from tracer.verdict.scenes import Call, World
+from tracer.verdict.test_hidden_calls import numbered_apart
 
-from robust_run.tracer.types import Scene, TraceVerdict
+from robust_run.tracer.types import BACKWARD, Scene, TraceVerdict
 
 
 def call(name: str, line: int, numel: int = 1000, **more: object) -> Call:
@@ -15,6 +16,7 @@ def call(name: str, line: int, numel: int = 1000, **more: object) -> Call:
 
 A, B, C = call("all_reduce", 7), call("all_reduce", 9, 1), call("broadcast", 11, 50, peer=0)
 BARRIER = call("barrier", 30, 0)
+PASS = call(BACKWARD, 8, -1)
 #: What DistributedDataParallel does as it is made: nobody knows its sizes.
 WRAPPED = [call("all_gather", 5, -1, dtype=""), call("broadcast", 5, -1, dtype="")]
 
@@ -128,3 +130,68 @@ def test_calls_of_two_in_turn_that_line_up_again_are_told_apart_by_a_line_that_i
         scene_of([*steps, *end], [*steps[:8], call("all_reduce", 20, 512, asynchronous=True), *steps[8:], *end])
     )
     assert (same.kind, same.rule, other.rule) == ("desync", "signature", "extra_op")
+
+
+# -- the same beside backward passes, whose numbers are their own: ranks wait in a circle
+
+
+def circle(usual: list[Call], odd: list[Call], ranks: int = 3) -> TraceVerdict:
+    found = told(numbered_apart(scene_of(usual, odd, ranks)))
+    assert found.kind == "desync" and "too often" not in found.sentence
+    return found
+
+
+@pytest.mark.parametrize("ranks", [3, 4, 8])
+@pytest.mark.parametrize("passes", [1, 2, 21, 40, 60])
+def test_a_barrier_left_out_beside_backward_passes(passes: int, ranks: int) -> None:
+    found = circle([*WRAPPED, *[PASS] * passes, BARRIER, PASS], [*WRAPPED, *[PASS] * passes, PASS], ranks)
+    assert found.sentence.split(";")[0].endswith(
+        f"did not come to barrier #3 of the world at train.py:30 step, where {ranks - 1} others are"
+    ), found.sentence
+    assert f"it is in the backward pass #{passes + 1} of the world at train.py:8 step" in found.sentence
+    assert found.confidence != "high"
+    assert found.over_evicted == ()
+
+
+@pytest.mark.parametrize("passes", [2, 21, 40])
+def test_a_barrier_that_one_rank_alone_comes_to_is_the_odd_call(passes: int) -> None:
+    found = circle([*WRAPPED, *[PASS] * passes, PASS], [*WRAPPED, *[PASS] * passes, BARRIER])
+    assert found.sentence.startswith(
+        "rank 1 called barrier #3 of the world where the backward pass of the world comes otherwise at train.py:30 step; "
+    ), found.sentence
+
+
+@pytest.mark.parametrize("passes", [3, 10])
+def test_a_barrier_after_every_few_backward_passes_left_out_once(passes: int) -> None:
+    rounds = [*[PASS] * passes, BARRIER]
+    found = circle([*rounds * 5, PASS], [*rounds * 4, *[PASS] * (passes + 1)])
+    assert found.sentence.startswith(
+        "rank 1 did not come to barrier #5 of the world at train.py:30 step, where 2 others are; "
+        f"it is in the backward pass #{passes * 5 + 1} of the world at train.py:8 step; "
+    ), found.sentence
+
+
+def test_several_ranks_that_left_out_a_barrier_are_named_together() -> None:
+    programs = [[*[PASS] * 40, *([] if rank in (1, 3) else [BARRIER]), PASS] for rank in range(5)]
+    found = settled(numbered_apart(World({"0": (tuple(range(5)), "default_pg")}, programs).run().scene()))
+    assert found is not None and found.ranks == (1, 3)
+    assert "did not come to barrier #1" in found.sentence
+    assert "where 3 others are; they are in the backward pass #41" in found.sentence
+
+
+def test_of_two_ranks_apart_nobody_says_who_is_right() -> None:
+    scene = numbered_apart(scene_of([*[PASS] * 30, BARRIER, PASS], [PASS] * 31, 2))
+    found = settled(scene)
+    assert found is not None and "did not come" not in found.sentence
+
+
+@pytest.mark.parametrize("change", ["left out", "too many"])
+def test_of_two_groups_in_turn_a_call_left_out_looks_like_the_other_made_twice(change: str) -> None:
+    groups = {"0": (tuple(range(4)), "default_pg"), "1": (tuple(range(4)), "other")}
+    one, two = call("all_reduce", 7, group="0"), call("all_reduce", 9, 10, group="1")
+    usual = [one, two] * 8
+    odd = [*[one, two] * 4, two, *([one, two] * 4 if change == "too many" else [*[one, two] * 3])]
+    found = settled(World(groups, [odd if rank == 1 else usual for rank in range(4)]).run().scene())
+    assert found is not None and found.ranks == (1,), found
+    assert "too often" not in found.sentence and "without" not in found.sentence, found.sentence
+    assert "train.py:9" in found.sentence

@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 from robust_run.tracer.types import LIFECYCLE, P2P, Op, TraceVerdict
 from robust_run.tracer.verdict.draft import draft
-from robust_run.tracer.verdict.picture import Picture
+from robust_run.tracer.verdict.picture import Picture, WaitPlace
+from robust_run.tracer.verdict.rules import away
 from robust_run.tracer.verdict.rules.certainty import surely_missing
 from robust_run.tracer.verdict.rules.held import all_tied
 from robust_run.tracer.verdict.rules.sequences import following
@@ -168,6 +169,9 @@ def judge(picture: Picture, circle: tuple[int, ...]) -> TraceVerdict:
     places = [here for here in picture.places if not set(here.waiters).isdisjoint(circle) and here.missing]
     here = min(places, key=lambda one: one.since_s)
     waited = f"{count_words(len(circle))} have been waiting for each other for {picture.waited_s(here):.1f} s"
+    apart = away.apart(picture, circle)
+    if apart is not None and (not odd or _goes_on(streams, odd[0], apart[1])):
+        return away.judge(picture, *apart, waited, proven=is_closed(picture, circle))
     # A passage that several have alone has its cause in the first of them, if the evidence is that they are few.
     if odd and (len(odd) == 1 or len(odd) <= max(1, len(circle) // 4)):
         first = odd[0]
@@ -198,6 +202,12 @@ def judge(picture: Picture, circle: tuple[int, ...]) -> TraceVerdict:
     )
 
 
+def _goes_on(streams: CallStreams, odd: Oddity, few: WaitPlace) -> bool:
+    """Whether a rank that is in another call than most made that call before: it goes on, and is odd by what it did not do."""
+    stream = streams.tokens[odd.rank]
+    return odd.rank in few.waiters and stream[odd.position] in stream[: odd.position]
+
+
 def _all_begin(streams: CallStreams, circle: tuple[int, ...]) -> bool:
     """Whether all of a circle are in the first message of their lives, in the same direction: none has a usual peer yet."""
     messages = [[op.op for op in streams.ops[rank] if op.op in P2P] for rank in circle]
@@ -224,16 +234,18 @@ def difference(picture: Picture, streams: CallStreams, odd: Oddity) -> str:
     usual = following(stream[:at], [stream[:at], *(streams.tokens[rank] for rank in mates)], 4)
     made = _call(picture, odd.rank, ops[at])
     after = stream[at + 1] if at + 1 < len(stream) else None
-    if not usual:
+    if not usual or usual[0] == stream[at]:
         return f"called {made} where no other rank does"
     due = _token_words(streams, usual[0], odd.rank, picture)
     if usual[0].op == stream[at].op and usual[0].role == stream[at].role and stream[at].peer != usual[0].peer:
         return f"called {made} instead of {due}"
     if len(usual) > 1 and stream[at] == usual[1] and after == usual[0]:
         return f"called {made} before {due}, not after it"
-    if after == usual[0] or (after is None and at and stream[at] == stream[at - 1]):
+    again = after is None and at > 0 and stream[at] == stream[at - 1]
+    # Made twice, or what comes in between left out: that is open where it may come twice, or comes again soon.
+    if after == usual[0] or (again and odd.length <= 2 and stream[at] not in usual):
         return f"called {made} once too often, before {due}"
-    if stream[at] in usual[1:]:
+    if stream[at] in usual[1:] and not again:
         return f"called {made} without {due}, which comes before it"
     return f"called {made} where {due} comes otherwise"
 
