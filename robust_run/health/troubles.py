@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from robust_run.health import other_size
 from robust_run.health.types import FindingKind, Trouble
 
 _MOST_CHARS = 5000
@@ -46,6 +47,8 @@ def trouble_of(kind: FindingKind, exception: str, text: str) -> Trouble:
         return "peer"
     if kind == "storage":
         return "storage"
+    if kind in ("native_crash", "exception") and other_size.is_said_in(said):
+        return "mismatch"
     if kind == "native_crash":
         return "native_crash"
     if kind == "out_of_memory":

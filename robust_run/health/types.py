@@ -24,6 +24,7 @@ Trouble = Literal[
     "storage",
     "peer",
     "native_crash",
+    "mismatch",
     "usage",
 ]
 

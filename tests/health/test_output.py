@@ -322,6 +322,13 @@ terminate called after throwing an instance of 'std::runtime_error'
   what():  decoder queue is broken
 """
 
+GLOO = "[enforce fail at /__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:456] "
+OTHER_SIZE = f"""\
+terminate called after throwing an instance of 'gloo::EnforceNotMet'
+  what():  {GLOO}op.preamble.length <= op.nbytes. 336 vs 184. Received data size doesn't match expected size. Is there a \
+distributed collective mismatch in your code?
+"""
+
 CPP_BAD_ALLOC = """\
 terminate called after throwing an instance of 'std::bad_alloc'
   what():  std::bad_alloc
@@ -647,6 +654,27 @@ def test_a_crash_of_a_child_long_ago_is_not_the_workers() -> None:
     confirmed = classify(SEGMENTATION_FAULT + WENT_ON, -11)
     assert confirmed is not None
     assert confirmed.kind == "native_crash"
+
+
+@pytest.mark.parametrize(
+    ("text", "exit_code", "trouble"),
+    [
+        (OTHER_SIZE, -6, "mismatch"),
+        # torch 2.6 to 2.8 say less of it.
+        (OTHER_SIZE.replace("Received data size doesn't match expected size. Is there a distributed", ""), -6, "mismatch"),
+        (f"Traceback (most recent call last):\n  File \"t.py\", line 9, in go\nRuntimeError: {OTHER_SIZE[71:]}", 1, "mismatch"),
+        # So large that nobody has sent it: what came is no message of gloo's, or memory is broken.
+        (OTHER_SIZE.replace("336 vs", "7310579611805417 vs"), -6, "native_crash"),
+        (f"terminate called after throwing an instance of 'gloo::EnforceNotMet'\n  what():  {GLOO}false. opcode", -6,
+         "native_crash"),
+        ("double free or corruption (!prev)\n", -6, "native_crash"),
+        (CPP_RUNTIME_ERROR, -6, "native_crash"),
+    ],
+)  # fmt: skip
+def test_that_gloo_got_another_size_is_no_crash_of_its_own(text: str, exit_code: int, trouble: str) -> None:
+    finding = classify(text, exit_code)
+    assert finding is not None
+    assert finding.trouble == trouble
 
 
 def test_a_known_trouble_needs_no_traceback() -> None:

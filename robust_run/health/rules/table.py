@@ -152,6 +152,7 @@ _WORKERS: dict[str, HealthRule] = {
         confidence="low", rung="relaunch", why="ByteRobust table 1: HDFS error; the store's fault"
     ),
     "worker.native_crash": _doubt("code or machine: the tests tell"),
+    "worker.mismatch": _report("ranks called different collectives: the program's mistake, on any machine"),
     "worker.peer": _report("shows that a peer failed"),
 }
 

@@ -58,8 +58,9 @@ def resume_of(event: ResumeChosen) -> Resume:
 
 
 def _sentence(draft: VerdictDraft) -> str:
-    """Return the verdict's sentence; a sentence about ranks says where they ran."""
-    where = f" on {', '.join(draft.nodes)}" if draft.nodes and draft.culprit is not None else ""
+    """Return the verdict's sentence; a sentence about ranks says where they ran, unless it is the same everywhere."""
+    says_where = draft.nodes and draft.culprit is not None and draft.kind != "mismatch"
+    where = f" on {', '.join(draft.nodes)}" if says_where else ""
     return f"{draft.sentence}{where}{'; ' if draft.aftermath else ''}{draft.aftermath}"
 
 

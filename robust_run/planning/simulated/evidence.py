@@ -20,6 +20,7 @@ _KINDS: dict[str, FindingKind] = {
     "host_memory": "out_of_memory",
     "device_memory": "out_of_memory",
     "native_crash": "native_crash",
+    "mismatch": "native_crash",
     "user_exception": "exception",
     "nan": "exception",
 }

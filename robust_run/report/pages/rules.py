@@ -114,6 +114,15 @@ RULES: dict[str, tuple[str, str]] = {
         "At one place of a group's order of calls, this rank's call has another operation, size, type or root than the others'. "
         "Of kind `desync`: it left out a call or made one too many, and which of the two is open.",
     ),
+    "beside_backward": (
+        "A call beside the backward pass",
+        "gloo got data of another size than a call expects: ranks were in a collective of the program's own where the others "
+        "were in the backward pass of DistributedDataParallel.",
+    ),
+    "other_size": (
+        "Ranks called different things",
+        "gloo got data of another size than the call of these ranks expects, and no record tells which ranks called what.",
+    ),
     "skipped_op": (
         "It left out a call",
         "This rank's next calls are those that its peers make one place later in a group's order of calls.",

@@ -11,7 +11,7 @@ from robust_run.tracer.ras.rules import second_opinion
 from robust_run.tracer.types import RankSight, Scene, TraceVerdict
 from robust_run.tracer.verdict import graph
 from robust_run.tracer.verdict.picture import Picture
-from robust_run.tracer.verdict.rules import absent, ended, nccl, order, signatures
+from robust_run.tracer.verdict.rules import absent, beside_backward, ended, nccl, order, signatures
 from robust_run.tracer.verdict.types import RankPatience
 
 _CONSEQUENCES = frozenset({"peer_connection", "native_crash", "accelerator"})
@@ -37,14 +37,16 @@ def proven(scene: Scene) -> TraceVerdict | None:
     if fault is not None and fault.exit_code in ended.KILLED:
         return None
     picture = Picture(scene, failed=True)
+    have_met = any(sight.finding is not None and sight.finding.trouble == "mismatch" for sight in scene.ranks)
     mismatch = signatures.earliest_mismatch(picture, 0.0)
-    if mismatch is not None and mismatch.certain:
+    if mismatch is not None and (mismatch.certain or have_met):
         return signatures.judge(picture, mismatch)
     if fault is not None and not _is_consequence(fault):
         return None
-    early = _left_early(picture, fault)
-    if early is not None:
-        return early
+    found = beside_backward.judge(picture) if have_met else None
+    found = found or _left_early(picture, fault)
+    if found is not None:
+        return found
     circle = graph.deadlocked(picture, 0.0, nccl.may_circle(picture))
     if circle and _ended_late(picture, circle):
         verdict = order.judge(picture, circle)

@@ -116,6 +116,18 @@ def test_a_second_crash_without_progress_has_the_nodes_checked() -> None:
     assert story.state.phase == "diagnosing" and not of(OpenStore, actions), "nothing runs meanwhile"
 
 
+def test_ranks_that_gloo_ends_since_calls_differ_are_started_again_and_no_node_is_checked() -> None:
+    story = one_node(diagnose="auto")
+    said = "what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 336 vs 184."
+    other_size = Finding(kind="native_crash", line=said, trouble="mismatch")
+    crash(story, -6, other_size)
+    actions = again(story, code=-6, finding=other_size)
+    incident = incident_of(actions)
+    assert (incident.verdict.kind, incident.action) == ("mismatch", "relaunch")
+    assert "rule worker.mismatch: report" in incident.verdict.evidence
+    assert not of(Decided, actions) and not of(Diagnose, actions)
+
+
 def test_crashes_with_progress_between_them_pass() -> None:
     story = one_node(diagnose="auto")
     crash(story, code=-6, steps=5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from tracer.verdict.scenes import FAULTS, LAYOUTS, ended, faulty
+from tracer.verdict.scenes import FAULTS, LAYOUTS, data_parallel, ended, faulty
 
 from robust_run.health.types import Finding
 from robust_run.tracer.types import WENT_ON, Scene
@@ -45,6 +45,19 @@ def test_of_a_mismatch_the_rank_that_differs_is_named_not_the_one_that_gloo_fail
         if finding != LOST_PEER
         else True
     )
+
+
+def test_of_two_ranks_whose_calls_met_gloo_ends_one_and_both_calls_are_told() -> None:
+    """Neither is in the majority, and no history tells."""
+    scene = faulty(data_parallel(2), FAULTS["size"], 1, 1, step=1).scene(waited_s=0.2)
+    ranks = [msgspec.structs.replace(one, exit_code=-6, ended_at_s=scene.at_s) for one in scene.ranks]
+    for finding, ranks_named in ((ABORTED, None), (msgspec.structs.replace(ABORTED, trouble="mismatch"), (0, 1))):
+        ranks[0] = msgspec.structs.replace(ranks[0], finding=finding)
+        found = post_mortem(msgspec.structs.replace(scene, ranks=tuple(ranks)))
+        assert (found.ranks if found is not None else None) == ranks_named
+    assert found is not None
+    assert (found.kind, found.confidence, found.over_evicted) == ("mismatch", "low", (0, 1))
+    assert "make different calls" in found.sentence
 
 
 @pytest.mark.parametrize("fault", ["size", "sleep"])

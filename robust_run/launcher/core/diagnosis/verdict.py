@@ -44,6 +44,12 @@ class RankFailure(msgspec.Struct, frozen=True):
         finding = self.evidence.finding
         return finding is not None and finding.kind == "peer_connection"
 
+    @property
+    def is_mismatch(self) -> bool:
+        """Whether gloo ended it because ranks called different collectives."""
+        finding = self.evidence.finding
+        return finding is not None and finding.trouble == "mismatch"
+
 
 def own_failure(rank: RankEvidence) -> RankFailure | None:
     """Return this rank's failure if it failed by itself, None if it did well or we ended it."""
@@ -67,6 +73,8 @@ def attribute(ranks: tuple[RankEvidence, ...]) -> VerdictDraft | None:
     exits = [failure for failure in failures if not failure.by_words]
     causes = [failure for failure in failures if not failure.is_peer_error]
     first = next((failure for failure in causes if not failure.by_words), causes[0] if causes else None)
+    if first is not None and first.is_mismatch:
+        return _of_calls(first.evidence, exits)
     if first is not None:
         followers = sum(failure is not first for failure in exits)
         return _from_cause(first.evidence, followers)
@@ -86,6 +94,31 @@ def _peers_only(first: RankFailure) -> VerdictDraft:
     )
 
 
+def _of_calls(rank: RankEvidence, exits: list[RankFailure]) -> VerdictDraft:
+    """Name whom gloo ended for it. They are no more suspect than all others."""
+    from robust_run.health import other_size
+    from robust_run.tracer.words import ranks_words
+
+    ranks = tuple(sorted({rank.rank, *(each.evidence.rank for each in exits if each.is_mismatch)}))
+    said = f"{rank.finding.line} {rank.finding.message}" if rank.finding is not None else ""
+    when = f"; that was{_at_step(rank)}" if rank.steps else ""
+    return VerdictDraft(
+        kind="mismatch",
+        ranks=ranks,
+        confidence="low",
+        rule=other_size.RULE,
+        sentence=f"{other_size.sentence(ranks_words(ranks), len(ranks), said)}{when}",
+        aftermath=_followers(sum(each.evidence.rank not in ranks for each in exits)),
+        exit_code=job_exit_code(rank.exit_code),
+        culprit=rank,
+        over_evicted=ranks,
+    )
+
+
+def _followers(count: int) -> str:
+    return f"{count} other rank{'s' if count > 1 else ''} failed after it" if count else ""
+
+
 def _from_cause(rank: RankEvidence, followers: int) -> VerdictDraft:
     finding = rank.finding
     told = rank.signalled_at_s is not None and rank.exited_at_s > rank.signalled_at_s
@@ -100,14 +133,13 @@ def _from_cause(rank: RankEvidence, followers: int) -> VerdictDraft:
             confidence = "medium" if finding.line.startswith(PERHAPS) else "high"
     else:
         kind, rule, confidence = "crash", finding.kind if finding else "exit_code", "high" if finding else "medium"
-    others = f"{followers} other rank{'s' if followers > 1 else ''} failed after it" if followers else ""
     return VerdictDraft(
         kind=kind,  # type: ignore[arg-type]
         ranks=(rank.rank,),
         confidence=confidence,  # type: ignore[arg-type]
         rule=rule,
         sentence=f"rank {rank.rank} {_what_happened(rank)}{_at_step(rank)}",
-        aftermath=others,
+        aftermath=_followers(followers),
         exit_code=1 if told else job_exit_code(rank.exit_code),
         culprit=rank,
     )

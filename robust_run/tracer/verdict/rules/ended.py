@@ -9,6 +9,8 @@ import math
 
 import msgspec
 
+from robust_run.health import other_size
+from robust_run.health.types import Finding
 from robust_run.tracer.stacks.activity import activity_of
 from robust_run.tracer.types import LIFECYCLE, RankSight, Scene, TraceVerdict
 from robust_run.tracer.verdict.draft import draft
@@ -55,6 +57,8 @@ def crashed(picture: Picture) -> TraceVerdict | None:
         fault = next(iter(failed(picture.scene.ranks)), None)
     if fault is None:
         return None
+    if fault.finding is not None and fault.finding.trouble == "mismatch":
+        return _called_differently(picture, fault, fault.finding)
     why = f": {fault.finding.line}" if fault.finding is not None else ""
     code = fault.exit_code or 0
     how = f"ended with code {code}" if code > 0 else f"was killed by signal {-code}"
@@ -67,6 +71,21 @@ def crashed(picture: Picture) -> TraceVerdict | None:
         confidence="high" if own else "low",
         onset_s=fault.ended_at_s,
         proven=True,
+    )
+
+
+def _called_differently(picture: Picture, fault: RankSight, finding: Finding) -> TraceVerdict:
+    """Say that ranks called different collectives, where all that is known is whom gloo ended for it."""
+    ranks = (fault.rank,)
+    return draft(
+        picture,
+        kind="mismatch",
+        ranks=ranks,
+        rule=other_size.RULE,
+        sentence=other_size.sentence(picture.who(ranks), 1, f"{finding.line} {finding.message}"),
+        confidence="low",
+        over_evicted=ranks,
+        onset_s=fault.ended_at_s,
     )
 
 

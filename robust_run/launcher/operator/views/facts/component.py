@@ -23,6 +23,7 @@ TROUBLES: Mapping[str, Component] = {
     "device_memory": "program",  # the program's own need
     "host_memory": "program",  # likewise; a node's memory fails as `memory` or `hardware.corrected`
     "native_crash": "program",
+    "mismatch": "program",  # ranks called different collectives
     "nccl": "network",  # what it says is of a connection; a dead peer has a verdict of its own
     "storage": "storage",
     "peer": "unknown",  # shows only that a peer went
