@@ -8,7 +8,7 @@ load and compile, the floor is higher. That a wait is long is no verdict. It is 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 import msgspec
 
@@ -89,11 +89,16 @@ class Suspicion:
         """When the wait with that number was first reported."""
         self._steps: dict[int, int] | None = None
         """By rank, those it had made when the wait was first reported that goes on; None: none does."""
+        self._waiters: frozenset[int] = frozenset()
+        """Who waited when that was first reported."""
         self.over: int | None = None
         """Number of the long wait that was over at the newest look; None: none was."""
 
-    def look(self, beats: Mapping[int, RingHeartbeat], now_s: float) -> LongWait | None:
-        """Take in what the rings say now; return the longest wait that is too long, but not again and again."""
+    def look(self, beats: Mapping[int, RingHeartbeat], now_s: float, failed: Set[int] = frozenset()) -> LongWait | None:
+        """Take in what the rings say now; return the longest wait that is too long, but not again and again.
+
+        `failed`: ranks whose wait ended in an error, and that have done nothing since: that is no end after which they go on.
+        """
         longest: LongWait | None = None
         self.over = None
         for rank, beat in beats.items():
@@ -107,7 +112,7 @@ class Suspicion:
             after_s = known.threshold_s(self._floor_s, beat.steps)
             if waited_s >= after_s:
                 longest = LongWait(rank=rank, waited_s=waited_s, after_s=after_s)
-        self._note_end(beats)
+        self._note_end(beats, failed)
         if longest is None:
             if self._steps is None:  # else it goes on, and is not news when it has passed the threshold again
                 self._reported_at_s, self._pause_s = None, self._floor_s
@@ -120,13 +125,16 @@ class Suspicion:
         if self._steps is None:
             self._number, self._first_told_s = self._number + 1, now_s
             self._steps = {rank: beat.steps for rank, beat in beats.items()}
+            self._waiters = frozenset(rank for rank, beat in beats.items() if beat.waiting_since_s is not None)
         return msgspec.structs.replace(longest, number=self._number)
 
-    def _note_end(self, beats: Mapping[int, RingHeartbeat]) -> None:
+    def _note_end(self, beats: Mapping[int, RingHeartbeat], failed: Set[int]) -> None:
         """Note whether the wait that was reported is over. That a threshold has grown meanwhile does not end it."""
         if self._steps is None:
             return
         since_s = [beat.waiting_since_s for beat in beats.values() if beat.waiting_since_s is not None]
+        if not self._waiters.isdisjoint(failed):
+            return
         if min(since_s, default=float("inf")) > self._first_told_s:
             self.over, self._steps = self._number, None
             self._reported_at_s, self._pause_s = None, self._floor_s

@@ -247,6 +247,9 @@ def test_who_goes_on_after_a_call_that_failed_is_in_doubt(torch: FakeTorch) -> N
     with pytest.raises(RuntimeError, match="timed out"):
         torch.group.allreduce([Tensor(1)]).wait()
     assert torch.trace.doubts == (DOUBTS[SURVIVED],)
+    reader = ring.RingReader(torch.path)
+    assert reader.header() is not None
+    assert [reader.has_failed(index) for index in (0, 1, 4096)] == [True, False, False]
 
 
 def test_who_makes_the_world_anew_is_in_doubt(torch: FakeTorch) -> None:

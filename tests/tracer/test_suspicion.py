@@ -146,3 +146,42 @@ def test_a_rank_that_prints_and_makes_no_step_still_waits() -> None:
     assert look(suspicion, 9.0, RingHeartbeat(1, 5, 1.0)) == (1, None)
     for events in range(2, 40):
         assert look(suspicion, 9.0 + events / 10, RingHeartbeat(events, 5, 1.0)) == (None, None)
+
+
+# --- a wait that ends in an error
+
+
+def over_after(*looks: tuple[dict[int, RingHeartbeat], frozenset[int]]) -> list[int | None]:
+    """Two ranks wait for long, which is told; return what is said to be over at each of the looks that follow."""
+    suspicion = Suspicion(5.0)
+    assert suspicion.look({0: beat(9, 0.0), 2: beat(9, 0.0)}, 11.0) is not None
+    said = []
+    for number, (beats, failed) in enumerate(looks, 1):
+        suspicion.look(beats, 11.0 + number, failed)
+        said.append(suspicion.over)
+    return said
+
+
+def beat(events: int, since_s: float | None = None) -> RingHeartbeat:
+    return RingHeartbeat(events, 3, since_s)
+
+
+def test_ranks_whose_wait_has_ended_go_on() -> None:
+    assert over_after(({0: beat(10), 2: beat(10)}, frozenset())) == [1]
+
+
+def test_ranks_whose_wait_ended_in_an_error_do_not_go_on_until_they_do_something() -> None:
+    failed, went_on = ({0: beat(10), 2: beat(10)}, frozenset({0, 2})), ({0: beat(12), 2: beat(12)}, frozenset[int]())
+    assert over_after(failed, failed, went_on, went_on) == [None, None, 1, None]
+
+
+def test_one_rank_whose_wait_ended_in_an_error_is_enough() -> None:
+    assert over_after(({0: beat(10), 2: beat(10)}, frozenset({2}))) == [None]
+
+
+def test_ranks_that_died_of_that_do_not_go_on() -> None:
+    assert over_after(({0: beat(10)}, frozenset({2})), ({}, frozenset({0, 2}))) == [None, None]
+
+
+def test_a_rank_that_did_not_wait_may_have_failed_in_whatever_it_did() -> None:
+    assert over_after(({0: beat(10), 2: beat(10)}, frozenset({1}))) == [1]

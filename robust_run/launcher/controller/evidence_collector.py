@@ -192,7 +192,7 @@ class EvidenceCollector:
         try:
             from robust_run.tracer.verdict import post_mortem
 
-            verdict = post_mortem(scene)
+            verdict = post_mortem(scene, self.scene)
         except Exception as error:
             self._harmless.failed(error)
             return Inquired(attempt=attempt, reason="a fault of robust-run", at_unix_s=at_s)

@@ -16,6 +16,7 @@ from robust_run.tracer.files import phases
 from robust_run.tracer.files.ring_content import (
     ENTERED,
     ENTERED_FIELD,
+    FAILED,
     INDEX_FIELD,
     LARGEST_WORLD,
     SLOT,
@@ -210,6 +211,14 @@ class RingReader:
             if slot[STATE_FIELD] == ENTERED and slot[INDEX_FIELD] == index + 1:
                 return slot[ENTERED_FIELD], index
         return 0, -1
+
+    def has_failed(self, index: int) -> bool:
+        """Tell whether the call of this number ended in an error; False also where it is not held any more."""
+        content = self._at(SLOTS_AT + index % SLOTS * SLOT_BYTES, SLOT_BYTES)
+        if len(content) < SLOT_BYTES:
+            return False
+        slot = SLOT.unpack(content)
+        return bool(slot[INDEX_FIELD] == index + 1 and slot[STATE_FIELD] == FAILED)
 
     def _marks(self, steps: int) -> tuple[StepMark, ...]:
         """Return the marks of the newest steps, oldest first."""

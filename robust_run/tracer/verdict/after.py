@@ -11,7 +11,7 @@ from robust_run.tracer.ras.rules import second_opinion
 from robust_run.tracer.types import RankSight, Scene, TraceVerdict
 from robust_run.tracer.verdict import graph
 from robust_run.tracer.verdict.picture import Picture
-from robust_run.tracer.verdict.rules import absent, beside_backward, ended, nccl, order, signatures
+from robust_run.tracer.verdict.rules import absent, beside_backward, ended, nccl, order, signatures, waited_out
 from robust_run.tracer.verdict.types import RankPatience
 
 _CONSEQUENCES = frozenset({"peer_connection", "native_crash", "accelerator"})
@@ -20,16 +20,17 @@ _TELLING = ("gloo", "nccl", "nbytes", "mismatch", "enforce fail", "tensor size",
 _TIMEOUT_S = 5.0
 
 
-def post_mortem(scene: Scene) -> TraceVerdict | None:
+def post_mortem(scene: Scene, before: Scene | None = None) -> TraceVerdict | None:
     """Return what the rings of a dead attempt prove beyond exits, and NCCL's traces; None if they add nothing.
 
-    A failure that explains itself stands: an exception of the user's own, a full memory, a process that was killed.
+    `before`: the last look at its ranks while they lived. A failure that explains itself stands: an exception of the user's own,
+    a full memory, a process that was killed.
     """
-    verdict = proven(scene)
+    verdict = proven(scene, before)
     return None if verdict is None else second_opinion(verdict, scene)
 
 
-def proven(scene: Scene) -> TraceVerdict | None:
+def proven(scene: Scene, before: Scene | None = None) -> TraceVerdict | None:
     """Return the same as rings and traces have it, without further witnesses."""
     if any(sight.finding is not None and _explains_itself(sight.finding) for sight in scene.ranks):
         return None
@@ -51,7 +52,7 @@ def proven(scene: Scene) -> TraceVerdict | None:
     if circle and _ended_late(picture, circle):
         verdict = order.judge(picture, circle)
         return verdict if verdict.rule == "order" else None
-    return _never_joined(picture) or nccl.post_mortem(picture, _TIMEOUT_S)
+    return _never_joined(picture, before) or nccl.post_mortem(picture, _TIMEOUT_S)
 
 
 def _explains_itself(finding: Finding) -> bool:
@@ -86,7 +87,7 @@ def _ended_late(picture: Picture, ranks: tuple[int, ...]) -> bool:
     return bool(ends and begun) and min(ends) - max(begun) >= _TIMEOUT_S
 
 
-def _never_joined(picture: Picture) -> TraceVerdict | None:
+def _never_joined(picture: Picture, before: Scene | None) -> TraceVerdict | None:
     """Name a rank that others waited for until a time limit of theirs, and that was killed after them."""
     found = [
         one
@@ -96,7 +97,8 @@ def _never_joined(picture: Picture) -> TraceVerdict | None:
     for one in found:
         ends = [_end_s(picture.sights[rank]) for rank in one.here.waiters]
         if ends and min(ends) - one.here.since_s >= _TIMEOUT_S and min(ends) <= _end_s(picture.sights[one.rank]):
-            return absent.judge(picture, [one._replace(needed_s=0.0)])
+            verdict = absent.judge(picture, [one._replace(needed_s=0.0)])
+            return waited_out.told(picture, verdict, one, before) if verdict is not None else None
     return None
 
 

@@ -32,6 +32,11 @@ def shortest_s(picture: Picture) -> float:
     )
 
 
+def limit_s(picture: Picture, here: WaitPlace) -> float:
+    """Return the limit of those that wait in one call, the shortest; torch's own where it is not known."""
+    return min((_limit_s(picture.sights.get(rank), here) for rank in here.waiters), default=DEFAULT_LIMIT_S)
+
+
 def place_expires_s(picture: Picture, here: WaitPlace) -> float:
     """Return when a wait in one call reaches its limit, on the scene's clock."""
     limits = {_limit_s(picture.sights.get(rank), here) for rank in here.waiters}

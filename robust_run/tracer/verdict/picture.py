@@ -165,6 +165,7 @@ class Picture:
             waiters=waiters,
             missing=missing,
             since_s=min((_since(op) for _, op in calls), default=_since(first)),
+            until_s=self._until(calls),
         )
 
     def _lagging(self, group: str, ranks: tuple[int, ...]) -> tuple[int, ...]:
@@ -194,7 +195,13 @@ class Picture:
             waiters=(rank,),
             missing=missing,
             since_s=_since(op),
+            until_s=self._until([(rank, op)]),
         )
+
+    def _until(self, calls: Sequence[tuple[int, Op]]) -> float | None:
+        """Return when calls of an attempt that is over had all ended, in an error or with their process; None: not known."""
+        ends = [op.done_at_s if op.state == "failed" else self.sights[rank].ended_at_s for rank, op in calls]
+        return max((end_s or self.scene.at_s for end_s in ends), default=None) if self.takes_failed else None
 
     def key(self, rank: int, name: str) -> GroupKey:
         """Return the key of the group that a rank calls `name`: two groups without a common member may share a name."""
@@ -255,8 +262,8 @@ class Picture:
         return tuple(dict.fromkeys(self.sights[rank].node for rank in sorted(ranks) if rank in self.sights))
 
     def waited_s(self, here: WaitPlace) -> float:
-        """For how long the first waiter has been there."""
-        return self.scene.at_s - here.since_s
+        """For how long the first waiter has been there, or was."""
+        return (self.scene.at_s if here.until_s is None else here.until_s) - here.since_s
 
     def where(self, rank: int) -> str:
         """Return where the rank's main thread is: `data.py:88 get`; empty if unknown."""

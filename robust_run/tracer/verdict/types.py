@@ -44,6 +44,8 @@ class WaitPlace(msgspec.Struct, frozen=True, kw_only=True):
     """Who has not come; empty if all have."""
     since_s: float
     """When the first waiter began."""
+    until_s: float | None = None
+    """Of an attempt that is over: when the last waiter's call or process had ended; None: they wait, or it is not known."""
     inside: bool = False
     """Known from NCCL's traces, which number calls in their own way; rings say nothing of it."""
 

@@ -320,6 +320,29 @@ def test_without_tracing_nothing_is_written_and_nobody_is_suspected(tmp_path: Pa
         assert job.finish() == 0
 
 
+def test_a_wait_that_torch_ended_by_its_limit_is_told_with_the_place_and_nobody_is_said_to_go_on(
+    tmp_path: Path,
+) -> None:
+    program = """
+    import time
+    from datetime import timedelta
+    import torch, torch.distributed as dist
+    dist.init_process_group("gloo", timeout=timedelta(seconds=20))
+    dist.all_reduce(torch.ones(1))
+    if dist.get_rank() == 1:
+        time.sleep(3600)
+    dist.all_reduce(torch.ones(1))
+    """
+    arguments = ("--nproc-per-node", "3", "--hang-after", "1", "--max-restarts", "0", script(tmp_path, program))
+    with running(tmp_path, *arguments, cwd=tmp_path) as job:
+        assert job.finish() == 1
+    assert [one["action"] for one in job.actions("record_incident")] == ["report", "stop"]
+    assert "go on" not in job.err
+    assert not job.actions("standstill_over")
+    last = next(line for line in job.err.splitlines() if "FAILED" in line)
+    assert "until torch's time limit of 20 s ended that); when last seen it was in train.py:8 <module>, asleep" in last
+
+
 def test_a_rank_that_is_stopped_is_told_from_one_that_sleeps(tmp_path: Path) -> None:
     program = STUCK.replace("time.sleep(1.0)", "os.kill(os.getpid(), signal.SIGSTOP)")
     arguments = ("--nproc-per-node", "2", "--max-restarts", "0", script(tmp_path, program))

@@ -111,3 +111,84 @@ def test_that_calls_failed_is_no_doubt_where_nobody_went_on() -> None:
     found = post_mortem(msgspec.structs.replace(scene, ranks=tuple(ranks)))
     assert found is not None
     assert (found.kind, found.ranks, found.proven) == ("mismatch", (2,), True)
+
+
+# --- torch's time limit has ended a wait
+
+
+def timed_out(limit_s: float, waited_s: float, stays_s: float = 6.0) -> tuple[Scene, Scene]:
+    """Rank 2 sleeps; the others' calls fail after they waited, and it is ended later. Also what was seen while all lived."""
+    world = faulty(LAYOUTS["DP4"], FAULTS["sleep"], 2, len(LAYOUTS["DP4"].step(2, 0)) - 1)
+    alive, scene = world.scene(waited_s=12.0), world.scene(waited_s=waited_s + stays_s)
+    ranks = []
+    for sight in scene.ranks:
+        assert sight.trace is not None
+        groups = tuple(msgspec.structs.replace(group, limit_s=limit_s) for group in sight.trace.groups)
+        last = sight.trace.ops[-1]
+        if sight.rank != 2:
+            assert last.waiting_at_s is not None
+            last = msgspec.structs.replace(last, state="failed", done_at_s=last.waiting_at_s + waited_s)
+        trace = msgspec.structs.replace(sight.trace, groups=groups, ops=(*sight.trace.ops[:-1], last))
+        ranks.append(msgspec.structs.replace(sight, trace=trace))
+    scene = msgspec.structs.replace(scene, ranks=tuple(ranks))
+    for rank in (0, 1, 3):
+        scene = ended(scene, rank, 1, scene.at_s - stays_s + 1, finding=LOST_PEER)
+    return alive, ended(scene, 2, -15, scene.at_s - 1)
+
+
+def test_who_was_missed_until_torchs_limit_is_told_with_its_place_and_how_long_they_waited() -> None:
+    alive, dead_now = timed_out(limit_s=25.0, waited_s=25.0)
+    found = post_mortem(dead_now, alive)
+    assert found is not None
+    assert (found.kind, found.rule, found.ranks) == ("hang", "never_joined", (2,))
+    assert found.sentence.startswith("rank 2 never joined all_reduce #")
+    assert found.sentence.endswith(
+        " of the world (3 ranks waited for 25.0 s, until torch's time limit of 25 s ended that); when last seen it was in "
+        "data.py:88 get, asleep"
+    )
+    assert found.where == "data.py:88 get"
+    assert {round(wait.since_s) for wait in found.waits} == {25}
+    assert "31" not in " ".join(found.evidence), "nobody waits any more"
+
+
+def test_of_a_rank_that_was_never_looked_at_no_place_is_told() -> None:
+    found = post_mortem(timed_out(limit_s=25.0, waited_s=25.0)[1])
+    assert found is not None
+    assert found.sentence.endswith("until torch's time limit of 25 s ended that); where it was is not known")
+
+
+def test_calls_that_failed_before_torchs_limit_are_not_told_to_have_reached_it() -> None:
+    alive, dead_now = timed_out(limit_s=1800.0, waited_s=25.0)
+    found = post_mortem(dead_now, alive)
+    assert found is not None
+    assert (
+        "(3 ranks waited for 25.0 s, then their calls failed); when last seen it was in data.py:88 get"
+        in found.sentence
+    )
+
+
+def test_what_was_seen_of_another_attempt_says_nothing() -> None:
+    alive, dead_now = timed_out(limit_s=25.0, waited_s=25.0)
+    found = post_mortem(dead_now, msgspec.structs.replace(alive, attempt=3))
+    assert found is not None
+    assert "where it was is not known" in found.sentence
+
+
+def test_a_rank_that_went_on_after_it_was_seen_is_not_told_to_be_where_it_was() -> None:
+    """It has made calls since: what it was in then is not why it is missed now."""
+    alive, dead_now = timed_out(limit_s=25.0, waited_s=25.0)
+    alive = msgspec.structs.replace(alive, at_s=0.001)
+    found = post_mortem(dead_now, alive)
+    assert found is not None
+    assert "where it was is not known" in found.sentence
+
+
+def test_what_gloo_itself_says_of_its_limit_goes_before_what_is_known_of_the_group() -> None:
+    """A barrier has a limit of its own."""
+    alive, dead_now = timed_out(limit_s=1800.0, waited_s=30.0)
+    said = Finding(
+        kind="peer_connection", line="RuntimeError: [Rank 0]: Rank 2 failed to pass monitoredBarrier in 30000 ms"
+    )
+    found = post_mortem(ended(dead_now, 0, 1, dead_now.at_s - 5, finding=said), alive)
+    assert found is not None
+    assert "(3 ranks waited for 30.0 s, until torch's time limit of 30 s ended that)" in found.sentence

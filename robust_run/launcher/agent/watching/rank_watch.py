@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from robust_run.clock import Clock
 from robust_run.harmless import Harmless
+from robust_run.launcher.agent.watching.ended_waits import EndedWaits
 from robust_run.launcher.agent.workers.workers import Worker
 from robust_run.launcher.model.actions import Collect
 from robust_run.launcher.model.events import HangSuspected, NodeEvent, WaitOver
@@ -75,6 +76,7 @@ class RankWatch:
         self._harmless = harmless
         self._round_s = spec.slow_round_s
         self._suspicion = Suspicion(spec.hang_after_s)
+        self._ended_waits = EndedWaits()
         self._ras_address = ras_address
         nccl_files = {worker.rank: self._file(worker.rank, SUFFIX) for worker in workers}
         self._nccl: NcclWatch | None = None
@@ -184,7 +186,7 @@ class RankWatch:
         self._pacing.waiting_since_s = min(
             (beat.waiting_since_s for beat in beats.values() if beat.waiting_since_s is not None), default=None
         )
-        long_wait = self._suspicion.look(beats, now_s)
+        long_wait = self._suspicion.look(beats, now_s, self._ended_waits.failed)
         if self._suspicion.over is not None:
             over = WaitOver(attempt=self._attempt, node=self._node, number=self._suspicion.over, at_s=now_s)
             self._report(over)
@@ -202,6 +204,7 @@ class RankWatch:
 
     def _beat(self, worker: Worker, now_s: float) -> RingHeartbeat | None:
         if worker.exit_code is not None:
+            self._ended_waits.ended(worker.rank, worker.exit_code)
             return None
         reader = self._readers.get(worker.rank)
         if reader is None:
@@ -210,6 +213,7 @@ class RankWatch:
         nccl_events, since_s = self._nccl.look(worker.rank, now_s) if self._nccl is not None else (0, None)
         if header is None or header.pid == 0:
             return RingHeartbeat(nccl_events, 0, since_s) if nccl_events else None
+        self._ended_waits.look(worker.rank, header, reader)
         waits = [since for since in (header.waiting_since_s, since_s) if since is not None]
         if self._flight is not None:
             under_way_s = self._flight.look(worker.rank, header, reader, now_s)
