@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,6 +35,8 @@ class Limited:
     def __init__(self) -> None:
         self.backends = {"cpu": Backend(600.0)}
         self.number = 0
+        self.inside_barrier: list[Callable[[], object]] = []
+        """What happens within `monitored_barrier`."""
 
     def rank(self) -> int:
         return self.number
@@ -51,7 +54,9 @@ class Limited:
     def barrier(self, opts: Any = None) -> object:
         return object()
 
-    def monitored_barrier(self, timeout: timedelta, wait_all_ranks: bool = False) -> None: ...
+    def monitored_barrier(self, timeout: timedelta, wait_all_ranks: bool = False) -> None:
+        for look in self.inside_barrier:
+            look()
 
 
 class FakeTorch:
@@ -94,6 +99,7 @@ class FakeTorch:
         self.errors: list[Exception] = []
         self.served: list[None] = []
         self.group = ProcessGroup()
+        self.inside_barrier = self.group.inside_barrier
         self.inits = 0
         self.distributed = SimpleNamespace(
             init_process_group=self.init,

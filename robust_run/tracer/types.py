@@ -37,7 +37,8 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     """What the program calls it, if it says."""
     ranks: tuple[int, ...]
     limit_s: float = 0.0
-    """How long torch lets a call of it take before it aborts the program, on the rank that says so; 0: not known."""
+    """How long torch lets a call of it take before it aborts the program, on the rank that says so; 0: not known. While that rank
+    is in a call with a short limit of its own: that one."""
     backends: str = ""
     """What moves its tensors, by device: `cpu:gloo,cuda:nccl`; "": not known."""
 
@@ -48,8 +49,8 @@ class Op(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     group: str
     """Name of its group."""
     op: str
-    """all_reduce, broadcast, all_gather, reduce_scatter, all_to_all, reduce, gather, scatter, barrier, send, recv, recv_any, or
-    one of `LIFECYCLE`, or `BACKWARD`."""
+    """all_reduce, broadcast, all_gather, reduce_scatter, all_to_all, reduce, gather, scatter, barrier, monitored_barrier, send,
+    recv, recv_any, or one of `LIFECYCLE`, or `BACKWARD`."""
     seq: int
     """Counts the collectives of its group on this rank, from 1; the same call has the same number on all members. Point-to-point
     calls count for themselves, by (group, direction, peer, tag)."""

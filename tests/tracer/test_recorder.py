@@ -17,7 +17,17 @@ from fake_groups import Backend, FakeTorch, Tensor
 
 from robust_run.tracer.files import phases, ring, steps
 from robust_run.tracer.files.arming import arm_environment
-from robust_run.tracer.files.ring_format import DOUBTS, FOREIGN, FORKED, LIMITED, REBORN, SERVING, SURVIVED
+from robust_run.tracer.files.ring_format import (
+    DOUBTS,
+    FOREIGN,
+    FORKED,
+    LIMITED,
+    REBORN,
+    SERVING,
+    SURVIVED,
+    TABLE_BYTES,
+    TABLE_BYTES_CELL,
+)
 from robust_run.tracer.native.build import Recorder
 from robust_run.tracer.types import Op
 
@@ -336,6 +346,52 @@ def test_a_short_barrier_is_no_limit_of_a_group_whose_own_is_not_known(torch: Fa
     assert limit_s(torch) == 3600.0
 
 
+def limits_while_in(torch: FakeTorch, *seconds: float) -> list[float]:
+    """The limits of group 7 as they are within barriers that have so many seconds."""
+    seen: list[float] = []
+    torch.inside_barrier.append(lambda: seen.append(limit_s(torch)))
+    for each in seconds:
+        torch.group.monitored_barrier(timedelta(seconds=each))
+    torch.inside_barrier.clear()
+    return seen
+
+
+def test_a_barrier_with_a_short_limit_has_that_while_it_lasts(torch: FakeTorch) -> None:
+    assert limits_while_in(torch, 30, 20, 900, 299) == [30.0, 20.0, 900.0, 299.0]
+    assert limit_s(torch) == 900.0, "and its group what it had"
+
+
+def test_a_limit_of_a_barrier_that_is_not_short_is_not_that_of_its_group_since_it_may_be_caught(
+    torch: FakeTorch,
+) -> None:
+    assert limits_while_in(torch, 300, 599) == [600.0, 600.0]
+
+
+def test_a_barrier_whose_limit_is_over_leaves_its_group_as_it_was(torch: FakeTorch) -> None:
+    def fail() -> None:
+        raise RuntimeError("Rank 1 failed to pass monitoredBarrier in 30000 ms")
+
+    torch.inside_barrier.append(fail)
+    with pytest.raises(RuntimeError, match="failed to pass"):
+        torch.group.monitored_barrier(timedelta(seconds=30))
+    assert limit_s(torch) == 600.0
+    assert [(op.op, op.state) for op in torch.trace.ops] == [("monitored_barrier", "failed")]
+
+
+def test_a_barrier_in_each_step_does_not_fill_the_table(torch: FakeTorch) -> None:
+    assert limits_while_in(torch, 30) == [30.0]
+    used = torch.ring.cells[TABLE_BYTES_CELL]
+    assert limits_while_in(torch, *range(10, 40)) == [float(each) for each in range(10, 40)]
+    assert torch.ring.cells[TABLE_BYTES_CELL] == used
+
+
+def test_a_limit_that_cannot_be_noted_ends_no_barrier(torch: FakeTorch) -> None:
+    torch.group.allreduce([Tensor(1)])
+    torch.ring.cells[TABLE_BYTES_CELL] = TABLE_BYTES
+    assert limits_while_in(torch, 30) == [600.0]
+    assert not torch.errors
+
+
 def test_no_limit_is_too_long_to_be_written(torch: FakeTorch) -> None:
     torch.group.set_timeout(timedelta(days=10**6))
     torch.group.allreduce([Tensor(1)])
@@ -483,7 +539,7 @@ def test_all_calls_of_a_real_job_are_recorded_alike_by_both_recorders(tmp_path: 
     names = [op.op for op in traces[0].ops]
     assert names[:14] == [
         "init_process_group", "all_reduce", "new_group", "broadcast", "all_gather", "scatter", "gather", "reduce",
-        "reduce_scatter", "all_to_all", "barrier", "barrier", "send", "all_reduce",
+        "reduce_scatter", "all_to_all", "barrier", "monitored_barrier", "send", "all_reduce",
     ]  # fmt: skip
     assert names.count("ddp_backward") == 3
     limits_s = {group.name: group.limit_s for group in traces[0].groups if group.name != "(world)"}

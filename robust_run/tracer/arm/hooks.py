@@ -60,7 +60,8 @@ class Hooks:
             if hasattr(group_class, name):
                 setattr(group_class, name, self.call(getattr(group_class, name), self.op_codes[op], describe))
         if hasattr(group_class, "monitored_barrier"):
-            group_class.monitored_barrier = self.blocking(group_class.monitored_barrier, "barrier", calls.meets)
+            name = "monitored_barrier"
+            setattr(group_class, name, self.blocking(group_class.monitored_barrier, name, calls.meets))
         limits.Notes(self).install(group_class)
         if hasattr(group_class, "_end_coalescing"):
             group_class._start_coalescing = self.start_coalescing(group_class._start_coalescing)

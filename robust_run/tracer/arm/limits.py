@@ -1,7 +1,8 @@
 """How long torch lets a communication call take before it aborts the program: timeouts of process groups and of single calls.
 
 `sitecustomize` loads this file by its path. The launcher waits for a rank no less than torch does, so where two limits may
-apply, the longer one is meant; what cannot be read is 0, not known. What changes a limit is wrapped, as `hooks` wraps calls.
+apply, the longer one is meant, but for a short one of a call that blocks, while it does; what cannot be read is 0, not known.
+What changes a limit is wrapped, as `hooks` wraps calls.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 LONGEST_MS = 9_999_999_999  # what fits the ring's table
 LIMITED = 2  # as `recorder` has it
+SHORT_MS = 300_000  # what is shorter is acted on after it has ended; else before, and the program may catch that end
 DEFAULT_MS = 1_800_000  # torch's own for gloo, taken by readers where a group's is not known
 
 
@@ -65,6 +67,8 @@ class Notes:
         for name in ("barrier", "monitored_barrier"):
             if hasattr(group_class, name):
                 setattr(group_class, name, self.noting(getattr(group_class, name), before=self.note_barrier))
+        if hasattr(group_class, "monitored_barrier"):
+            group_class.monitored_barrier = self.holding(group_class.monitored_barrier)
         if hasattr(group_class, "set_timeout"):
             group_class.set_timeout = self.noting(group_class.set_timeout, after=self.note_limits)
         for name, note in (
@@ -93,6 +97,41 @@ class Notes:
 
         return noting
 
+    def holding(self, original: Any) -> Any:
+        """Wrap a barrier that returns when it is over: a short limit of its own is that of its group while it lasts."""
+
+        @functools.wraps(original)
+        def holding(process_group: Any, *args: Any, **kwargs: Any) -> Any:
+            held = self.hold(process_group, args, kwargs)
+            try:
+                return original(process_group, *args, **kwargs)
+            finally:
+                if held is not None:
+                    self.let_go(held)
+
+        return holding
+
+    def hold(self, process_group: Any, args: Any, kwargs: Any) -> Any:
+        """Note a short limit of a call that begins, and return its group; None if there is none, or no room for it."""
+        try:
+            limit_ms = of_barrier(args, kwargs)
+            if self.hooks.ring.stopped or not 0 < limit_ms < SHORT_MS:
+                return None
+            group = self.hooks.group_of(process_group)
+            is_shorter = limit_ms < (group.limit_ms or DEFAULT_MS)
+            return group if is_shorter and self.hooks.ring.table.hold(group, limit_ms) else None
+        except Exception as error:
+            self.hooks.ring.stop(error)
+            return None
+
+    def let_go(self, group: Any) -> None:
+        """Note that such a call is over: its group has the limit that it had."""
+        try:
+            if not self.hooks.ring.stopped:
+                self.hooks.ring.table.hold(group, 0)
+        except Exception as error:
+            self.hooks.ring.stop(error)
+
     def note_limits(self, _: Any, __: Any, extra_ms: int = 0) -> None:
         """Note the limits of all groups as they are now, and what is added to those for a time."""
         for reference, group in list(self.hooks.known.values()):
@@ -114,7 +153,10 @@ class Notes:
             self.hooks.ring.stop(error)
 
     def note_barrier(self, args: Any, kwargs: Any) -> None:
-        """Note the limit that a barrier was given, if its group's is shorter: it is that of the group from then on."""
+        """Note the limit that a barrier was given, if its group's is shorter: it is that of the group from then on.
+
+        A shorter one is no limit of other calls, and only of this one while it lasts (`hold`).
+        """
         limit_ms = of_barrier(args[1:], kwargs)
         if limit_ms:
             group = self.hooks.group_of(args[0])

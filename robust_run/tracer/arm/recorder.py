@@ -57,7 +57,7 @@ STATES = ("entered", "issued", "waiting", "done", "failed")
 ENTERED, ISSUED, WAITING, DONE, FAILED = range(5)
 OPS = tuple(
     " all_reduce broadcast all_gather reduce_scatter all_to_all reduce gather scatter barrier send recv recv_any"
-    " init_process_group new_group destroy_process_group ddp_backward".split(" ")
+    " init_process_group new_group destroy_process_group ddp_backward monitored_barrier".split(" ")
 )
 DTYPES = tuple(
     " float32 float64 float16 bfloat16 int64 int32 int16 int8 uint8 bool complex64 complex128 float8_e4m3fn float8_e5m2"

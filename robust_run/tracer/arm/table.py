@@ -18,13 +18,14 @@ TABLE_BYTES_CELL = 11
 FRAMES_WALKED = 12
 CODES_KEPT = 8192
 TURNS_KEPT = 4096
+DIGITS = 10  # of a limit that is written over
 USER, PACKAGE, MACHINERY = range(3)
 
 
 class GroupEntry:
     """A process group, as far as its calls need it."""
 
-    __slots__ = ("has_backends", "has_tags", "index", "limit_ms", "next_number", "ranks", "turns")
+    __slots__ = ("has_backends", "has_tags", "held_at", "index", "limit_ms", "next_number", "ranks", "turns")
 
     def __init__(self, index: int, ranks: Sequence[int]) -> None:
         self.index = index
@@ -32,6 +33,7 @@ class GroupEntry:
         self.has_tags = False  # calls of tensors on the CPU meet by their tags
         self.has_backends = False  # they are written down
         self.limit_ms = 0  # of its calls, as written down; 0: not known
+        self.held_at = 0  # where in the ring the limit of the call stands that it is in; 0: nowhere yet
         self.next_number = count(1).__next__  # of its collectives
         self.turns: dict[tuple[int, int, int], int] = {}  # point-to-point calls so far, by direction, peer and tag
 
@@ -121,6 +123,17 @@ class Table:
             return
         group.limit_ms = limit_ms
         self.add("t", group.index, str(limit_ms))
+
+    def hold(self, group: GroupEntry, limit_ms: int) -> bool:
+        """Note the limit of the call that a group is in, 0: none of its own, where the one before stood: calls fill no table."""
+        if not group.index or not self.may_write():
+            return False
+        digits = f"{limit_ms:0{DIGITS}d}"
+        if group.held_at:
+            self.octets[group.held_at : group.held_at + DIGITS] = digits.encode()
+        elif self.add("l", group.index, digits):
+            group.held_at = TABLE_AT + self.cells[TABLE_BYTES_CELL] - 1 - DIGITS
+        return group.held_at > 0
 
     def backends(self, group: GroupEntry, backends: str) -> None:
         """Enter what moves the tensors of a group, once."""

@@ -87,6 +87,7 @@ def parse_table(content: bytes) -> tuple[dict[int, Group], dict[int, str]]:
     groups: dict[int, Group] = {}
     sites: dict[int, str] = {}
     limits_s: dict[int, float] = {}
+    held_s: dict[int, float] = {}
     backends: dict[int, str] = {}
     room = MOST_RANKS
     for line in content.decode("utf-8", errors="replace").split("\n"):
@@ -104,11 +105,13 @@ def parse_table(content: bytes) -> tuple[dict[int, Group], dict[int, str]]:
                 room -= len(ranks)
         elif kind == "t" and len(fields) == 2:
             limits_s[index] = (small_number(fields[1], LONGEST_LIMIT_MS) or 0) / 1e3
+        elif kind == "l" and len(fields) == 2:
+            held_s[index] = (small_number(fields[1], LONGEST_LIMIT_MS) or 0) / 1e3
         elif kind == "b" and len(fields) == 2:
             backends[index] = fields[1]
     for index, group in groups.items():
         groups[index] = msgspec.structs.replace(
-            group, limit_s=limits_s.get(index, 0.0), backends=backends.get(index, "")
+            group, limit_s=held_s.get(index) or limits_s.get(index, 0.0), backends=backends.get(index, "")
         )
     return groups, sites
 

@@ -88,6 +88,7 @@ OPS = (
     "new_group",
     "destroy_process_group",
     "ddp_backward",
+    "monitored_barrier",
 )
 STATES: tuple[OpState, ...] = ("entered", "issued", "waiting", "done", "failed")
 DTYPES = (

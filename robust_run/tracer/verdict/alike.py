@@ -11,7 +11,7 @@ from robust_run.tracer.verdict.picture import Picture, WaitPlace
 
 ROOTED = frozenset({"broadcast", "reduce", "gather", "scatter"})
 #: Of these, members give inputs of different sizes by design.
-_UNEVEN = frozenset({"scatter", "gather", "all_to_all", "barrier"})
+_UNEVEN = frozenset({"scatter", "gather", "all_to_all", "barrier", "monitored_barrier"})
 
 
 class Signature(NamedTuple):
@@ -34,7 +34,7 @@ def signature(op: Op) -> Signature:
     return Signature(
         op=op.op,
         numel=-1 if op.op in _UNEVEN else op.numel,
-        dtype="" if op.op == "barrier" else op.dtype,
+        dtype="" if op.op in ("barrier", "monitored_barrier") else op.dtype,
         root=op.peer if op.op in ROOTED else -1,
     )
 
