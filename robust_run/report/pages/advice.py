@@ -99,23 +99,7 @@ BY_RULE: dict[str, tuple[Step, ...]] = {
         _UPDATE,
         ROLLBACK,
     ),
-    "beside_backward": (
-        Step("Both lines are in the verdict. Either all ranks make that call, or none: look for the branch around it."),
-        Step(
-            "Usual causes: a metric that one rank reduces, a condition on the rank or on local data, a loop that ends early."
-        ),
-        _FIX,
-        _UPDATE,
-    ),
-    "other_size": (
-        Step(
-            "Look for a collective that not all ranks call, or call with other sizes: the ranks named may be those in the right."
-        ),
-        Step("Run it with robust-run's tracing (ROBUST_TRACE unset): it then knows which rank called what."),
-        _FIX,
-        _UPDATE,
-        TIMELINE,
-    ),
+    "other_size": (Step("Look for a collective that not all ranks call: who is named may be right."), _FIX, _UPDATE),
     "usage": (Step("The program refuses its arguments or cannot be found: correct the command line and start again."),),
     "tag": (Step("Give the send and the receive the same tag: both lines are below."), _FIX, _UPDATE),
     "lock_circle": (
