@@ -150,11 +150,11 @@ def controller_of(story: Story, told: list[Event], said: list[str]) -> Controlle
     )
 
 
-def raising(_: object) -> TraceVerdict:
+def raising(*_: object) -> TraceVerdict:
     raise ValueError("no such scene")
 
 
-@pytest.mark.parametrize("judge", [lambda _: STUCK, lambda _: None, raising], ids=["verdict", "none", "fault"])
+@pytest.mark.parametrize("judge", [lambda *_: STUCK, lambda *_: None, raising], ids=["verdict", "none", "fault"])
 def test_the_controller_answers_at_once_whatever_comes_of_it(judge: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("robust_run.tracer.verdict.post_mortem", judge)
     story, told, said = several_nodes("a", "b"), [], []  # type: ignore[var-annotated]
