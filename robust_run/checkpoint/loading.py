@@ -61,6 +61,8 @@ class OfStream(Protocol):
 
 #: Checkpoints that are named where none can be loaded.
 NAMED = 4
+#: A folder is looked at so often before that is said.
+LOOKS = 8
 
 Found = TypeVar("Found", bound=OfStream)
 FromMemory: TypeAlias = "Callable[[MemoryClient, Generation, str | None], Found | None]"
@@ -82,21 +84,32 @@ def first_good(
         found = _from_memory(here(), generation, resume, from_memory, place_of(where) if is_named else None)
         if found is not None:
             return found
-    from robust_run.checkpoint import storage
-
     if resume and generation is None and (not is_named or os.path.dirname(place_of(resume)) == place_of(where)):
         return _noted(where, resume, from_storage)
-    passed_over = []
-    for url, fault in storage.newest_first(where, most_step=step_of(os.environ) if resume else None) if where else ():
-        try:
-            if fault:
-                raise CheckpointError(fault)
-            return _noted(where, url, from_storage)
-        except CheckpointError as error:  # on all ranks, or on none
-            say(f"checkpoint {url} is passed over: {error}")
-            passed_over.append(f"{os.path.basename(url)}: {error}")
+    return _newest_good(where, step_of(os.environ) if resume else None, from_storage) if where else None
+
+
+def _newest_good(folder: str, most_step: int | None, from_storage: Callable[[str], Found]) -> Found | None:
+    """Return the newest good one of a folder. Where none is, what came meanwhile is tried: another job may save here, and remove
+    what was seen.
+    """
+    from robust_run.checkpoint import storage
+
+    passed_over: dict[str, str] = {}
+    for _ in range(LOOKS):
+        untried = [one for one in storage.newest_first(folder, most_step) if one[0] not in passed_over]
+        if not untried:
+            break
+        for url, fault in untried:
+            try:
+                if fault:
+                    raise CheckpointError(fault)
+                return _noted(folder, url, from_storage)
+            except CheckpointError as error:  # on all ranks, or on none
+                say(f"checkpoint {url} is passed over: {error}")
+                passed_over[url] = f"{os.path.basename(url)}: {error}"
     if passed_over:
-        raise CheckpointError(_none_can_be_loaded(where, passed_over))
+        raise CheckpointError(_none_can_be_loaded(folder, [*passed_over.values()]))
     return None
 
 

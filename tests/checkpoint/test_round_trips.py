@@ -15,6 +15,7 @@ from saved_states import a_new_process, all_of, made, train
 from torch import nn
 
 from robust_run import checkpoint
+from robust_run.checkpoint import loading, storage
 from robust_run.ckpt_io import catalog, dcp
 from robust_run.ckpt_io.errors import CheckpointError
 from robust_run.ckpt_io.rules.boxes import BYTES_OF
@@ -122,6 +123,23 @@ def test_what_is_passed_over_is_said_and_where_none_is_good_nobody_begins_anew(
     assert str(caught.value).endswith("mend one (robust ckpt repair), or move them away to begin anew")
     with pytest.raises(CheckpointError, match="none of the checkpoints"):
         checkpoint.MemoryReader(folder=str(tmp_path))
+
+
+def test_where_another_job_removes_what_was_seen_the_one_that_it_saved_is_loaded(tmp_path: Path) -> None:
+    checkpoint.save({"step": 1}, step=1, folder=str(tmp_path))
+    asked: list[str] = []
+
+    def from_storage(url: str) -> Any:
+        asked.append(Path(url).name)
+        if len(asked) == 1:  # keep=1, say
+            checkpoint.save({"step": 2}, step=2, folder=str(tmp_path))
+            shutil.rmtree(tmp_path / "step-1")
+        return storage.load(url, state)
+
+    state: dict[str, Any] = {"step": 0}
+    found = loading.first_good(str(tmp_path), lambda *_: None, from_storage)
+    assert found is not None
+    assert (found.step, state, asked) == (2, {"step": 2}, ["step-1", "step-2"])
 
 
 def test_what_is_no_checkpoint_is_no_reason_not_to_begin(tmp_path: Path) -> None:

@@ -132,7 +132,11 @@ class Table:
         if group.held_at:
             self.octets[group.held_at : group.held_at + DIGITS] = digits.encode()
         elif self.add("l", group.index, digits):
-            group.held_at = TABLE_AT + self.cells[TABLE_BYTES_CELL] - 1 - DIGITS
+            at = TABLE_AT + self.cells[TABLE_BYTES_CELL] - 1 - DIGITS
+            if (
+                bytes(self.octets[at : at + DIGITS]) == digits.encode()
+            ):  # else another thread has added a line meanwhile
+                group.held_at = at
         return group.held_at > 0
 
     def backends(self, group: GroupEntry, backends: str) -> None:
