@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from asyncio import WriteTransport
 
 #: What a machine or a limit of the user's lacks, which is no fault of ours.
 LACKS = (errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EAGAIN)
@@ -18,6 +23,16 @@ def lack(error: OSError) -> str:
     import resource
 
     return f"{said}{name} (`ulimit -n` is {resource.getrlimit(resource.RLIMIT_NOFILE)[0]}); raise the limit"
+
+
+def cut(transport: WriteTransport) -> None:
+    """End a connection at once, also where it has ended.
+
+    A TLS transport of asyncio that was closed twice (by us and by the other end, say) has let go of what could be ended: releases
+    of Python before 3.11.3 raise AttributeError then.
+    """
+    with suppress(AttributeError):
+        transport.abort()
 
 
 class Harmless:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
+from robust_run.harmless import cut
 from robust_run.launcher.control.errors import ProtocolError
 from robust_run.launcher.control.handshake import printable
 from robust_run.orchestrator.model.node_words import FromNode, ToNode
@@ -106,7 +107,7 @@ class Worker(asyncio.Protocol):
             gate(lambda: self._send(message))
 
     def _send(self, message: ToWorker | ToNode | FromPeer | InRun) -> None:
-        if self._transport is None:
+        if self._transport is None or self._transport.is_closing():
             return
         try:
             self._transport.write(self._frames.frame(message))
@@ -114,7 +115,7 @@ class Worker(asyncio.Protocol):
             self._end(str(error))
             return
         if self._transport.get_write_buffer_size() > MOST_BACKLOG_BYTES:
-            self._transport.abort()
+            cut(self._transport)
 
     def end(self, why: str = "") -> None:
         """Hang up, behind what was said, with a word where it may be read."""
@@ -125,7 +126,7 @@ class Worker(asyncio.Protocol):
             gate(lambda: self._end(why))
 
     def _end(self, why: str) -> None:
-        if self._transport is not None:
+        if self._transport is not None and not self._transport.is_closing():
             if why:
                 self._transport.write(self._frames.frame(Refused(why=printable(why))))
             self._transport.close()

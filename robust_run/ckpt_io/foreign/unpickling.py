@@ -59,6 +59,16 @@ class _Ignored:
         return None
 
 
+class _Member:
+    """Stands for `getattr`: Python 3.11.0 to 3.11.3 write a member of an enumeration as its class and its name."""
+
+    __slots__ = ()
+
+    def __call__(self, owner: object, name: object) -> None:
+        if not isinstance(owner, _Ignored) or not isinstance(name, str):
+            raise CheckpointError("its metadata asks for a part of something else than an enumeration; nothing was run")
+
+
 # The one in C makes its memo as large as the pickle tells it to; the one in Python keeps a dictionary.
 _PurePython: Any = pickle._Unpickler
 
@@ -83,6 +93,8 @@ class _Unpickler(_PurePython):  # type: ignore[misc]
             return dict
         if (module, name) in _IGNORED:
             return _Ignored()
+        if name == "getattr" and module in ("builtins", "__builtin__"):
+            return _Member()
         raise CheckpointError(
             f"its metadata names {module}.{name}"[:200]
             + ", which metadata of torch.distributed.checkpoint does not consist of; "

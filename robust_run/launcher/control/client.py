@@ -9,6 +9,7 @@ import ssl
 from collections.abc import Callable
 
 from robust_run.errors import PlatformError, UserError
+from robust_run.harmless import cut
 from robust_run.launcher.control import frames
 from robust_run.launcher.control.errors import NotController, ProtocolError
 from robust_run.launcher.control.greeting import NEEDS_CERTIFICATE, SAME_TOKEN, AgentHalf
@@ -70,7 +71,7 @@ class Connection(asyncio.Protocol):
         self._is_over = True
         self._end(why)
         if self._transport is not None:
-            self._transport.abort()
+            cut(self._transport)
 
     async def joined(self) -> None:
         """Wait for the end of the handshake. Raises what `dial` raises."""

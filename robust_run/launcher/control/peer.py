@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from robust_run.harmless import cut
 from robust_run.launcher.control import frames, handshake
 from robust_run.launcher.control.errors import ProtocolError
 from robust_run.launcher.control.greeting import ControllerHalf, TurnedAway
@@ -161,20 +162,22 @@ class Peer(asyncio.BufferedProtocol):
         self.flush()
         self._end(why)
         self.transport.close()
-        self._deadline = self._server.loop.call_later(LINGER_S, self.transport.abort)
+        self._deadline = self._server.loop.call_later(LINGER_S, cut, self.transport)
 
     def drop(self, why: str) -> None:
         """End the connection at once, whatever is still unsent."""
         self._end(why)
         if self.transport is not None:
-            self.transport.abort()
+            cut(self.transport)
         elif self.opening is not None:
             self.opening.cancel()
 
     @property
     def backlog_bytes(self) -> int:
         """What was sent and has not yet left this process."""
-        return self._pending_bytes + (self.transport.get_write_buffer_size() if self.transport is not None else 0)
+        if self._why or self.transport is None:  # of TLS that has ended, asyncio cannot say what is left
+            return self._pending_bytes
+        return self._pending_bytes + self.transport.get_write_buffer_size()
 
     # --- for the server
 
@@ -328,7 +331,7 @@ class Peer(asyncio.BufferedProtocol):
         self._end(why)
         if self.transport.can_write_eof():
             self.transport.write_eof()
-        self._deadline = self._server.loop.call_later(LINGER_S, self.transport.abort)
+        self._deadline = self._server.loop.call_later(LINGER_S, cut, self.transport)
 
     def _end(self, why: str) -> None:
         if not self._why:

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from robust_run.errors import PlatformError
+from robust_run.harmless import cut
 from robust_run.launcher.control.errors import ProtocolError
 from robust_run.roles.wire import Frames, WorkerHalf
 from robust_run.roles.words import Challenge, Holds, Me, Refused, Tls, Welcome
@@ -45,7 +46,7 @@ class Line:
 
     def abort(self) -> None:
         """End it at once."""
-        self._writer.transport.abort()
+        cut(self._writer.transport)
 
 
 class Call:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import enum
+import io
 import pickle
 from pathlib import Path
 
@@ -38,6 +40,40 @@ def test_tensors_objects_and_paths_are_what_was_saved(folder: Path) -> None:
     assert [blob.name for blob in found.blobs] == ["a.list.1"]
     assert found.paths["a.list.0"] == ("a", "list", 0)
     assert all(item.path.endswith(".distcp") for item in found.items)
+
+
+class OfPython3112(pickle.Pickler):
+    """Writes members of enumerations as Python 3.11.0 to 3.11.3 do (Debian 12 has 3.11.2)."""
+
+    def reducer_override(self, found: object) -> object:
+        return (getattr, (type(found), found.name)) if isinstance(found, enum.Enum) else NotImplemented
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_what_python_3_11_2_wrote_says_the_same(folder: Path, protocol: int) -> None:
+    written = io.BytesIO()
+    with open(folder / ".metadata", "rb") as file:
+        OfPython3112(written, protocol).dump(pickle.load(file))
+    assert b"getattr" in written.getvalue()
+    assert describe(read_metadata(written.getvalue())) == read_dcp_folder(open_store(str(folder)))
+
+
+class Asks:
+    """Becomes a call of `getattr` in a pickle."""
+
+    def __init__(self, *arguments: object) -> None:
+        self.arguments = arguments
+
+    def __reduce__(self) -> object:
+        return getattr, self.arguments
+
+
+@pytest.mark.parametrize(
+    "arguments", [(torch.Size, "count"), ({}, "get"), (torch.float32, "to_complex"), ("x", "join"), (), (getattr, "x")]
+)
+def test_parts_of_anything_but_an_enumeration_are_refused(arguments: tuple[object, ...]) -> None:
+    with pytest.raises(CheckpointError):
+        read_metadata(pickle.dumps({"x": Asks(*arguments)}))
 
 
 @given(st.data())

@@ -118,4 +118,4 @@ run(sys.argv[1:], os.environ)
     ours = {name for name in modules if name.startswith("robust_run.ckpt_io")}
     assert ours == {"robust_run.ckpt_io", *(f"robust_run.ckpt_io.{name}" for name in ("briefly", "newest", "seen"))}
     assert not {"torch", "fsspec", "rich", "tenacity", "aiohttp", "json"} & set(modules)
-    assert len(modules) <= 246
+    assert len(set(modules) - {"sitecustomize"}) <= 246  # Debian's Python has one

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import re
 
 import pytest
 
-from robust_run.harmless import Harmless
+from robust_run.harmless import Harmless, cut
 
 
 def breaks() -> None:
@@ -26,7 +27,7 @@ def test_a_fault_switches_it_off_and_is_said_once() -> None:
     assert calls == [1]
     (line,) = said
     assert line.startswith(
-        "looking is off for the rest of this job, by a fault of robust-run (test_harmless.py:15): KeyError"
+        "looking is off for the rest of this job, by a fault of robust-run (test_harmless.py:16): KeyError"
     )
     assert "\n" not in line
 
@@ -51,3 +52,14 @@ def test_what_the_machine_lacks_is_no_fault_of_ours(number: int, said: str) -> N
     assert not Harmless("watching", lines.append).run(fails)
     assert len(lines) == 1
     assert re.fullmatch(said, lines[0]), lines
+
+
+class Closed(asyncio.Transport):
+    """A TLS transport of Python 3.11.2 that was closed by us, and then by the other end."""
+
+    def abort(self) -> None:
+        raise AttributeError("'NoneType' object has no attribute '_abort'")
+
+
+def test_a_connection_that_is_over_can_be_cut_off_again() -> None:
+    cut(Closed())

@@ -54,6 +54,13 @@ def make_python(folder: Path) -> None:
             shutil.copy(path, folder / "lib")
 
 
+def packages_of(prefix: str) -> str:
+    """Where such a Python has its packages; those of Debian and Ubuntu have a folder of their own."""
+    program = "import sys, sysconfig; print(sysconfig.get_path('purelib', vars=dict.fromkeys(('base', 'platbase'), sys.argv[1])))"
+    outside = [str(sys._base_executable), "-c", program, prefix]  # type: ignore[attr-defined]  # not the environment's way
+    return subprocess.run(outside, capture_output=True, text=True, check=True).stdout.strip()
+
+
 def _libraries(*programs: str) -> list[str]:
     """What programs and libraries are linked with, asked once for all: each question is four processes."""
     words = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=False).stdout.split()
@@ -108,8 +115,8 @@ def make_environment_image(folder: Path, mount_at: str, *linked: ModuleType, nam
     root = folder / "environment"
     make_python(root)
     (root / "in-image").write_text("of the image\n")
-    packages = next((root / "lib").glob("python3*")) / "site-packages"
-    packages.mkdir()
+    packages = Path(packages_of(str(root)))
+    packages.mkdir(parents=True)
     for package in linked:  # the host's tree is seen around an environment
         (packages / package.__name__).symlink_to(os.path.dirname(str(package.__file__)))
     build.build(str(root), str(folder / name), build.BuildOptions(compression="lz4", mount_at=mount_at))

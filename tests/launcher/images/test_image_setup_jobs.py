@@ -24,7 +24,13 @@ from snapshot.packages import make_wheel
 from robust_run.launcher.records.memory_folders import remove_dead_memory
 from robust_run.prefetch.image import build
 from robust_run.report.startup.types import Startup
-from tests.launcher.images.image_ground import loops_on, make_environment_image, needs_images, root_image_of_run
+from tests.launcher.images.image_ground import (
+    loops_on,
+    make_environment_image,
+    needs_images,
+    packages_of,
+    root_image_of_run,
+)
 from tests.launcher.images.setup_ground import needs_setups
 from tests.prefetch.inside.rootfs import NOBODY, ordinary_user
 from tests.prefetch.private_mounts import fuse_for_root_alone
@@ -52,7 +58,7 @@ INSTALL = (
     "python3 -m zipfile -e tiny-{version}-py3-none-any.whl"
     " $(python3 -c 'import sysconfig; print(sysconfig.get_path(\"purelib\"))') && echo ran >> $TEST_FOLDER/count"
 )
-PLACE = f"/opt/python/lib/python{sys.version_info.major}.{sys.version_info.minor}"
+PYTHON = "/opt/python"
 
 
 @pytest.fixture(scope="module")
@@ -105,8 +111,8 @@ def fetched(job: Job) -> dict[tuple[str, int], int]:
     }
 
 
-def seen(version: str, attempt: int, place: str = PLACE) -> str:
-    return f"{version} {place}/site-packages/tiny/__init__.py True {attempt}\n"
+def seen(version: str, attempt: int, python: str = PYTHON) -> str:
+    return f"{version} {packages_of(python)}/tiny/__init__.py True {attempt}\n"
 
 
 def test_it_is_installed_once_and_laid_over_the_image_for_every_attempt(folder: Path, images: Path) -> None:
@@ -132,7 +138,7 @@ def test_it_is_installed_once_and_laid_over_the_image_for_every_attempt(folder: 
     reports = [report_of(job) for _, job in said]
     assert [each["was_built"] for each in reports] == [True, False]
     assert reports[0]["key"] == reports[1]["key"]
-    assert not Path(PLACE).exists(), "this machine has none of it"
+    assert not Path(PYTHON).exists(), "this machine has none of it"
 
 
 CHANGES = """
@@ -349,7 +355,7 @@ def test_an_image_of_an_environment_is_set_up_where_it_belongs(folder: Path) -> 
     for how in ("built here", "built by"):
         code, job = run(folder, *given, env=environment(folder))
         assert code == 0, job.err
-        assert job.out == seen("1", 0, str(place / "lib" / Path(PLACE).name))
+        assert job.out == seen("1", 0, str(place))
         assert how in job.err
     assert not list(place.glob("*"))
     touch = options(folder, folder / "environment.sqsh", ": > /usr/of-a-set-up")

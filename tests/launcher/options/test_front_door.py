@@ -497,7 +497,7 @@ run(sys.argv[1:], os.environ)
     modules = set(result.stdout.split())
     assert "robust_run.launcher.agent.agent" in modules, result.stderr
     assert not modules & HEAVY
-    assert len(modules) < 230, "the path to the first worker has a budget; see ARCHITECTURE.md"
+    assert len(modules - {"sitecustomize"}) < 230, "the path to the first worker has a budget; see ARCHITECTURE.md"
 
 
 def test_every_file_is_python_3_10(tmp_path: Path) -> None:

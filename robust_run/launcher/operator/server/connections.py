@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from robust_run.harmless import cut
+
 if TYPE_CHECKING:
     import ssl
 
@@ -70,10 +72,7 @@ class ApiConnection:
         if self.timer is not None:
             self.timer.cancel()
         if self.transport is not None:
-            with suppress(
-                AttributeError
-            ):  # asyncio's cannot be aborted any more once its last bytes went out after close()
-                self.transport.abort()
+            cut(self.transport)
         elif self.opening is not None:
             self.opening.cancel()
 
