@@ -8,12 +8,14 @@ Each line is answered with one: what each rank answered.
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import os
 import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,6 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
-from torch.utils import serialization
 
 from robust_run import checkpoint
 from robust_run.checkpoint import dcp_reading, dcp_writing, loading, memory, spreading, storage
@@ -40,9 +41,11 @@ from robust_run.store import local, local_writing, opening
 
 ONCE = (
     *(dcp_reading, dcp_writing, loading, memory, spreading, storage, taking, client, read_ahead),
-    *(background, helpers, reader, whole_files, writer, local, local_writing, opening, serialization),
+    *(background, helpers, reader, whole_files, writer, local, local_writing, opening),
 )
 """What ranks import as they save and load: once, and not in each of them."""
+with suppress(ImportError):  # torch 2.6 has none
+    importlib.import_module("torch.utils.serialization")
 LIMIT_S = 300
 
 

@@ -91,6 +91,7 @@ def to_dcp(source: Checkpoint, url: str, progress: Progress) -> int:
     import torch.distributed.checkpoint as dcp
     from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
+    from robust_run.ckpt_io.dcp.alone import save_alone
     from robust_run.ckpt_io.dcp.failures import plain_errors
 
     class Planner(DefaultSavePlanner):  # type: ignore[misc,unused-ignore]
@@ -109,7 +110,7 @@ def to_dcp(source: Checkpoint, url: str, progress: Progress) -> int:
         state, size = _state_of(source, progress)
         with plain_errors(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that there is no process group
-            dcp.save(state, storage_writer=dcp.FileSystemWriter(folder), planner=Planner(), no_dist=True)
+            save_alone(state, dcp.FileSystemWriter(folder), Planner())
     except BaseException as error:
         _empty(folder, with_itself=is_new)
         if isinstance(error, OSError | RuntimeError):

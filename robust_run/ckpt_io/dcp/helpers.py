@@ -15,6 +15,7 @@ from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import LoadPlanner, SavePlanner
 
 from robust_run.ckpt_io.dcp.agreement import OpenedByRank, disagreement
+from robust_run.ckpt_io.dcp.alone import load_alone
 from robust_run.ckpt_io.dcp.failures import plain_errors
 from robust_run.ckpt_io.dcp.in_place import InPlacePlanner
 from robust_run.ckpt_io.dcp.quiet import alone_is_fine
@@ -143,7 +144,7 @@ def load_whole(
     try:
         state = empty_state(reader.opened().manifest)
         with plain_errors(), alone_is_fine():
-            dcp.load(state, storage_reader=reader, no_dist=True)
+            load_alone(state, reader)
     finally:
         reader.close()
     return state

@@ -64,14 +64,21 @@ def serve(control: socket.socket) -> None:
         try:
             store_class = store_class or load_store_class()
             store = None
-            store = store_class(  # noqa: F841 - it lives as long as this name holds it
-                address, int(port), is_master=True, wait_for_workers=False, master_listen_fd=descriptors[0]
-            )
+            store = listening(store_class, address, int(port), descriptors[0])  # noqa: F841 - it lives as long as this name
         except BaseException as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:500]
             control.sendall(f"failed {attempt} {reason}\n".encode())
             return
         control.sendall(f"serving {attempt}\n".encode())
+
+
+def listening(store_class: Any, address: str, port: int, descriptor: int) -> Any:
+    """Return a store that serves on a listening socket. Those of torch 2.6 and 2.7 take one without libuv only."""
+    options = {"is_master": True, "wait_for_workers": False, "master_listen_fd": descriptor}
+    try:
+        return store_class(address, port, **options)
+    except NotImplementedError:
+        return store_class(address, port, **options, use_libuv=False)
 
 
 def main(descriptor: int) -> None:
