@@ -26,6 +26,8 @@ from robust_run.signals import describe_exit
 PR_SET_CHILD_SUBREAPER = 36
 #: How long a killed process may take to vanish before it is reported (uninterruptible sleep).
 KILL_S = 10.0
+#: How a program ends that was told to: a scheduler signals every process of a job that is over. No fault of a node is like it.
+TOLD = (-signal.SIGTERM, -signal.SIGINT, -signal.SIGHUP)
 #: Of a program's stderr, the end is kept.
 TAIL_BYTES = 4096
 #: What training set for its own processes, and what would make a check measure less than the node can do.
@@ -59,6 +61,8 @@ def result_of(order: CheckProgramOrder, exit_code: int | None, answer: bytes, st
     try:
         result = msgspec.json.decode(answer, type=Result)
     except (msgspec.MsgspecError, UnicodeDecodeError):
+        if exit_code in TOLD:
+            return blank(order, "failed", f"somebody ended it: {describe_exit(exit_code)}")
         return blank(order, "crashed", f"{describe_exit(exit_code)}{': ' + last[0] if last else ''}")
     return msgspec.structs.replace(result, check=order.check, node=order.node, device=order.device, round=order.round)
 

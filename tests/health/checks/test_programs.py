@@ -227,6 +227,13 @@ def test_a_node_refuses_an_order_of_too_many_steps() -> None:
         node.read(text.encode())
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_program_that_somebody_ended_has_not_crashed(number: int) -> None:
+    found = result_of(order("memory"), -number, b"", b"")
+    assert found.outcome == "failed" and found.problem.startswith("somebody ended it: was killed by SIG")
+    assert result_of(order("memory"), -signal.SIGSEGV, b"", b"").outcome == "crashed"
+
+
 @pytest.mark.parametrize("answer", [b"", b"{", b'{"check":"disk"}', b"\xff", b"[" * 100_000])
 def test_whatever_a_program_answers_there_is_a_result(answer: bytes) -> None:
     found = result_of(order("disk"), 1, answer, b"Traceback\nboom \x1b[31m\n\n")

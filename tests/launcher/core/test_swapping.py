@@ -13,7 +13,7 @@ from robust_run.launcher.core.step import replay
 from robust_run.launcher.model.actions import Finish, Say
 from robust_run.launcher.model.check_events import Decided, Diagnosed, StandbyChecked
 from robust_run.launcher.model.code_events import CodeCaptured, CodeVersion, StepsSurvived, UpdateStaged
-from robust_run.launcher.model.events import Tick
+from robust_run.launcher.model.events import SignalReceived, Tick
 from robust_run.launcher.model.job import Progress
 
 DEVICE = Finding(kind="accelerator", line="CUDA error: unspecified launch failure", trouble="cuda", exception="E")
@@ -230,6 +230,16 @@ def test_a_node_that_was_set_aside_is_checked_as_a_standby_and_goes_if_it_is_at_
     told = StandbyChecked(node="b", name="b", admitted=False, rule="odd_output", sentence="other bits", at_unix_s=5.0)
     story.happens(told)
     assert list(story.state.evicted) == ["b"]
+
+
+def test_who_is_checked_while_the_job_is_told_to_end_is_not_evicted_for_it() -> None:
+    story = job()
+    story.starts()
+    story.happens(SignalReceived(signal=15))
+    said = StandbyChecked(
+        node="spare-0", name="spare-0", admitted=False, rule="hung", sentence="it hung", at_unix_s=5.0
+    )
+    assert story.happens(said) == [] and not story.state.evicted
 
 
 def test_an_operator_who_readmits_a_node_takes_it_back() -> None:

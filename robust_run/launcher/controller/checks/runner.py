@@ -20,7 +20,7 @@ from robust_run.health.checks.session import Session
 from robust_run.health.checks.types import CheckJudgement, NodeFacts
 from robust_run.launcher.controller.checks.asking import Asking, Question, is_there
 from robust_run.launcher.controller.checks.fleet_history import FleetHistory
-from robust_run.launcher.controller.checks.session import CheckSession, note_gone, places_of
+from robust_run.launcher.controller.checks.session import CheckSession, note_ended, note_gone, places_of
 from robust_run.launcher.core.state import JobState
 from robust_run.launcher.model.actions import Order
 from robust_run.launcher.model.check_events import EndChecks, FactsTold, OpenPlace, RunChecks, TellFacts
@@ -146,6 +146,7 @@ class CheckSessionRunner:
 
     def _ran(self, drive: CheckSession, made: CheckRound, question: Question) -> None:
         note_gone(self._state, drive, question)
+        note_ended(drive, question)
         session = drive.session
         assert session is not None
         before = len(session.results)

@@ -11,7 +11,7 @@ from robust_run.health.checks.session import Session
 from robust_run.health.checks.types import CheckJudgement, NodeFacts
 from robust_run.launcher.controller.checks.asking import Question, is_there
 from robust_run.launcher.core.state import JobState
-from robust_run.launcher.model.check_events import PlaceOpened
+from robust_run.launcher.model.check_events import ChecksSaid, PlaceOpened
 
 
 class CheckSession(msgspec.Struct, kw_only=True, eq=False):
@@ -50,6 +50,18 @@ def note_gone(state: JobState, drive: CheckSession, question: Question) -> None:
     for name, why in drive.gone.items():
         if drive.session is not None:
             drive.session.leave(name, why)
+
+
+def note_ended(drive: CheckSession, question: Question) -> None:
+    """Conclude nothing of a node whose runner of checks ended and told of none: it answered, so it did not hang. Who ends a
+    runner is somebody else: a scheduler that signals every process of a job that is over, the kernel that needs memory."""
+    for name, node in drive.agents.items():
+        answer = question.answers.get(node)
+        if isinstance(answer, ChecksSaid) and not question.counted.get(node):
+            why = answer.problem or "the process that makes its checks was ended before it had a result"
+            drive.gone.setdefault(name, why)
+            if drive.session is not None:
+                drive.session.leave(name, why)
 
 
 def places_of(drive: CheckSession, made: CheckRound, question: Question) -> dict[str, MeetingPlace]:

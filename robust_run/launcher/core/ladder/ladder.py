@@ -253,6 +253,8 @@ def _standby_checked(policy: CorePolicy, state: JobState, event: StandbyChecked)
     member = state.members.get(event.node)
     if member is None or not is_usable(state, event.node) or event.node in state.unended:
         return []  # it went, or was needed before it was known
+    if state.is_stopping:
+        return []  # who ends a job may end its checks, too: what they say by then tells nothing of a node
     if event.admitted:
         member.checked = "admitted"
         return [Say(text=f"{event.name} was checked and stands by: {event.sentence}")]
