@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from robust_run.health.sensors.files import names_in, number, text_or_none
+from robust_run.health.sensors.files import names_in, number, text_or_none, there
 from robust_run.health.sensors.job import mountinfo
 from robust_run.health.sensors.job.block_devices import kind_of
 from robust_run.health.sensors.job.job_mounts import stands_on
@@ -80,7 +80,7 @@ def read(world: SensorWorld) -> DiskSample:
 
 
 def _space(folder: str) -> Space:
-    found = os.statvfs(folder)
+    found = os.statvfs(there(folder))
     return Space(
         free_bytes=found.f_bavail * found.f_frsize,
         total_bytes=found.f_blocks * found.f_frsize,

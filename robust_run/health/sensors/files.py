@@ -1,4 +1,4 @@
-"""Small files of /proc and /sys, read with a limit: they may be missing, unreadable, or in a test's tree."""
+"""Small files of /proc and /sys, read with a limit: they may be missing, unreadable, or in a test's tree. Folders of the job."""
 
 from __future__ import annotations
 
@@ -21,6 +21,13 @@ def read_text(path: str, most_bytes: int = MOST_BYTES) -> str:
     finally:
         os.close(descriptor)
     return b"".join(parts).decode("utf-8", "replace")
+
+
+def there(folder: str) -> str:
+    """Return the folder, or the nearest one above it that there is: one to write checkpoints to is often made at the first."""
+    while not os.path.isdir(folder) and (above := os.path.dirname(folder)) != folder:
+        folder = above
+    return folder
 
 
 def text_or_none(path: str, most_bytes: int = MOST_BYTES) -> str | None:

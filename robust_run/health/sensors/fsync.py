@@ -12,6 +12,7 @@ import time
 
 import msgspec
 
+from robust_run.health.sensors.files import there
 from robust_run.health.sensors.settings import FsyncSettings
 from robust_run.health.sensors.types import AbsentError, Event, Sensor, SensorWorld
 
@@ -41,7 +42,7 @@ def read(folder: str) -> FsyncSample:
     start_s = time.monotonic()
     error = 0
     try:
-        descriptor = os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(there(folder), os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
         try:
             os.write(descriptor, _BLOCK)
             os.fsync(descriptor)

@@ -97,6 +97,20 @@ def test_all_is_read_from_a_tree(tree: Tree, world: SensorWorld, tmp_path: Path)
     assert found.disks == {"sda": Disk(done=30, in_flight=2)}
 
 
+def test_a_folder_that_is_made_later_hides_no_disk_and_is_watched_where_it_will_be(
+    tree: Tree, world: SensorWorld, tmp_path: Path
+) -> None:
+    """`--ckpt-dir` is often made by the first checkpoint."""
+    tree.put("proc/7/mountinfo", "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n")
+    run, later = str(tmp_path), f"{tmp_path}/ckpt/of/this"
+    found = read(SensorWorld(proc=world.proc, sys=world.sys, pid=7, folders=(run, later)))
+    assert found.spaces[later].total_bytes == found.spaces[run].total_bytes > 0
+    try:
+        assert fsync.read(later).took_s > 0
+    except AbsentError as error:  # a file system without files that have no name
+        assert "No such file" not in str(error)
+
+
 def test_errors_of_images_and_of_other_jobs_volumes_are_no_errors_of_the_node_s_disks(
     tree: Tree, world: SensorWorld
 ) -> None:
