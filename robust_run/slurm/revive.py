@@ -15,10 +15,10 @@ from robust_run.launcher.agent.node import Node
 from robust_run.launcher.model.job_parts import SlurmUse
 from robust_run.launcher.model.links import ControllerLink
 from robust_run.launcher.model.node_events import NodeReadmitted
-from robust_run.launcher.records.folds.evicted import MARKS, EvictedNow
+from robust_run.launcher.records.folds.evicted import EvictedNow
 from robust_run.launcher.records.journal import JournalEntry, Terms
 from robust_run.slurm.node_state import answers, is_down, slurmd_at
-from robust_run.slurm.rules.deaths import Deaths
+from robust_run.slurm.rules.deaths import MARKS_OF_DEATHS, Deaths
 from robust_run.slurm.rules.invitation import JOIN, invitation
 from robust_run.slurm.rules.scrub import for_srun
 from robust_run.slurm.rules.surroundings import gpus_of
@@ -83,7 +83,7 @@ class Reviver:
         whole = data[: data.rfind(b"\n") + 1]
         self._offset += len(whole)
         for line in whole.splitlines():
-            if not any(mark in line for mark in MARKS):
+            if not any(mark in line for mark in MARKS_OF_DEATHS):
                 continue
             try:
                 self._take(msgspec.json.decode(line, type=JournalEntry))

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from robust_run.launcher.model.actions import Finish
+from robust_run.launcher.model.events import SignalReceived
 from robust_run.launcher.records.folds.agents import Agents
-from robust_run.launcher.records.folds.evicted import Evicted
+from robust_run.launcher.records.folds.evicted import MARKS, Evicted
 from robust_run.launcher.records.journal import JournalEntry
+
+MARKS_OF_DEATHS = (*MARKS, b'"finish"')
+"""A line without any of them changes nothing here."""
 
 
 class Deaths:
@@ -14,10 +19,15 @@ class Deaths:
         self._agents = Agents()
         self.evicted = Evicted()
         self._seen_to: set[str] = set()
+        self._is_ending = False
+        """The job was told to end, or is over: agents go, and one that does not say so in time is no death to be mended."""
 
     def take(self, entry: JournalEntry) -> tuple[str, ...]:
         """Take in what happened; return the hosts that were evicted by it."""
-        self._agents.take(entry.event)
+        if self._agents.take(entry.event):
+            self._is_ending = False
+        elif isinstance(entry.event, SignalReceived) or isinstance(entry.action, Finish):
+            self._is_ending = True
         self._seen_to.intersection_update(self._agents.gone)
         return self.evicted.take(entry)
 
@@ -27,8 +37,10 @@ class Deaths:
     def due(self) -> list[tuple[str, str]]:
         """Return the agents to be seen to, with the names of their nodes, in the order of these. None is returned twice.
 
-        On a node that is evicted none is due; once it is readmitted, one is.
+        On a node that is evicted none is due; once it is readmitted, one is. In a job that ends none is.
         """
+        if self._is_ending:
+            return []
         dead = [(node, self._agents.names[node]) for node in self._dead()]
         found = [each for each in dead if each[0] not in self._seen_to and each[1] not in self.evicted.now]
         self._seen_to.update(node for node, _ in found)
@@ -37,6 +49,8 @@ class Deaths:
     def is_alone(self, node: str) -> bool:
         """Whether an agent is dead, and no other one lives on its node."""
         names, gone = self._agents.names, self._agents.gone
-        return gone.get(node, False) and all(
-            gone.get(other) for other, theirs in names.items() if theirs == names[node]
+        return (
+            not self._is_ending
+            and gone.get(node, False)
+            and all(gone.get(other) for other, theirs in names.items() if theirs == names[node])
         )

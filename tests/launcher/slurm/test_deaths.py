@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from robust_run.launcher.model.events import Event
+from robust_run.launcher.model.actions import Finish
+from robust_run.launcher.model.events import Event, SignalReceived
 from robust_run.launcher.model.job import NodeInfo
 from robust_run.launcher.model.node_events import (
     ControllerResumed,
@@ -75,3 +76,21 @@ def test_what_died_before_a_requeue_is_over() -> None:
     resumed = ControllerResumed(term=2, restart=1)
     assert after(joined("a", "rr1"), LOST, resumed, joined("b", "rr2")).due() == []
     assert after(joined("a", "rr1"), LOST, ControllerResumed(term=2)).due() == [("a", "rr1")], "a takeover is none"
+
+
+def test_in_a_job_that_ends_nobody_is_started_for_an_agent_that_goes() -> None:
+    told = SignalReceived(signal=15)
+    assert after(joined("a", "rr1"), told, LOST).due() == []
+    late = after(joined("a", "rr1"), LOST)
+    assert late.due() == [("a", "rr1")]
+    late.take(JournalEntry(at=0.0, mono=0.0, event=told))
+    assert not late.is_alone("a"), "it was told to end while Slurm was asked"
+    over = after(joined("a", "rr1"))
+    over.take(JournalEntry(at=0.0, mono=0.0, action=Finish(exit_code=1, outcome="failed", reason="", sentence="")))
+    over.take(JournalEntry(at=0.0, mono=0.0, event=LOST))
+    assert over.due() == []
+
+
+def test_a_job_that_goes_on_after_a_requeue_has_its_agents_replaced_again() -> None:
+    again = (ControllerResumed(term=2, restart=1), joined("b", "rr1"), NodeLost(node="b", silent_s=3.6))
+    assert after(joined("a", "rr1"), SignalReceived(signal=15), LOST, *again).due() == [("b", "rr1")]

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from robust_run.launcher.model.actions import Action, HostEvicted
+from robust_run.launcher.model.actions import Action, Finish, HostEvicted
 from robust_run.launcher.model.events import Event
 from robust_run.launcher.model.job import NodeInfo
 from robust_run.launcher.model.job_parts import SlurmUse
@@ -65,6 +65,16 @@ class Site:
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
     return Site(tmp_path)
+
+
+def test_who_goes_when_the_job_is_over_is_not_replaced(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.happens(JOINED)
+    site.look()
+    site.happens(action=Finish(exit_code=1, outcome="failed", reason="", sentence=""))
+    site.happens(LOST)
+    site.look()
+    assert site.asked == []
 
 
 def test_an_agent_that_died_is_seen_to_at_once_and_once(site: Site) -> None:
