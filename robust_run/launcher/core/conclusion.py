@@ -13,7 +13,7 @@ from robust_run.launcher.core.attempts import begin, finish, is_held, is_paused,
 from robust_run.launcher.core.diagnosis.judge import AttemptJudgement, is_hang, is_nan, judge, was_sent_a_signal
 from robust_run.launcher.core.membership import name_of, wanted
 from robust_run.launcher.core.restart import NEVER_AGAIN, RestartDecision, RestartLimits, decide, has_progressed, healed
-from robust_run.launcher.core.state import CorePolicy, JobState
+from robust_run.launcher.core.state import CorePolicy, EndCause, JobState
 from robust_run.launcher.model.actions import Action, Finish, RecordIncident
 from robust_run.launcher.model.job import Placement
 
@@ -117,7 +117,18 @@ def _decide(
         decision = msgspec.structs.replace(decision, reason=resuming.reason(state))
     if state.code.pending and not decision.relaunch and policy.max_restarts > 0:
         state.trail, decision = healed(state.trail, state.progress, limits)  # what runs next is another program
+    may_be_wished = state.no_point != "ever" and verdict.draft.exit_code != NEVER_AGAIN
+    if not decision.relaunch and may_be_wished and any(map(_is_wish, state.causes)):
+        state.trail, decision = healed(state.trail, state.progress, limits)
+        decision = msgspec.structs.replace(decision, reason="somebody asked for another attempt")
     return decision
+
+
+def _is_wish(cause: EndCause) -> bool:
+    """Whether somebody has been told that the job goes on: who asked for a restart, or took a node out of it. That a rank had
+    failed a moment before, as turns out at the end, was not known to either.
+    """
+    return cause.kind == "asked" or (cause.kind == "evicted" and not cause.rule)
 
 
 def _start_again(policy: CorePolicy, state: JobState, incident: RecordIncident, now_s: float) -> list[Action]:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import pytest
 from stories import (
+    TYPO,
     ending,
     evidence,
     gathering,
     incident_of,
     kinds,
     several_nodes,
+    told_to_end,
 )
 
 from robust_run.launcher.model.actions import EndAttempt, Finish, JobEnds, OpenStore, Say, WakeAt
-from robust_run.launcher.model.events import SignalReceived, Tick
-from robust_run.launcher.model.node_events import RestartAsked
+from robust_run.launcher.model.events import Event, SignalReceived, Tick
+from robust_run.launcher.model.node_events import NodeEvicted, RestartAsked
 
 # --- a node leaves ----------------------------------------------------------------------------------------------------
 
@@ -171,6 +174,26 @@ def test_an_operators_restart_uses_what_nodes_there_are() -> None:
     assert story.happens(RestartAsked()) == [], "once is enough"
     assert incident_of(story.all_end()).verdict.rule == "operator"
     assert story.world == ["a", "b", "late"]
+
+
+@pytest.mark.parametrize("wish", [RestartAsked(by="ann"), NodeEvicted(name="b", reason="", by="ann")])
+def test_who_asked_for_another_attempt_gets_it_though_a_rank_had_failed_a_moment_before(wish: Event) -> None:
+    """They were told that the job goes on. That the failure is one that ends jobs is known only when all nodes have ended."""
+    story = several_nodes("a", "b")
+    story.joins("late")
+    story.happens(wish, 9.0)
+    story.ends("a", evidence(0, 1, 8.0, finding=TYPO), told_to_end(1, 9.2))
+    said = story.ends("b")
+    incident = incident_of(said)
+    assert (incident.verdict.kind, incident.action) == ("code", "relaunch")
+    assert not any(isinstance(each, Finish) for each in said)
+
+
+def test_exit_code_93_ends_the_job_whatever_was_asked() -> None:
+    story = several_nodes("a", "b")
+    story.happens(RestartAsked(by="ann"), 9.0)
+    story.ends("a", evidence(0, 93, 8.0), told_to_end(1, 9.2))
+    assert story.ends("b")[-1].exit_code == 93
 
 
 def test_a_restart_asked_of_a_job_that_waits_for_nodes_changes_nothing() -> None:
