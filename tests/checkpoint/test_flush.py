@@ -138,6 +138,29 @@ def test_where_a_node_says_nothing_nothing_is_written(ranks: Ranks, tmp_path: Pa
     assert not folder.exists() or os.listdir(folder) == []
 
 
+@pytest.mark.parametrize("left", [0, 1])
+def test_a_node_whose_step_is_older_than_what_storage_has_waits_for_nobody(
+    ranks: Ranks, tmp_path: Path, left: int
+) -> None:
+    """It was evicted, or lost for a while: the attempt that it had a part in is long over, and so is the job by now."""
+    folder = tmp_path / "ckpt"
+    nodes = [ground(tmp_path / f"memory {number}") for number in range(2)]
+    try:
+        for number, node in enumerate(nodes):
+            node.tell(AttemptBegins(attempt=0, ranks=(number,), world_size=2))
+            node.look()
+        env = env_of(nodes[0], folder) | {"1:ROBUST_CKPT_MEMORY": nodes[1].folder}
+        ranks.values("first_half", **env)
+        nodes[1 - left].end()
+        ranks.values("first_half", ROBUST_CKPT_DIR=str(folder), ROBUST_JOB="job")  # as the others went on
+        (said,) = flush(nodes[left], limit_s=600.0)
+        assert (said.text, said.is_stored) == ("", True)
+    finally:
+        for node in nodes:
+            node.end()
+    assert not [name for name in os.listdir(folder) if name.startswith(".")]
+
+
 @pytest.mark.parametrize("every", ["2", ""])
 @pytest.mark.parametrize("empty", [0, 1])
 def test_a_node_with_nothing_in_memory_says_so_and_nobody_waits_for_it(

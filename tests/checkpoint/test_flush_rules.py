@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from robust_run.checkpoint.flush.exchange import Exchange
+from robust_run.checkpoint.flush.exchange import UNLESS_S, Exchange, NotNeededError
 from robust_run.checkpoint.flush.plan import RankSaid, file_of, own_of, pieces_of, tensors_of
 from robust_run.checkpoint.types import Layout, SavedTensor
 from robust_run.ckpt_io.errors import CheckpointError
@@ -107,6 +107,19 @@ def test_others_are_waited_for_as_long_as_they_go_on(tmp_path: Path, signs: int)
         assert signs * 9.0 + 10.0 <= clock.now_s < signs * 9.0 + 14.0
         clock.then = [(clock.now_s + 5.0, lambda: there.tell("said", Word("theirs")))]
         assert [each.text for each in here.hear("said", Word, Word("mine"))] == ["mine", "theirs"]
+
+
+def test_nobody_is_waited_for_whose_word_is_not_needed_any_more(tmp_path: Path) -> None:
+    clock = Clock()
+    with closing(open_store(str(tmp_path))) as store:
+        here, there = (
+            Exchange(store, "meet", (number,), 2, 60.0, lambda: clock.now_s, clock.sleep) for number in range(2)
+        )
+        with pytest.raises(NotNeededError):
+            here.hear("said", Word, Word("mine"), lambda: clock.now_s >= 7.0)
+        assert 7.0 <= clock.now_s < 7.0 + UNLESS_S + 2.0
+        there.tell("said", Word("theirs"))
+        assert len(here.hear("said", Word, Word("mine"), lambda: True)) == 2, "who is there is heard"
 
 
 def test_a_node_that_gave_up_is_not_waited_for_until_it_tries_again(tmp_path: Path) -> None:

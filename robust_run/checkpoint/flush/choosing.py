@@ -7,7 +7,7 @@ from contextlib import closing, suppress
 import msgspec
 
 from robust_run.checkpoint.flush import parts
-from robust_run.checkpoint.flush.exchange import Exchange
+from robust_run.checkpoint.flush.exchange import Exchange, NotNeededError
 from robust_run.ckpt_io import address, catalog, meetings
 from robust_run.ckpt_io.errors import CheckpointError
 from robust_run.ckpt_io.finding import read_manifest
@@ -54,7 +54,16 @@ def _choose_together(order: FlushOrder, folder: str, held: tuple[Generation, ...
         meeting = _meeting(store, order)
         meeting.tell("offer", mine)
         try:
-            offers = meeting.hear("offer", Offer, mine)
+            offers = meeting.hear("offer", Offer, mine, lambda: _is_stored(order, folder, held[0]))
+        except (
+            NotNeededError
+        ):  # it is of an attempt that was long over when the job ended: a node that was evicted, or away
+            meeting.let_others_look()
+            with suppress(StoreError):
+                meeting.begin()
+                if not store.list(meeting_folder(order)):
+                    store.remove(meeting_folder(order))
+            return Choice(generation=held[0], is_stored=True)
         except BaseException:
             with suppress(StoreError):
                 meeting.begin()  # nobody is to count on what was offered

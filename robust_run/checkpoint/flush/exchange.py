@@ -20,7 +20,13 @@ from robust_run.store.types import Store
 SIGN_S = 5.0
 _FIRST_LOOK_S, _LOOK_S, _LINGER_S = 0.05, 1.0, 3.0
 _MOST_BYTES = 1 << 30
+#: Others of a job that ends come within seconds. After so long without news it is asked whether they need come at all.
+UNLESS_S = 5.0
 _Kind = TypeVar("_Kind", bound=msgspec.Struct)
+
+
+class NotNeededError(Exception):
+    """Nobody need be waited for any more."""
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,22 +81,29 @@ class Exchange:
             except StoreError:
                 return
 
-    def hear(self, kind: str, what: type[_Kind], mine: _Kind) -> list[_Kind]:
-        """Return what each node has told, this one's among it.
+    def hear(self, kind: str, what: type[_Kind], mine: _Kind, unless: Callable[[], bool] | None = None) -> list[_Kind]:
+        """Return what each node has told, this one's among it. `unless`: whether it is not needed, asked where no news comes.
 
         Raises:
+            NotNeededError: As `unless` says.
             CheckpointError: Another node has failed, or none of those that are missing shows a sign of going on.
             StoreError: The storage failed.
         """
         heard: dict[str, tuple[tuple[int, ...], _Kind]] = {self._path(kind): (self._ranks, mine)}
         seen: dict[str, bytes] = {}
         since_s, look_s = self._now_s(), _FIRST_LOOK_S
+        ask_at_s = since_s + UNLESS_S
         while True:
             missing = set(range(self._world_size)) - {rank for ranks, _ in heard.values() for rank in ranks}
             if not missing:
                 return [said for _, said in sorted(heard.values(), key=lambda each: each[0])]
             if self._has_news(kind, what, heard, seen):
                 since_s, look_s = self._now_s(), _FIRST_LOOK_S
+                ask_at_s = since_s + UNLESS_S
+            elif unless is not None and self._now_s() >= ask_at_s:
+                if unless():
+                    raise NotNeededError
+                ask_at_s = self._now_s() + UNLESS_S
             elif self._now_s() - since_s > self._wait_s:
                 raise CheckpointError(f"nothing was heard of the node of rank {min(missing)} for {self._wait_s:.0f} s")
             else:
