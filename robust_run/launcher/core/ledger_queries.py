@@ -198,7 +198,9 @@ def words(version: CodeVersion) -> str:
 
 def all_words(ledger: Ledger, version: CodeVersion) -> str:
     """Return the same with the updates that are part of it: a reader must learn of all that changed."""
-    numbers = parts_of(ledger, version.number)[::-1]
+    runs = on_probation(ledger)
+    unproven = {runs.number} & ancestors(ledger, version.number) if runs is not None else set()
+    numbers = sorted({*parts_of(ledger, version.number), *unproven}, reverse=True)
     named = [words(ledger.records[number - 1].version) for number in numbers[:PARTS_NAMED]]
     more = [f"{len(numbers) - PARTS_NAMED} more"] if len(numbers) > PARTS_NAMED else []
     return words(version) + (f", with {', '.join(named + more)} in it," if named else "")

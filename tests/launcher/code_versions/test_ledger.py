@@ -176,6 +176,17 @@ def test_what_is_rolled_back_names_all_updates_that_it_was_merged_from() -> None
     assert queries.parts_of(after, 5) == [], "what was trusted since is no part of it"
 
 
+def test_what_is_staged_names_the_unproven_version_that_runs_and_is_in_it() -> None:
+    """The same updates are named when it is staged as when it is rolled back."""
+    ledger = rules.staged(started(), version(2, 1, by="ann", summary="a.py +1 -0"), 0)
+    ledger = rules.begun(rules.staged(ledger, version(3, 2, by="bob", summary="b.py +1 -0"), 0), 1)
+    ledger = rules.staged(ledger, version(4, 3, by="cem", summary="c.py +1 -0"), 0)
+    staged = queries.all_words(ledger, ledger.records[3].version)
+    ledger = rules.begun(ledger, 2)
+    assert staged == queries.all_words(ledger, ledger.records[3].version)
+    assert "with version 3 (b.py +1 -0; by bob), version 2 (a.py +1 -0; by ann) in it" in staged
+
+
 def test_what_waits_already_can_only_get_another_time() -> None:
     ledger = rules.staged(started(), version(2, 1), 99.0)
     assert queries.is_pending(ledger, version(2, 1, by="another"))
