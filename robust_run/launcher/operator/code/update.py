@@ -255,7 +255,10 @@ class Maker:
 
 def _check_entry(tree: CodeTree, entry: str, where: str) -> None:
     if entry and not any(file.path == entry or file.path.startswith(f"{entry}/") for file in tree.files):
-        raise CodeError(f"{where} has no {entry}, which is the job's script; nothing was changed")
+        raise CodeError(
+            f"the code of {where} (text, up to 1 MiB a file, not ignored) has no {entry}, which is the job's script; "
+            "nothing was changed"
+        )
 
 
 def _standing(view: CodeView, number: int) -> str:
