@@ -90,6 +90,10 @@ def joined(policy: CorePolicy, state: JobState, event: NodeJoined, now_s: float)
     if info.id in state.members:
         return returned(policy, state, NodeReturned(node=info.id), now_s)
     state.unable.pop(info.name, None)
+    if state.health.active and not any(each.present and each.info.name == info.name for each in state.members.values()):
+        from robust_run.launcher.core.diagnosis import health_record
+
+        health_record.begin_anew(state, info.name)
     state.members[info.id] = Member(info=info, joined=len(state.members), since_s=now_s)
     if info.name in state.evicted:
         return [Say(text=evicted_text(state, info.name), node=info.id)]

@@ -415,6 +415,18 @@ def test_what_is_over_is_not_shown_any_more() -> None:
     assert not story.state.health.active
 
 
+def test_what_sensors_said_that_are_gone_is_not_shown_for_ever() -> None:
+    """Nobody would take it back, and whoever asks what may be why a node is slow would be told of it. Others' words stay."""
+    story = several_nodes("a", "b")
+    for node, name in (("a", "cpu.pressure"), ("a", "outlier.cpu_percent"), ("b", "cpu.pressure")):
+        sees(story, node, name, "")
+    sees(story, "a", "sensors.ended", "", kind="note")
+    assert list(story.state.health.active) == [("a", "outlier.cpu_percent", ""), ("b", "cpu.pressure", "")]
+    story.is_lost("b")
+    story.joins("b", id="another agent")
+    assert list(story.state.health.active) == [("a", "outlier.cpu_percent", "")], "its machine was booted anew"
+
+
 def test_notes_and_absent_hardware_change_nothing() -> None:
     story = one_node()
     assert sees(story, "here", "gpu.absent", kind="note") == []

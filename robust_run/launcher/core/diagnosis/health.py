@@ -14,7 +14,7 @@ from robust_run.health.rules import deciding
 from robust_run.health.rules.types import Evicted, RuleDecision
 from robust_run.launcher.core import evictions
 from robust_run.launcher.core.attempts import end_attempt, failure_ending
-from robust_run.launcher.core.diagnosis import blindness
+from robust_run.launcher.core.diagnosis import blindness, health_record
 from robust_run.launcher.core.diagnosis.drafts import TRAINING, draft_of, nodes_of
 from robust_run.launcher.core.diagnosis.hang_response import suspected
 from robust_run.launcher.core.diagnosis.rule_book import book_of
@@ -38,6 +38,8 @@ JUMP_STAYS = "training.jump.stays"
 #: What a sign weighs against its node, where its rule asks for checks; one of low confidence less.
 SIGN, SIGN_DOUBTED = 0.5, 0.25
 DAMAGED = "training.damaged"
+#: What others say than the sensors of a node: who compares nodes, or what ranks have reduced.
+NO_SENSORS = ("outlier.", "numbers.")
 
 
 def seen(policy: CorePolicy, state: JobState, event: HealthSeen, now_s: float) -> list[Action]:
@@ -45,6 +47,8 @@ def seen(policy: CorePolicy, state: JobState, event: HealthSeen, now_s: float) -
     sign = event.event
     name = name_of(state, event.node)
     blindness.note(state.health, name, event)
+    if sign.name == blindness.PROCESS:
+        health_record.begin_anew(state, name, but=NO_SENSORS)
     if sign.name == DAMAGED:  # several nodes may read the same file
         is_news = _is_news(state, (f"{sign.name} {sign.kind}", "", sign.subject))
         return [Say(text=f"metrics from {sign.subject}: {sign.detail}")] if is_news else []

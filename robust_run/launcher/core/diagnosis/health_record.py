@@ -17,6 +17,14 @@ def forget(state: JobState, name: str) -> None:
     record.evicted = [each for each in record.evicted if each.name != name]
 
 
+def begin_anew(state: JobState, name: str, *, but: tuple[str, ...] = ()) -> None:
+    """Other sensors watch a host from now on: what those before them had not taken back nobody will, and what is still so is said
+    again. `but`: beginnings of names of what others said.
+    """
+    record = state.health
+    record.active = {key: sign for key, sign in record.active.items() if key[0] != name or key[1].startswith(but)}
+
+
 def resumed(state: JobState, now_s: float) -> None:
     """This clock is another: counts begin anew, and evictions count from now."""
     record = state.health
