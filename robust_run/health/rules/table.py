@@ -100,6 +100,9 @@ _DISKS: dict[str, HealthRule] = {
     "mount.stale": _twice("ByteRobust table 1: file system mount; a stale handle does not heal by itself"),
     "mount.hung": _twice("ByteRobust table 1: file system mount"),
     "mount.error": _twice("ByteRobust table 1: file system mount"),
+    "mount.read_only": _report(
+        "who serves it, or who mounted it, made it so: no disk of the node's, and often on all nodes at once"
+    ),
     "mount.not_responding": _report("the kernel's own word for a server that is slow to answer"),
     "store": _report("ByteRobust table 1: HDFS error; the store's fault, not the node's"),
     "image": _report("the image's origin, its cache or the way there; disks of the node speak for themselves"),

@@ -48,6 +48,8 @@ class DiskSample(msgspec.Struct, frozen=True, kw_only=True):
     spaces: Mapping[str, Space]
     read_only: Mapping[str, bool]
     """By folder that the job writes to, and `/`."""
+    remote: frozenset[str] = frozenset()
+    """Those of these folders that another machine serves."""
     errors: Mapping[str, int]
     disks: Mapping[str, Disk]
 
@@ -62,18 +64,21 @@ class DiskState(msgspec.Struct, frozen=True, kw_only=True):
 def read(world: SensorWorld) -> DiskSample:
     """Return the state of local disks and of the file systems below the job's folders. Raises OSError."""
     mounts = mountinfo.read(world)
-    spaces, read_only = {}, {}
+    spaces, read_only, remote = {}, {}, set()
     for folder in dict.fromkeys((*world.folders, "/")):
         mount = mountinfo.mount_of(folder, mounts)
         if mount is None:
             continue
         read_only[folder] = mount.read_only
+        if mount.is_remote:
+            remote.add(folder)
         # a remote one may hang: those have sensors of their own
         if not mount.is_remote and not mount.read_only and mount.kind not in _NO_SPACE and folder in world.folders:
             spaces[folder] = _space(folder)
     return DiskSample(
         spaces=spaces,
         read_only=read_only,
+        remote=frozenset(remote),
         errors=dict(_errors(world)),
         disks=parse_disks(text_or_none(f"{world.proc}/diskstats") or ""),
     )
@@ -152,7 +157,8 @@ def _turned(before: DiskSample, sample: DiskSample) -> Iterator[Condition]:
     for folder, read_only in sample.read_only.items():
         if read_only and not before.read_only.get(folder, True):
             detail = "the file system has become read-only"
-            yield Condition(name="disk.read_only", subject=folder, detail=detail, repeat_s=300.0)
+            name = "mount.read_only" if folder in sample.remote else "disk.read_only"
+            yield Condition(name=name, subject=folder, detail=detail, repeat_s=300.0)
 
 
 def _full(settings: DiskSettings, sample: DiskSample) -> Iterator[Condition]:

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sensor_ground import LIMIT_S, Tree
 
+from robust_run.health.rules.table import DEFAULTS
 from robust_run.health.sensors import fsync
 from robust_run.health.sensors.disk import Disk, DiskSample, DiskState, Space, judge, parse_disks, read
 from robust_run.health.sensors.fsync import FsyncSample, FsyncState
@@ -30,8 +31,11 @@ def sample(
     read_only: Mapping[str, bool] | None = None,
     errors: Mapping[str, int] | None = None,
     disks: Mapping[str, Disk] | None = None,
+    remote: frozenset[str] = frozenset(),
 ) -> DiskSample:
-    return DiskSample(spaces=spaces or {}, read_only=read_only or {}, errors=errors or {}, disks=disks or {})
+    return DiskSample(
+        spaces=spaces or {}, read_only=read_only or {}, errors=errors or {}, disks=disks or {}, remote=remote
+    )
 
 
 def said(*samples: tuple[float, DiskSample]) -> list[Event]:
@@ -64,6 +68,13 @@ def test_what_turns_read_only_is_a_fault_and_what_always_was_is_not() -> None:
     assert [(event.name, event.subject, event.at_s) for event in events] == [("disk.read_only", "/data", 5)]
 
 
+def test_a_file_system_that_others_serve_and_that_turns_read_only_is_no_disk_of_the_node_s() -> None:
+    good, bad = (sample(read_only={"/nfs": turned}, remote=frozenset(("/nfs",))) for turned in (False, True))
+    events = said((0, good), (5, bad))
+    assert [(event.name, event.subject) for event in events] == [("mount.read_only", "/nfs")]
+    assert DEFAULTS["mount.read_only"].rung == "report"
+
+
 def test_what_is_writable_again_is_said() -> None:
     good, bad = sample(read_only={"/data": False}), sample(read_only={"/data": True})
     assert [event.kind for event in said((0, good), (5, bad), (10, good))] == ["alert", "clear"]
@@ -91,6 +102,7 @@ def test_all_is_read_from_a_tree(tree: Tree, world: SensorWorld, tmp_path: Path)
         sys__fs__ext4__sda1__errors_count="3\n",
     )
     found = read(SensorWorld(proc=world.proc, sys=world.sys, pid=7, folders=(str(tmp_path), f"{tmp_path}/d/deep")))
+    assert found.remote == set()
     assert found.read_only == {str(tmp_path): False, f"{tmp_path}/d/deep": True, "/": False}
     assert list(found.spaces) == [str(tmp_path)]
     assert found.errors == {"sda": 31, "ext4 on sda1": 3}
@@ -109,6 +121,12 @@ def test_a_folder_that_is_made_later_hides_no_disk_and_is_watched_where_it_will_
         assert fsync.read(later).took_s > 0
     except AbsentError as error:  # a file system without files that have no name
         assert "No such file" not in str(error)
+
+
+def test_a_folder_that_another_machine_serves_is_known_as_that(tree: Tree, world: SensorWorld) -> None:
+    tree.put("proc/7/mountinfo", "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n2 1 0:40 / /nfs ro - nfs4 filer:/vol ro\n")
+    found = read(SensorWorld(proc=world.proc, sys=world.sys, pid=7, folders=("/nfs/ckpt",)))
+    assert (found.remote, found.read_only) == ({"/nfs/ckpt"}, {"/nfs/ckpt": True, "/": False})
 
 
 def test_errors_of_images_and_of_other_jobs_volumes_are_no_errors_of_the_node_s_disks(
