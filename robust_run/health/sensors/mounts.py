@@ -28,9 +28,10 @@ class MountSample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MountState(msgspec.Struct, frozen=True, kw_only=True):
-    """When an error was last said."""
+    """When an error was last said, and as what."""
 
     said_s: float | None = None
+    name: str = ""
 
 
 def read(where: str, ask: Callable[[str], object] = os.statvfs) -> MountSample:
@@ -48,12 +49,16 @@ def judge(
     """Return whether it answers with an error, said again every `repeat_s`."""
     name = "mount.stale" if sample.error in _STALE else "mount.error"
     if not sample.error:
-        over = Event(name="mount.error", kind="clear", subject=where, detail="it answers again", at_s=now_s)
+        over = Event(
+            name=state.name or "mount.error", kind="clear", subject=where, detail="it answers again", at_s=now_s
+        )
         return MountState(), (over,) if state.said_s is not None else ()
     if state.said_s is not None and now_s - state.said_s < repeat_s:
         return state, ()
     detail = f"the file system answers with an error: {os.strerror(sample.error)}"
-    return MountState(said_s=now_s), (Event(name=name, kind="alert", subject=where, detail=detail, at_s=now_s),)
+    return MountState(said_s=now_s, name=name), (
+        Event(name=name, kind="alert", subject=where, detail=detail, at_s=now_s),
+    )
 
 
 class InUse:

@@ -204,6 +204,10 @@ def answered(*errors: int) -> list[Event]:
 
 def test_a_stale_handle_is_told_from_other_errors_and_said_again_while_it_lasts() -> None:
     assert [event.name for event in answered(0, 116, 116, 116, 116)] == ["mount.stale", "mount.stale"]
+    assert [(event.name, event.kind) for event in answered(116, 0)] == [
+        ("mount.stale", "alert"),
+        ("mount.stale", "clear"),
+    ]
     assert [event.name for event in answered(107)] == ["mount.error"]
     assert [event.kind for event in answered(116, 0)] == ["alert", "clear"]
 

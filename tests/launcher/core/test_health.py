@@ -404,6 +404,29 @@ def test_a_loss_of_speed_has_all_ranks_looked_at() -> None:
     assert inquire == Inquire(attempt=0, after_s=0.0)
 
 
+# --- what nodes share ------------------------------------------------------------------------------------------------
+
+
+def test_a_mount_that_all_nodes_lose_twice_has_none_of_them_evicted() -> None:
+    story = several_nodes("a", "b")
+    story.joins("spare")
+    for kind in ("alert", "clear", "alert"):
+        spoken_of = [
+            rule for node in ("a", "b", "spare") for rule in spoken(sees(story, node, "mount.hung", "/nfs", kind=kind))
+        ]
+    assert not story.state.evicted
+    assert "2 of 2 other nodes see the same" in spoken_of[0].held_back
+
+
+def test_a_mount_that_one_node_loses_twice_has_it_evicted() -> None:
+    story = several_nodes("a", "b")
+    story.joins("spare")
+    sees(story, "b", "mount.hung", "/elsewhere")
+    for kind in ("alert", "clear", "alert"):
+        sees(story, "a", "mount.error", "/nfs", kind=kind, after_s=6.0)
+    assert list(story.state.evicted) == ["a"]
+
+
 # --- memory ---------------------------------------------------------------------------------------------------------
 
 

@@ -38,6 +38,8 @@ JUMP_STAYS = "training.jump.stays"
 #: What a sign weighs against its node, where its rule asks for checks; one of low confidence less.
 SIGN, SIGN_DOUBTED = 0.5, 0.25
 DAMAGED = "training.damaged"
+#: Rules about what nodes have in common: a server that is gone is gone for all of them.
+SHARED = "mount."
 #: What others say than the sensors of a node: who compares nodes, or what ranks have reduced.
 NO_SENSORS = ("outlier.", "numbers.")
 
@@ -144,6 +146,9 @@ def held(policy: CorePolicy, state: JobState, decision: RuleDecision, now_s: flo
         return decision
     if not policy.many:
         return _instead(decision, "the job has no other node")
+    shared = _seen_by_others(state, decision) if decision.rule.startswith(SHARED) else ""
+    if shared:
+        return _instead(decision, shared)
     by_rules = [Evicted(node=each.name, rule=each.rule, at_s=each.at_s) for each in state.health.evicted]
     by_ladder = [name for name, each in state.evicted.items() if each.by == LADDER]
     by_rules += [Evicted(node=name, rule="ladder", at_s=now_s) for name in by_ladder]
@@ -154,6 +159,18 @@ def held(policy: CorePolicy, state: JobState, decision: RuleDecision, now_s: flo
         return decision  # a node that is broken for certain is as good as lost
     left = state.usable - sum(m.info.name == decision.node and counts(state, m) for m in state.members.values())
     return decision if left >= policy.fewest else _instead(decision, "no node can take over")
+
+
+def _seen_by_others(state: JobState, decision: RuleDecision) -> str:
+    """Return that half of the other nodes see the same, lately or still: then it is what they share. Empty: they do not."""
+    record, what = state.health, (decision.event.name, decision.event.subject)
+    others = {member.info.name for member in state.members.values() if member.present} - {decision.node}
+    see = {name for name, *said in record.active if tuple(said) == what}
+    see |= {name for (rule, name), times in record.counts.items() if rule == decision.rule and times}
+    see &= others
+    if not see or 2 * len(see) < len(others):
+        return ""
+    return f"{len(see)} of {len(others)} other nodes see the same, so it is not the node's fault"
 
 
 def _instead(decision: RuleDecision, why: str) -> RuleDecision:
