@@ -46,6 +46,8 @@ class Problem(msgspec.Struct, frozen=True):
     sentence: str
     is_lost: bool = False
     """The place is of no use any more: what reads the image gets errors."""
+    has_lost_reads: bool = False
+    """Reads failed. A mount may remember that: the kernel's squashfs hands on the error of a block for as long as it has it."""
     is_note: bool = False
     """Nothing went wrong, or nothing that a reader sees: it is worth knowing."""
 

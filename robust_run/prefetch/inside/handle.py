@@ -197,6 +197,8 @@ class Inside(AskedServer):
         """The rung and why, the image's interpreter, the block server's socket."""
         self.reason = ""
         """Why the place is lost; "" while it is not."""
+        self.has_lost_reads = False
+        """Whether reads failed in it: its mount may remember them, and fail them again though their bytes can be had."""
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
@@ -286,4 +288,5 @@ class Inside(AskedServer):
     def _happened(self, problem: Problem) -> None:
         if problem.is_lost:
             self.reason = problem.sentence
+        self.has_lost_reads = self.has_lost_reads or problem.has_lost_reads
         self._hear(problem)

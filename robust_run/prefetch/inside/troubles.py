@@ -59,7 +59,7 @@ class Troubles:
             for each in self._serving:
                 each.stop()
         elif not self.lost:
-            self._tell(Problem(sentence))
+            self._tell(Problem(sentence, has_lost_reads=True))
 
     def why(self) -> str:
         """Return why the making failed, as far as reads are the reason; else "".

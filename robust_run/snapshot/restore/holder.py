@@ -10,21 +10,20 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 
 import msgspec
 
 from robust_run.errors import RobustRunError
 from robust_run.mounts import namespace, syscalls
 from robust_run.mounts.facts import gather
-from robust_run.mounts.holding import HolderReady, HolderResult, Problem, Tell, main, own_namespace
+from robust_run.mounts.holding import HolderReady, HolderResult, Tell, main, own_namespace
 from robust_run.mounts.ladder import POSSIBLE, KernelFacts
 from robust_run.snapshot.restore import mounting
 from robust_run.snapshot.restore.place import LARGEST_ORDER_BYTES, PlaceOrder, StagePlace
 from robust_run.snapshot.rules import restore_ladder as ladder
 
 
-def make(order: PlaceOrder, tell: Callable[[str], None], note: Callable[[str], None]) -> HolderResult:
+def make(order: PlaceOrder, tell: Tell) -> HolderResult:
     """Make the place: walk down the ladder until a rung holds. For a process with one thread, changed by it for good.
 
     Raises `NothingLeft`.
@@ -38,7 +37,7 @@ def make(order: PlaceOrder, tell: Callable[[str], None], note: Callable[[str], N
     syscalls.mount("tmpfs", order.stage, source="robust-run", flags=syscalls.NO_DEVICES, options="mode=0755")
     os.chdir(order.stage)
     writable = order.writable and not found.overlay_upper
-    place = StagePlace(order, order.stage, as_user=as_user, writable=writable, tell=tell, note=note)
+    place = StagePlace(order, order.stage, as_user=as_user, writable=writable, tell=tell)
     while True:
         try:
             place.make(choice.rung)
@@ -80,11 +79,7 @@ def facts_of(order: PlaceOrder, found: KernelFacts) -> ladder.RestoreFacts:
 def hold(line: bytes, tell: Tell) -> HolderResult:
     """Make the place that a starter's line describes."""
     try:
-        return make(
-            msgspec.json.decode(line, type=PlaceOrder),
-            lambda sentence: tell(Problem(sentence)),
-            lambda sentence: tell(Problem(sentence, is_note=True)),
-        )
+        return make(msgspec.json.decode(line, type=PlaceOrder), tell)
     except (RobustRunError, OSError, msgspec.MsgspecError) as error:
         return HolderResult(ready=HolderReady(failed=_failure(error)), exit_code=1)
 

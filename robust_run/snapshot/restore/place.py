@@ -11,11 +11,11 @@ import contextlib
 import os
 import random
 import shutil
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
+from robust_run.mounts.holding import Problem, Tell
 from robust_run.snapshot.errors import RestoreRefused
 from robust_run.snapshot.restore import mounting
 from robust_run.snapshot.restore.unpacked import Folder
@@ -77,12 +77,11 @@ class StagePlace:
         *,
         as_user: bool,
         writable: bool,
-        tell: Callable[[str], None] = lambda _sentence: None,
-        note: Callable[[str], None] = lambda _sentence: None,
+        tell: Tell = lambda _problem: None,
     ) -> None:
-        """`tell` hears later what goes wrong with a block server, `note` what is worth knowing of it."""
+        """`tell` hears later what goes wrong with a block server, and what is worth knowing of it."""
         self._order, self._folder, self._as_user = order, folder, as_user
-        self._tell, self._note = tell, note
+        self._tell = tell
         self._scratch = mounting.WriteArea(folder=os.path.join(folder, "changes")) if writable else None
         self._image_at = os.path.join(folder, "image")
         self.server: Any = None
@@ -125,8 +124,9 @@ class StagePlace:
                 blocks,
                 hot=plan.hot,
                 options=plan.serve_options,
-                on_problem=self._tell,
-                on_note=self._note,
+                on_problem=lambda sentence: self._tell(Problem(sentence)),
+                on_lost=lambda sentence: self._tell(Problem(sentence, has_lost_reads=True)),
+                on_note=lambda sentence: self._tell(Problem(sentence, is_note=True)),
             )
             self.server.leave_device_to_keeper()
         return str(self.server.image_path)

@@ -60,7 +60,7 @@ class Inside:
     """A place with a block server."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.asked, self.has_lost_reads = 0, False
 
     def wait_anew(self) -> None:
         self.asked += 1
@@ -113,6 +113,39 @@ def test_an_attempt_waits_for_a_place_that_is_made_anew_and_nobody_is_blocked(tm
     assert place.is_ready()
     assert place.begin(*where), "what ran in the place that was lost is lost"
     assert not place.begin(*where)
+
+
+def test_a_place_in_which_reads_failed_is_made_anew_for_the_next_attempt(tmp_path: Path) -> None:
+    """The kernel's squashfs fails a block again that it could not read once, though the store has long been back."""
+    made: list[Made] = []
+    fails = False
+
+    def start(_hears: Hears) -> Made:
+        if fails:
+            raise PlatformError("the store is still gone")
+        made.append(Made())
+        made[-1].inside = Inside()
+        return made[-1]
+
+    def attempt() -> bool:
+        while not place.is_ready():
+            if place._anew is not None:
+                place._anew.join(60)
+        return place.begin(0, "a:1", str(tmp_path / "start.json"))
+
+    spec = cast("JobSpec", SimpleNamespace(many=None, record_window_s=1.0))
+    place = Place(spec, "image x", FakeClock(), [].append, start)
+    assert not attempt()
+    assert not attempt()
+    assert made[0].inside is not None
+    made[0].inside.has_lost_reads = fails = True
+    attempt()
+    assert place._made is made[0], "where it cannot be made again, the old one is still of use"
+    fails = False
+    assert attempt(), "what ran in the old one is not to be used"
+    assert place._made is made[1]
+    assert not attempt()
+    assert len(made) == 2
 
 
 def test_a_note_is_said_and_is_nobodys_reason_for_failing() -> None:

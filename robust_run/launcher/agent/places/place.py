@@ -141,11 +141,14 @@ class HeldPlace(ABC, Generic[MadeT]):
     # --- starting workers
 
     def is_ready(self) -> bool:
-        """Whether an attempt may begin, or be told why it cannot. False: it is being made anew, ask again soon.
+        """Whether an attempt may begin, or be told why it cannot. False: one that was lost is being made anew, ask again soon.
 
-        The agent's heartbeats go on meanwhile.
+        The agent's heartbeats go on meanwhile. So is one in which reads failed: the kernel's squashfs remembers the error, and
+        fails them again when the store has long been back.
         """
-        if self._made.reason and self._anew is None:
+        inside = self._made.inside
+        is_spoilt = bool(self._made.reason) or (inside is not None and inside.has_lost_reads)
+        if is_spoilt and self._anew is None:
             self._begin_anew(self._made)
         is_late = self._clock.monotonic_s() >= self._anew_since_s + ANEW_S
         return self._anew is None or not self._anew.is_alive() or is_late
