@@ -25,13 +25,23 @@ _OF_THE_HOST = ("PYTHONPATH", "LD_LIBRARY_PATH")
 def commands_of(typed: Sequence[str], files: Sequence[str]) -> tuple[str, ...]:
     """Return the commands of `--setup`, then those of `--setup-file`: each file is one script, which ends at its first failure.
 
-    Raises `SetupRefused` for a file that cannot be read.
+    Raises `SetupRefused` for a file that cannot be read, and for what is no text.
     """
-    found = list(typed)
-    for path in files:
-        data = _read(path, _SCRIPT_BYTES)
-        found.append("set -e\n" + data.decode("utf-8", "surrogateescape"))
+    found = [_text(os.fsencode(command), f"--setup {command!a}") for command in typed]
+    found += ["set -e\n" + _text(_read(path, _SCRIPT_BYTES), path) for path in files]
     return tuple(found)
+
+
+def _text(data: bytes, what: str) -> str:
+    """Return a script; it is kept as text, and no shell takes a zero byte."""
+    if (zero := data.find(b"\0")) >= 0:
+        raise SetupRefused(f"{what}: byte {zero} is zero: it is no script")
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise SetupRefused(
+            f"{what}: byte {error.start} is no UTF-8: it is no script, or one in another encoding"
+        ) from error
 
 
 def prepare(

@@ -16,7 +16,7 @@ def open_store(url: str, options: StoreOptions = _DEFAULTS) -> Store:
     """Return the store of a folder: a plain path, file://, http(s)://, hdfs://, viewfs://, or any that fsspec opens.
 
     Opening looks at nothing yet: a folder that is not there shows at the first call. Raises `UserError` for a URL that cannot
-    be one, and where a library for it is missing.
+    be one, and where a library for it is missing; `StoreError` where its library connects at once, and that fails.
     """
     if not url or "\0" in url:
         raise UserError(f"{url!r} is no folder: give a path or a URL")

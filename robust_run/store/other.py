@@ -33,7 +33,10 @@ class FsspecStore:
     writable = True
 
     def __init__(self, url: str, options: StoreOptions) -> None:
-        """Raises `UserError` where fsspec, or the library for this kind of URL, is not installed."""
+        """Raises `UserError` where fsspec, or the library for this kind of URL, is not installed.
+
+        Some libraries connect at once: raises `StoreError` where that fails.
+        """
         self.url = paths.shown(url)
         self.threads = options.threads or _MOST_THREADS
         self._watcher = CallWatcher(self.url, options.stall_s)
@@ -43,6 +46,10 @@ class FsspecStore:
             self._files, root = url_to_fs(url, skip_instance_cache=True, **options.extra)
         except (ImportError, ValueError, TypeError) as error:
             raise UserError(f"{self.url} cannot be opened through fsspec: {error}") from error
+        except OSError as error:
+            raise from_os_error(error, self.url, "") from error
+        except Exception as error:  # a library may raise anything
+            raise StoreError(self.url, "", f"it cannot be opened: {type(error).__name__}: {error}") from error
         self._root = str(root).rstrip("/")
         kinds = self._files.protocol
         self._is_whole_at_once = bool(

@@ -34,6 +34,29 @@ def store() -> Iterator[Store]:
     found.close()
 
 
+@pytest.mark.parametrize(
+    ("raised", "kind", "words"),
+    [
+        (OSError(-2, "Name or service not known"), StoreError, "far://host/x: Name or service not known"),
+        (ConnectionRefusedError(111, "Connection refused"), Unavailable, "far://host/x: Connection refused"),
+        (EOFError("it hung up"), StoreError, "far://host/x: it cannot be opened: EOFError: it hung up"),
+    ],
+)
+def test_a_library_that_connects_at_once_and_fails_is_a_store_that_fails(
+    raised: Exception, kind: type[StoreError], words: str
+) -> None:
+    class Far(fsspec.AbstractFileSystem):  # type: ignore[misc]
+        protocol = "far"
+
+        def __init__(self, **_options: object) -> None:
+            raise raised
+
+    fsspec.register_implementation("far", Far, clobber=True)
+    with pytest.raises(kind) as caught:
+        open_store("far://host/x")
+    assert str(caught.value) == words
+
+
 def test_what_is_written_in_order_is_read_back(store: Store) -> None:
     writer = store.create("folder/f", 10)
     assert not writer.any_order

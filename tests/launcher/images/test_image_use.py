@@ -46,6 +46,12 @@ def refusal(machine: Machine, *words: str, script: str = "train.py") -> str:
     return str(caught.value)
 
 
+def test_changes_never_go_to_a_folder_that_an_empty_variable_named(machine: Machine) -> None:
+    """`--image-writable=$FOLDER`: they went to the working directory."""
+    assert "--image-writable=: it is empty" in refusal(machine, "--image", "train.sqsh", "--image-writable=")
+    assert use(machine, "--image", "train.sqsh", env={"ROBUST_IMAGE_WRITABLE": ""}).writable is None
+
+
 def test_without_an_image_there_is_none(machine: Machine) -> None:
     spec = job(machine)
     assert (spec.image, spec.prefetch_env, spec.record_window_s) == (None, False, 120.0)

@@ -54,6 +54,8 @@ def _writable(text: str | None, world: World) -> str | None:
         return None
     if text in _IN_MEMORY:
         return "memory"
+    if not text.strip():
+        raise UserError("--image-writable=: it is empty; name a folder, or leave out the = to keep changes in memory")
     path = absolute(text, world)
     kind, above = world.files.kind(path), world.files.kind(os.path.dirname(path))
     if kind not in ("missing", "folder") or (kind == "missing" and above != "folder"):
