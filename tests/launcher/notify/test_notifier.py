@@ -113,6 +113,9 @@ def test_the_end_of_a_job_waits_only_so_long(making: Making) -> None:
         hook.wait_asked(1)
         assert notifier.close(0.05) == 1
         assert not hook.released.is_set()
+        assert notifier.close(0.0) <= 1
+    assert len(making.said) == 1, "nobody was told of the incident: that is said, and once"
+    assert making.said[0].endswith("1 notice was not sent: it has not answered, and the job is over")
 
 
 def test_pauses_grow_and_a_server_may_ask_for_more() -> None:

@@ -66,7 +66,7 @@ class Sender:
         return [] if pid is None else [pid]
 
     def close(self, give_up_at_s: float, now_s: Callable[[], float]) -> int:
-        """Wait until everything was sent, at most until then; return how many notices were not."""
+        """Wait until everything was sent, at most until then; return how many notices were not, and say so."""
         with self._changed:
             self._changed.wait_for(
                 lambda: not self._waiting and not self._is_busy, timeout=max(give_up_at_s - now_s(), 0.0)
@@ -74,8 +74,13 @@ class Sender:
             left = len(self._waiting) + self._is_busy
             self._waiting.clear()
             self._is_closed = True
+            is_news = bool(left) and not self._has_failed
+            self._has_failed = self._has_failed or is_news  # what is on its way is called off now, and says nothing
             self._changed.notify_all()
         self._delivery.stop()
+        if is_news:
+            notices = "1 notice was" if left == 1 else f"{left} notices were"
+            self._say(f"--notify {self._name}: {notices} not sent: it has not answered, and the job is over")
         return left
 
     def _work(self) -> None:
