@@ -366,6 +366,17 @@ def test_what_another_server_fetches_is_left_to_it_for_a_while() -> None:
     assert at.next().alone is False
 
 
+def test_what_another_server_was_fetching_is_looked_at_again_in_the_background() -> None:
+    """Its stretch may overlap ours by a block: what neither fetched of it never came, and the image was never whole."""
+    at = Setting(blocks=12)
+    at.queue.background(4, None, at.now_s)
+    at.queue.busy(at.next(), at.now_s)
+    while not at.nothing():
+        pass
+    at.now_s += 1.0
+    assert shape(at.next()) == (0, 4, "background")
+
+
 def test_a_prefetch_that_never_works_is_given_up_and_counted() -> None:
     at = Setting()
     at.queue.prefetch([BlockRun(0, 1)])

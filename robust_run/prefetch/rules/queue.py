@@ -219,23 +219,22 @@ class FetchQueue:
         if self._free_from_s > now_s:
             self._wake_s = min(self._wake_s, self._free_from_s)
             return None
-        blocks = len(self._present)
-        while self._cursor < blocks:
-            start = self._present.find(0, self._cursor)
-            if start < 0:
-                self._cursor = blocks
-                break
-            pieces = self._flights.pieces(start, min(blocks, start + self._most), self._most_now)
-            if pieces and not self._is_busy(pieces[0][0], now_s):
-                start, count = pieces[0]
+        at, first_busy = self._cursor, len(self._present)
+        while (start := self._present.find(0, at)) >= 0:
+            pieces = self._flights.pieces(start, min(len(self._present), start + self._most), self._most_now)
+            start, count = pieces[0] if pieces else (start, self._most)
+            at = start + count
+            if pieces and self._is_busy(start, now_s):
+                first_busy = min(first_busy, start)  # the other server may fetch a part of it only, or die
+            elif pieces:
                 source = self._choose(start, count, Priority.BACKGROUND, now_s)
                 if source is None:
                     return None
-                self._cursor = start + count
+                self._cursor = min(first_busy, at)
                 if self._rate is not None:
                     self._free_from_s = max(self._free_from_s, now_s - 1.0) + count * self._block_bytes / self._rate
                 return FetchJob(start, count, Priority.BACKGROUND, source, now_s)
-            self._cursor = start + 1 if not pieces else pieces[0][0] + pieces[0][1]
+        self._cursor = first_busy
         return None
 
     def _is_much_left(self) -> bool:
