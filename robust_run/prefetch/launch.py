@@ -9,6 +9,7 @@ all is here      nothing is fetched, and nothing to record. An image of this mac
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from typing import Literal
@@ -190,6 +191,16 @@ def refuse_hopeless(image_url: str, block_map: BlockMap, machine: str) -> None:
             )
 
 
+def refuse_cut_short(path: str, block_map: BlockMap) -> None:
+    """Raise `BlockMapRefused` for an image file that ends before its block map does: what mounts it would not say why it cannot."""
+    with contextlib.suppress(OSError):  # it is said later what cannot be read
+        wanted, found = block_map.offset_bytes + block_map.size_bytes, os.stat(path).st_size
+        if found < wanted:
+            raise BlockMapRefused(
+                f"{path}: the file has {found} bytes, its block map is of {wanted}: it was cut short; copy it again"
+            )
+
+
 def prepare(
     image_url: str,
     cache_root: str,
@@ -213,6 +224,8 @@ def prepare(
     cache_root = own_folder(cache_root)
     block_map, problems = fetch_map(image_url, cache_root, store_options or StoreOptions())
     refuse_hopeless(image_url, block_map, machine)
+    if "://" not in image_url:
+        refuse_cut_short(image_url, block_map)
     key = hot_key(block_map, launch, machine)
     remote = is_remote_here(image_url)
     hot, have, free_bytes = None, b"", None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import msgspec
@@ -66,6 +67,18 @@ def test_an_image_that_cannot_be_shown_or_run_here_is_refused(
     path, found = make_image(tmp_path, 3 * MIB)
     sidecar = Path(blockmap.sidecar(str(path)))
     sidecar.write_bytes(blockmap.encode(msgspec.structs.replace(found, **{field: value})))
+    with pytest.raises(BlockMapRefused, match=words):
+        launch.prepare(str(path), str(tmp_path / "cache"), "launch", "x86_64")
+
+
+def test_an_image_file_that_was_cut_short_is_named_before_it_is_mounted(tmp_path: Path) -> None:
+    """The kernel said "wrong fs type, bad option, bad superblock"."""
+    path, found = make_image(tmp_path, 3 * MIB)
+    Path(blockmap.sidecar(str(path))).write_bytes(blockmap.encode(found))
+    os.truncate(path, 2 * MIB)
+    words = (
+        f"the file has {2 * MIB} bytes, its block map is of {found.offset_bytes + found.size_bytes}: it was cut short"
+    )
     with pytest.raises(BlockMapRefused, match=words):
         launch.prepare(str(path), str(tmp_path / "cache"), "launch", "x86_64")
 

@@ -395,6 +395,10 @@ def test_the_title_is_parted_where_we_joined_it_not_within_a_message() -> None:
     quoted = incident(verdict={**verdict, "sentence": f"{message} on vm; it failed again"})
     html = incident_html(incident_page(incident=quoted, scene=None))
     assert "see the manual<span class=rest>It failed again</span></h1>" in html
+    at = incident(verdict={**verdict, "sentence": f"{message} on vm; http://host/a.sqsh: the server says 404"})
+    assert "<span class=rest>http://" in incident_html(incident_page(incident=at, scene=None)), (
+        "an address stays as it is"
+    )
     alone = incident(verdict={**verdict, "sentence": f"{message} on vm"})
     assert "see the manual</h1>" in incident_html(incident_page(incident=alone, scene=None))
 

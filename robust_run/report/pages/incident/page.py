@@ -59,14 +59,19 @@ def _top(page: IncidentPage) -> str:
     )
 
 
+def _capital(words: str) -> str:
+    """Begin a sentence; addresses stay what they are."""
+    return words if "://" in words.split(" ", 1)[0] else words[:1].upper() + words[1:]
+
+
 def _head(page: IncidentPage) -> str:
     incident = page.incident
     head, rest = parted_sentence(page)
     if rest and len(head) + len(rest) < LARGE:
         head, rest = f"{head}; {rest}", ""
-    head = head[:1].upper() + head[1:]
+    head = _capital(head)
     tone = "warn" if incident.action.name == "report" or incident.verdict.confidence == "low" else ""
-    smaller = f"<span class=rest>{breakable(rest[:1].upper() + rest[1:], 1000)}</span>" if rest else ""
+    smaller = f"<span class=rest>{breakable(_capital(rest), 1000)}</span>" if rest else ""
     return (
         f"<div class=kicker><span class='kind {tone}'>{KIND_WORDS.get(incident.verdict.kind, 'failure')}</span>"
         f"<span>attempt {incident.attempt}</span><span>{date_time(incident.onset_s)}</span>"
