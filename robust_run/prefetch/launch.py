@@ -192,7 +192,7 @@ def refuse_hopeless(image_url: str, block_map: BlockMap, machine: str) -> None:
 
 
 def refuse_cut_short(path: str, block_map: BlockMap) -> None:
-    """Raise `BlockMapRefused` for an image file that ends before its block map does: what mounts it would not say why it cannot."""
+    """Raise `BlockMapRefused` for an image file that ends before its block map does: what mounts it would not say that."""
     with contextlib.suppress(OSError):  # it is said later what cannot be read
         wanted, found = block_map.offset_bytes + block_map.size_bytes, os.stat(path).st_size
         if found < wanted:
