@@ -10,6 +10,8 @@ from robust_run.report.types import Incident
 QUOTED_LINES = 20
 #: What evidence is called that was looked at, not printed by a rank.
 SEEN = "what was seen"
+#: What Python 3.14 prints after its own stack when a fatal signal ends it, with up to 32 lines of addresses below.
+C_STACK = "Current thread's C stack trace (most recent call first):"
 
 
 def incident_line(incident: Incident) -> str:
@@ -64,8 +66,11 @@ def _home(incident: Incident) -> str:
 
 
 def last_lines(text: str) -> list[str]:
-    """Return the last lines that fit a screen, without empty ones at the end."""
-    return text.rstrip().splitlines()[-QUOTED_LINES:]
+    """Return the last lines that fit a screen, without empty ones at the end. Python's stack is shown rather than that of C."""
+    lines = text.rstrip().splitlines()
+    if len(lines) > QUOTED_LINES:
+        lines = text.partition(C_STACK)[0].rstrip().splitlines() or lines
+    return lines[-QUOTED_LINES:]
 
 
 def done_line(nproc: int, restarts: int, lived_s: float) -> str:

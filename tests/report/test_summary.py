@@ -41,3 +41,13 @@ def test_why_something_is_only_reported_is_not_said_twice() -> None:
     verdict = msgspec.structs.replace(found.verdict, sentence="bad; not evicted: the job has no other node")
     line = summary.incident_line(msgspec.structs.replace(found, action=action, verdict=verdict))
     assert line.count("the job has no other node") == 1
+
+
+def test_pythons_stack_is_quoted_rather_than_the_c_stack_after_it() -> None:
+    """Python 3.14 prints both when a signal ends it, and the second is as long as what is quoted."""
+    python = ["Fatal Python error: Segmentation fault", "", "Current thread 0x7f [python] (most recent call first):"]
+    python.append('  File "train.py", line 5 in <module>')
+    short, long = ([summary.C_STACK, *['  Binary file "libc.so.6", at +0x29fba [0x7f]'] * count] for count in (3, 20))
+    assert summary.last_lines("\n".join([*python, "", *short])) == [*python, "", *short]
+    assert summary.last_lines("\n".join([*python, "", *long, "", "Extension modules: numpy (total: 1)"])) == python
+    assert summary.last_lines("\n".join(long)) == long[-summary.QUOTED_LINES :]

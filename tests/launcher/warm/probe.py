@@ -108,13 +108,14 @@ def read(path: str) -> str:
 
 
 def descriptors() -> dict[str, str]:
+    """Without libffi's own file: releases from 3.5 on keep it open once ctypes has been imported."""
     found = {}
     for name in os.listdir("/proc/self/fd"):
         try:
             found[name] = os.readlink(f"/proc/self/fd/{name}").split(":")[0]
         except OSError:
             continue
-    return found
+    return {name: target for name, target in found.items() if not os.path.basename(target).startswith("libffi.so")}
 
 
 def stream(file: object) -> dict[str, str]:
