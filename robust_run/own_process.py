@@ -12,7 +12,7 @@ import gc
 
 SELDOM = (50_000, 20, 50)
 """Thresholds until all is imported."""
-_before: list[tuple[int, int, int]] = []
+_before: list[tuple[tuple[int, int, int], tuple[int, int, int]]] = []
 
 
 def boot(module: str, call: str, name: str = "main") -> str:
@@ -28,14 +28,15 @@ def boot(module: str, call: str, name: str = "main") -> str:
 
 def collect_seldom() -> None:
     """The start of a process: much is about to be imported that stays."""
-    _before.append(gc.get_threshold())
+    usual = gc.get_threshold()
     gc.set_threshold(*SELDOM)
+    _before.append((usual, gc.get_threshold()))  # Python 3.14.0 to 3.14.4 always tell 0 for the third
 
 
 def collect_as_ever() -> None:
     """All is imported: what lives for long goes on with its usual thresholds. Does nothing without `collect_seldom`."""
     if _before:
         gc.freeze()
-        usual = _before.pop()
-        if gc.get_threshold() == SELDOM:
+        usual, seldom = _before.pop()
+        if gc.get_threshold() == seldom:
             gc.set_threshold(*usual)

@@ -53,9 +53,9 @@ _EMBEDDED_AFTER = re.compile(r'^(?:"""|\'\'\'|-- Process \d+ terminated with the
 _NOISE = re.compile(
     r"^\[?[IWEFC]\d{3,4} \d\d:\d\d:\d\d|^\[[IWEFC] \w+\.\w+:\d+\]|^frame #\d+:|^<omitting |^Exception raised from "
     r"|^\S[^:]*:\d+: \w*Warning: |^sys:1: |^Exception ignored |^Exception in thread |^terminate called|^ *what\(\): "
-    r"|^Fatal Python error|^Current thread's C stack |^(?:Current t|T)hread 0x|^Extension modules: |^\*\*\* |^wandb: |^double free|^corrupted "
+    r"|^Fatal Python error|^(?:Current t|T)hread 0x|^Extension modules: |^\*\*\* |^wandb: |^double free|^corrupted "
     r"|^(?:free|malloc|realloc|munmap_chunk)\(\): |\bNCCL (?:INFO|WARN) |resource_tracker|^Aborted|^Segmentation fault"
-    r"|^Bus error|\d%\|"
+    r"|^Bus error|\d%\||^Current thread's C stack "
 )
 _LOG_LINE = re.compile(
     r"^\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d|^(?:INFO|DEBUG|WARNING|ERROR|CRITICAL):|^\[?\d\d:\d\d:\d\d[\]., ]"

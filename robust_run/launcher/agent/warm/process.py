@@ -33,13 +33,10 @@ from robust_run.launcher.agent.warm.messages import (
 )
 from robust_run.launcher.agent.warm.standby import stand_by
 from robust_run.launcher.agent.workers.helper_signals import leave_the_end_to_the_agent
+from robust_run.tracer.arm.startup import fewer_collections
 
 #: The importing thread gives way to the workers of the running attempt.
 IMPORT_NICENESS = 10
-
-#: Thresholds of the garbage collector while modules are imported: next to nothing that an import makes is garbage, and looking
-#: for it costs a tenth of an import of torch.
-SELDOM = (100_000, 50, 50)
 
 #: Made now: msgspec looks at the module of each Struct, and that is gone in a process which has us from elsewhere.
 _DECODER = msgspec.json.Decoder(ToWarm)
@@ -76,13 +73,11 @@ class WarmProcess:
     def preload(self, modules: tuple[str, ...]) -> None:
         """Import modules and report; a module that makes this process unfit to be forked ends it."""
         began_s = time.monotonic()
-        thresholds = gc.get_threshold()
-        gc.set_threshold(*SELDOM)
+        collect_as_ever = fewer_collections.begin()
         with without_cuda():
             for names in batches(modules):
                 self._import(names)
-        if gc.get_threshold() == SELDOM:  # else a module has its own
-            gc.set_threshold(*thresholds)
+        collect_as_ever()
         gc.collect()
         gc.freeze()  # what is here now will never be garbage; untouched pages stay shared with every child
         self._refuse_if(try_child(compute, "at its first parallel computation") or self._unfit())
