@@ -175,6 +175,8 @@ def opened_tar(reader: ForwardReader, sha256: str) -> Iterator[tarfile.TarFile]:
 
 def members_of(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     """Yield the entries of a tar, none of which is kept in memory."""
+    if tar.offset == 0:  # of a tar without entries Python 3.10 looks for the next one before the beginning
+        return
     while (member := tar.next()) is not None:
         tar.members = []  # type: ignore[attr-defined]  # it would keep all of them
         yield member

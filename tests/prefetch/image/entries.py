@@ -53,7 +53,7 @@ def _entry(whole: str, status: os.stat_result, same: tuple[str, ...]) -> TreeEnt
     content = ""
     if kind == stat.S_IFREG:
         with open(whole, "rb") as file:
-            content = f"{status.st_size} {hashlib.file_digest(file, 'sha256').hexdigest()}" if status.st_size else "0"
+            content = f"{status.st_size} {hashlib.sha256(file.read()).hexdigest()}" if status.st_size else "0"
     elif kind == stat.S_IFLNK:
         content = os.readlink(whole)
     elif kind in (stat.S_IFBLK, stat.S_IFCHR):

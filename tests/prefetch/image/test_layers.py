@@ -39,6 +39,10 @@ def below() -> Layer:
     return layer
 
 
+def test_a_layer_without_entries_changes_nothing(tmp_path: Path) -> None:
+    assert names_below(extract(tmp_path, Layer(), below(), Layer())) == {"a", "a/x", "a/y", "a/y/z", "b", "b/x"}
+
+
 @pytest.mark.parametrize("whiteouts", [["a/.wh.x"], ["a/.wh.x", "a/.wh.y"], ["a/.wh..wh..opq"], ["a/y/.wh.z"]])
 @pytest.mark.parametrize("comes", ["first", "last"])
 def test_a_file_that_replaces_a_folder_stays_whatever_is_hidden_below_it(
