@@ -127,7 +127,7 @@ def parse_spied(text: str | bytes) -> tuple[ThreadStack, ...]:
         ThreadStack(
             name=(thread.thread_name or "")[:NAME_CHARACTERS],
             is_main=thread is main,
-            tid=max(0, thread.os_thread_id or 0),
+            tid=max(0, thread.os_thread_id or (thread.pid if thread is main else 0)),
             frames=tuple(_spied_frame(frame) for frame in thread.frames[:FRAMES]),
         )
         for thread in threads[:THREADS]
@@ -135,9 +135,13 @@ def parse_spied(text: str | bytes) -> tuple[ThreadStack, ...]:
 
 
 def _main_of(threads: list[_SpiedThread]) -> _SpiedThread | None:
-    """Return the main thread: by the kernel's number, else by its name, which another may have been given too: then none is."""
+    """Return the main thread: by the kernel's number, else by its name, which another may have been given too: then none is.
+
+    Of Python 3.10 py-spy tells no numbers, and names only where the program has imported threading.
+    """
     first = [thread for thread in threads if (thread.os_thread_id or 0) == thread.pid > 0]
-    named = first or [thread for thread in threads if thread.thread_name == "MainThread"]
+    only = threads if len(threads) == 1 and not threads[0].os_thread_id else []
+    named = first or only or [thread for thread in threads if thread.thread_name == "MainThread"]
     return named[0] if len(named) == 1 else None
 
 

@@ -39,18 +39,23 @@ def wait_of(reading: WakeReading, process: ProcessReading, thread: ThreadReading
         within = f" ({thread.waits_in})" if thread.waits_in else ""
         return ThreadWait(doing=f"{what}{within}", wakers=(_UNKNOWN,))
     until_s, is_exact = decode.limit_s(reading, process, thread)
-    wakers = _wakers(reading, process, thread, call)
+    is_sleep = _is_sleep(thread, call)
+    wakers = () if is_sleep else _wakers(reading, process, thread, call)
     if until_s is not None:
         wakers = (Waker(kind="itself"), *wakers)
     return ThreadWait(
-        doing=_sleep_words(reading, until_s, is_exact)
-        if call.kind == "sleep"
-        else _words(reading, call, wakers, until_s),
+        doing=_sleep_words(reading, until_s, is_exact) if is_sleep else _words(reading, call, wakers, until_s),
         call=call.name,
         wakers=wakers or (_UNKNOWN,),
         until_s=until_s,
         is_exact=is_exact,
     )
+
+
+def _is_sleep(thread: ThreadReading, call: BlockingCall) -> bool:
+    """Whether a call only waits for time to pass. `time.sleep` of Python 3.10 is a select of no descriptors."""
+    count = {"select": 0, "poll": 1}.get(call.kind)
+    return call.kind == "sleep" or (count is not None and bool(thread.arguments) and not thread.arguments[count])
 
 
 def _by_state(process: ProcessReading, thread: ThreadReading) -> ThreadWait | None:
@@ -76,8 +81,6 @@ def _wakers(
     reading: WakeReading, process: ProcessReading, thread: ThreadReading, call: BlockingCall
 ) -> tuple[Waker, ...]:
     """Return who may end a call besides its time limit."""
-    if call.kind == "sleep":
-        return ()
     if call.kind == "futex":
         return _of_futex(process, thread)
     if call.kind == "child":

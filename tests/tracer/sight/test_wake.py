@@ -175,12 +175,19 @@ NO_CIRCLES = {
 }
 
 
+def need_owners_of(before: str) -> None:
+    """Skip where a program's locks tell no owner."""
+    if "RLock" in before and sys.version_info >= (3, 14):
+        pytest.skip("owners of an RLock are read of CPython 3.10 to 3.13")
+
+
 def three_readings(pid: int, root: str = "/proc") -> tuple[WakeReading, ...]:
     return asyncio.run(wake_readings(pid, root, asyncio.sleep, lambda pid, root: read(pid, root, budget_s=10.0)))
 
 
 @pytest.mark.parametrize("name", list(CIRCLES))
 def test_a_circle_of_locks_with_owners_is_proven(name: str, tmp_path: Path) -> None:
+    need_owners_of(CIRCLES[name]["before"])
     with program(CIRCLE.format(**CIRCLES[name]), tmp_path) as pid:
         wait_for(lambda: lock_circle(read(pid, budget_s=10.0)), f"a circle {name}", 60.0)
         found = three_readings(pid)
@@ -205,10 +212,11 @@ def in_futexes(reading: WakeReading) -> bool:
     rank = reading.processes[0]
     calls = [blocking_call(rank.machine, thread.call) for thread in rank.threads]
     kinds = [call.kind if call is not None else "" for call in calls]
-    return kinds[0] == "futex" and set(kinds) <= {"futex", "sleep"}
+    return kinds[0] == "futex" and set(kinds) <= {"futex", "sleep", "select"}  # Python 3.10 sleeps in a select
 
 
 def test_a_lock_of_python_is_told_by_who_holds_it_and_what_that_thread_waits_for(tmp_path: Path) -> None:
+    need_owners_of(RLOCKS["before"])
     with program(CIRCLE.format(**NO_CIRCLES["an owner that sleeps"]), tmp_path) as pid:
 
         def told() -> bool:

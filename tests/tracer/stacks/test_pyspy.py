@@ -66,6 +66,16 @@ def test_a_name_alone_that_two_threads_have_tells_no_main_thread() -> None:
     assert not any(stack.is_main for stack in parse_spied(json.dumps(threads)))
 
 
+def test_without_the_kernels_numbers_the_main_thread_is_known_by_its_name_or_by_being_the_only_one() -> None:
+    """Of Python 3.10 py-spy tells no numbers, and names only where the program has imported threading."""
+    threads = json.loads(SPIED)
+    for thread in threads:
+        thread["os_thread_id"] = None
+    assert [(stack.is_main, stack.tid) for stack in parse_spied(json.dumps(threads))] == [(False, 0), (True, 29341)]
+    threads[1]["thread_name"] = None
+    assert [(stack.is_main, stack.tid) for stack in parse_spied(json.dumps(threads[1:]))] == [(True, 29341)]
+
+
 def test_of_too_many_threads_the_main_one_is_kept() -> None:
     feeder, main = json.loads(SPIED)
     found = parse_spied(json.dumps([feeder] * 200 + [main]))

@@ -49,6 +49,21 @@ def test_a_sleep_that_counts_from_its_beginning_ends_at_the_latest_then() -> Non
     assert wait.until_s == AT_S + 5 and not wait.is_exact
 
 
+@pytest.mark.parametrize(
+    "one",
+    [
+        thread("pselect6", 0, 0, 0, 0, 64, at4=time_at(5)),
+        thread("poll", 0, 0, 5000),
+        thread("ppoll", 0, 0, 64, at2=time_at(5)),
+    ],
+)
+def test_who_waits_for_no_descriptor_sleeps(one: ThreadReading) -> None:
+    """As `time.sleep` of Python 3.10."""
+    wait = judged(one)
+    assert (wait.doing, wait.until_s, wait.is_exact) == ("sleeps for at most 5.0 s more", AT_S + 5, False)
+    assert [waker.kind for waker in wait.wakers] == ["itself"]
+
+
 def test_a_sleep_until_a_time_of_day_is_not_exact_because_that_clock_is_set() -> None:
     wait = judged(thread("clock_nanosleep", 0, 1, 64, at2=time_at(UNIX_S + 30)))
     assert wait.until_s == pytest.approx(AT_S + 30) and not wait.is_exact
