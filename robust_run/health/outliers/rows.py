@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING
 
 from robust_run.errors import UserError
@@ -22,6 +23,8 @@ MOST_VALUE = 1e30
 MOST_LINE_BYTES = 1 << 20
 MOST_NAME = 256
 """Characters in a machine's, role's or metric's name."""
+_FRACTION = re.compile(r"(?<=:\d\d)[.,](\d+)")
+_ZONE_WITHOUT_COLON = re.compile(r"([+-]\d\d)(\d\d)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +118,18 @@ def _number(cell: Cell, name: str, where: str) -> float:
     raise UserError(f"{where}: {name} is {_short(cell)}, which is no number; an empty cell means that it is missing")
 
 
+def _as_python_3_10_reads_it(text: str) -> str:
+    """Return a time as its `fromisoformat` takes it: with microseconds, if with parts of a second, and `+01:00` for a zone."""
+    text = _FRACTION.sub(lambda found: f".{found[1][:6]:0<6}", text.replace("Z", "+00:00"))
+    return _ZONE_WITHOUT_COLON.sub(r"\1:\2", text)
+
+
 def _time(cell: Cell, name: str, where: str) -> float:
     from datetime import datetime, timezone
 
     try:
         if isinstance(cell, str) and ("T" in cell or ":" in cell):
-            cell = datetime.fromisoformat(cell.replace("Z", "+00:00"))
+            cell = datetime.fromisoformat(_as_python_3_10_reads_it(cell))
         if isinstance(cell, datetime):
             return (cell if cell.tzinfo else cell.replace(tzinfo=timezone.utc)).timestamp()
         at_s = float(cell) if isinstance(cell, (int, float, str)) else math.nan
