@@ -176,7 +176,7 @@ def test_a_damaged_image_is_found_and_built_over(node: Node, tmp_path: Path, dam
         path.unlink()
     else:
         data = path.read_bytes()
-        path.write_bytes(data[:-100] if damage == "cut short" else data[:1000] + b"?" + data[1001:])
+        path.write_bytes(data[:-100] if damage == "cut short" else data[:1000] + bytes([data[1000] ^ 1]) + data[1001:])
     found = node.find()
     with pytest.raises(SnapshotDamaged, match=r"\.sqsh: "):
         fetch.fetch(node.store, found.manifest, str(tmp_path / "cache"))
