@@ -23,7 +23,7 @@ MOST_VALUE = 1e30
 MOST_LINE_BYTES = 1 << 20
 MOST_NAME = 256
 """Characters in a machine's, role's or metric's name."""
-_FRACTION = re.compile(r"(?<=:\d\d)[.,](\d+)")
+_FRACTION = re.compile(r"(?<=:\d\d)\.(\d+)")
 _ZONE_WITHOUT_COLON = re.compile(r"([+-]\d\d)(\d\d)$")
 
 
