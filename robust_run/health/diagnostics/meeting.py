@@ -132,6 +132,18 @@ def measure(order: CheckProgramOrder, faults: Faults, turn: Turn) -> Result:
     )
 
 
+def store_of(store_class: Any, meeting: Meeting, patience: timedelta) -> Any:
+    """Return the store of a meeting. Those of torch 2.6 and 2.7 take a socket that listens already without libuv only."""
+    options = {"is_master": meeting.rank == 0, "wait_for_workers": False, "timeout": patience}
+    if meeting.listen_fd < 0:
+        return store_class(meeting.address, meeting.port, **options)
+    options["master_listen_fd"] = meeting.listen_fd
+    try:
+        return store_class(meeting.address, meeting.port, **options)
+    except NotImplementedError:
+        return store_class(meeting.address, meeting.port, **options, use_libuv=False)
+
+
 def _join(order: CheckProgramOrder, meeting: Meeting, device: Device) -> Ranks:
     if meeting.interface:
         os.environ["GLOO_SOCKET_IFNAME"] = meeting.interface
@@ -140,15 +152,7 @@ def _join(order: CheckProgramOrder, meeting: Meeting, device: Device) -> Ranks:
 
     left_s = order.limit_s * GIVE_UP_AT - running_s() - order.seconds
     patience = timedelta(seconds=max(left_s, 1.0))
-    listening = {"master_listen_fd": meeting.listen_fd} if meeting.listen_fd >= 0 else {}
-    store = dist.TCPStore(
-        meeting.address,
-        meeting.port,
-        is_master=meeting.rank == 0,
-        wait_for_workers=False,
-        timeout=patience,
-        **listening,
-    )
+    store = store_of(dist.TCPStore, meeting, patience)
     dist.init_process_group(
         "nccl" if device.is_cuda else "gloo",
         store=store,

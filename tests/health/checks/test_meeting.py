@@ -1,0 +1,40 @@
+"""How ranks of a check find each other, with the stores of all releases of torch that are supported."""
+
+from __future__ import annotations
+
+import socket
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from robust_run.health.checks.types import Meeting
+from robust_run.health.diagnostics.meeting import store_of
+
+PATIENCE = timedelta(seconds=20)
+
+
+class OfTorch26:
+    """Its libuv takes no socket that listens already: taken for a fault of the node, that had a healthy one suspected."""
+
+    def __init__(self, address: str, port: int, *, use_libuv: bool = True, **options: Any) -> None:
+        if use_libuv and "master_listen_fd" in options:
+            raise NotImplementedError("The libuv TCPStore backend does not support initialization with an listen fd.")
+        self.made = (address, port, use_libuv, options.get("master_listen_fd"))
+
+
+@pytest.mark.parametrize(("listen_fd", "made"), [(7, ("10.0.0.1", 9, False, 7)), (-1, ("10.0.0.1", 9, True, None))])
+def test_a_store_of_torch_2_6_takes_the_socket_without_libuv(listen_fd: int, made: tuple[object, ...]) -> None:
+    meeting = Meeting(rank=0, nodes=("a", "b"), address="10.0.0.1", port=9, listen_fd=listen_fd)
+    assert store_of(OfTorch26, meeting, PATIENCE).made == made
+
+
+def test_a_store_of_this_torch_takes_it() -> None:
+    from torch.distributed import TCPStore
+
+    listener = socket.create_server(("127.0.0.1", 0))
+    port = listener.getsockname()[1]
+    meeting = Meeting(rank=0, nodes=("a", "b"), port=port, listen_fd=listener.detach())
+    store = store_of(TCPStore, meeting, PATIENCE)
+    store.set("key", "value")
+    assert TCPStore("127.0.0.1", port, is_master=False, timeout=PATIENCE).get("key") == b"value"
