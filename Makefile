@@ -13,7 +13,7 @@ PYTEST = $(BIN)/python -m pytest -q --dist worksteal --durations=30
 # Tests start thousands of processes: where Python may not keep what it compiled, each would compile anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: docs demo demo-rl demo-serving test test-first test-rest test-every test-all test-thrice soak soak-waits soak-chaos soak-roles soak-memory compiled check format bench gpu packages clean
+.PHONY: docs demo demo-rl demo-serving test test-first test-rest test-every test-all test-thrice soak soak-waits soak-chaos soak-roles soak-memory compiled check format bench gpu torch packages clean
 
 demo: $(STAMP)
 	$(BIN)/python examples/demo.py
@@ -139,6 +139,18 @@ bench: $(STAMP)
 gpu:
 	@python=$(BIN)/python; $$python -c "import torch; assert torch.version.cuda" 2>/dev/null || python=$(PYTHON); \
 	$$python bench/on_gpu.py
+
+# Jobs, checks, checkpoints and the recorder with another release of torch, in an environment of its own: make torch TORCH=2.6.0
+TORCH ?= 2.6.0
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+OF_TORCH := .venv-torch/$(TORCH)
+torch:
+	[ -e $(OF_TORCH)/bin/pip ] || $(PYTHON) -m venv $(OF_TORCH)
+	$(OF_TORCH)/bin/python -m pip install --quiet --no-compile --index-url $(TORCH_INDEX) torch==$(TORCH)
+	$(OF_TORCH)/bin/python -m pip install --quiet --no-compile --editable '.[dev]' torch==$(TORCH)
+	PATH=$(CURDIR)/$(OF_TORCH)/bin:$$PATH $(OF_TORCH)/bin/python -m pytest -q --dist worksteal -n $(JOBS) tests/launcher/agent/test_healing.py \
+		tests/launcher/watching/test_tracing.py tests/health/checks tests/checkpoint tests/ckpt_io/dcp tests/ckpt_io/foreign \
+		tests/tracer/test_recorder.py tests/tracer/native tests/tracer/test_results.py
 
 # System tools that some tests use. A test that misses one is skipped with its reason, which fails `.ci/run`.
 TOOLS := setpriv:util-linux ip:iproute2 etcd:etcd-server faketime:faketime openssl:openssl \

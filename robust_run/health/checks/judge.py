@@ -58,10 +58,11 @@ def judge(
     single, unchecked = _each_alone(results)
     bits = judge_bits(results, past)
     rates = judge_rates(results, past, bounds)
-    broken = broken_members(results)
+    met = [each for each in results if not each.unmet]
+    broken = broken_members(met)
     known_bad = {suspect.node for suspect in (*single, *broken)}
-    slow, slow_unclear = slow_groups(results, past, bounds)
-    meetings = judge_groups(results, known_bad, slow)
+    slow, slow_unclear = slow_groups(met, past, bounds)
+    meetings = judge_groups(met, known_bad, slow)
     found = [*single, *broken, *_fewer_devices(facts), *bits.suspects, *rates.suspects, *meetings.suspects]
     suspects, common = _fleet_wide(_distinct(found), names)
     ambiguous = (*bits.ambiguous, *meetings.ambiguous, *common)
@@ -78,10 +79,15 @@ def judge(
 
 
 def _without_starved(results: Sequence[Result]) -> tuple[list[Result], list[str]]:
-    """Take out programs that reached their limit where others had the CPUs, and who waited for them in vain."""
+    """Take out programs that reached their limit where others had the CPUs, and who waited in vain: for them, or for one that
+    could not begin.
+    """
     starved = [each for each in results if _was_starved(each)]
-    groups = {(each.check, each.round, each.group) for each in starved if each.group}
-    vain = [_was_starved(each) or (each.check, each.round, each.group) in groups for each in results]
+    absent = [each for each in results if each.group and (each.unmet or _was_starved(each))]
+    groups = {(each.check, each.round, each.group) for each in absent}
+    vain = [
+        _was_starved(each) or (not each.unmet and (each.check, each.round, each.group) in groups) for each in results
+    ]
     kept = [each for each, is_vain in zip(results, vain, strict=True) if each.wrong or not is_vain]
     return kept, [f"{each.node}: the check {each.check} hung: {each.problem}; {disturbance(each)}" for each in starved]
 
@@ -96,7 +102,7 @@ def _each_alone(results: Sequence[Result]) -> tuple[list[SuspectNode], list[str]
     made = Counter(each.check for each in results if each.outcome == "done")
     asked = Counter(each.check for each in results)
     for result in results:
-        if result.check not in ALONE and result.check != "exchange":
+        if result.check not in ALONE and result.check != "exchange" and not result.unmet:
             continue
         at = f"{result.node}{f' ({result.device})' if result.device not in ('', 'cpu') else ''}"
         if result.wrong:

@@ -95,6 +95,8 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """What is wrong beyond doubt, a sentence each: data that came back different, no space left."""
     problem: Line = ""
     """Why there is no measurement."""
+    unmet: bool = False
+    """It failed before it could meet anybody: who is seen to hang then waited for it in vain."""
     group: Annotated[tuple[Name, ...], Meta(max_length=MOST_RANKS)] = ()
     """All nodes that took part, where it was a check of several; this one among them. `Session` fills it in: a node
     need not be believed, nor send it for each of 100 ranks."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
 from typing import Any
 
@@ -14,7 +14,15 @@ import msgspec
 from robust_run.health.checks.types import CheckProgramOrder, Meeting, Result
 from robust_run.health.diagnostics.devices import Device, open_device
 from robust_run.health.diagnostics.faults import Faults
-from robust_run.health.diagnostics.program import PassCounter, Rate, RefusedError, SkippedError, running_s
+from robust_run.health.diagnostics.program import (
+    PassCounter,
+    Rate,
+    RefusedError,
+    SkippedError,
+    UnmetError,
+    one_line,
+    running_s,
+)
 
 #: Each rank sends so much at a time.
 CPU_BYTES, CUDA_BYTES = 4 << 20, 256 << 20
@@ -104,7 +112,8 @@ def measure(order: CheckProgramOrder, faults: Faults, turn: Turn) -> Result:
         raise RefusedError(f"the check {order.check} needs a meeting: who takes part, and where they meet")
     if len(meeting.nodes) < 2:
         raise SkippedError("there is one device alone: nothing to exchange with")
-    device = open_device(order.device)
+    with by_itself():
+        device = open_device(order.device)
     ranks = _join(order, meeting, device)
     pace, rate, wrong = PassCounter(order), Rate(device.others(meeting.nodes.count(order.node))), dict[str, int]()
     passes = 0
@@ -132,6 +141,19 @@ def measure(order: CheckProgramOrder, faults: Faults, turn: Turn) -> Result:
     )
 
 
+@contextmanager
+def by_itself() -> Iterator[None]:
+    """What fails within has nothing to do with other ranks. Raises UnmetError for it."""
+    try:
+        yield
+    except (UnmetError, SkippedError):
+        raise
+    except RefusedError as error:
+        raise UnmetError(str(error)) from error
+    except Exception as error:
+        raise UnmetError(one_line(f"{type(error).__name__}: {error}")) from error
+
+
 def store_of(store_class: Any, meeting: Meeting, patience: timedelta) -> Any:
     """Return the store of a meeting. Those of torch 2.6 and 2.7 take a socket that listens already without libuv only."""
     options = {"is_master": meeting.rank == 0, "wait_for_workers": False, "timeout": patience}
@@ -148,11 +170,13 @@ def _join(order: CheckProgramOrder, meeting: Meeting, device: Device) -> Ranks:
     if meeting.interface:
         os.environ["GLOO_SOCKET_IFNAME"] = meeting.interface
         os.environ["NCCL_SOCKET_IFNAME"] = meeting.interface
-    import torch.distributed as dist
+    with by_itself():
+        import torch.distributed as dist
 
     left_s = order.limit_s * GIVE_UP_AT - running_s() - order.seconds
     patience = timedelta(seconds=max(left_s, 1.0))
-    store = store_of(dist.TCPStore, meeting, patience)
+    with by_itself() if meeting.rank == 0 else nullcontext():  # others connect to it
+        store = store_of(dist.TCPStore, meeting, patience)
     dist.init_process_group(
         "nccl" if device.is_cuda else "gloo",
         store=store,

@@ -34,6 +34,10 @@ class RefusedError(RobustRunError):
     """A check cannot be made here and now. The result says why."""
 
 
+class UnmetError(RefusedError):
+    """A check of several cannot be begun by this one of them, for a reason that has nothing to do with the others."""
+
+
 class SkippedError(RobustRunError):
     """This node has nothing that this check could check."""
 
@@ -84,6 +88,7 @@ def carry_out(order: CheckProgramOrder, measure: Measure, find_faults: Callable[
         result = blank(order, "skipped", str(error))
     except RobustRunError as error:
         result = blank(order, "failed", str(error))
+        result = msgspec.structs.replace(result, unmet=isinstance(error, UnmetError))
     except Exception as error:  # of torch, of a driver, of the file system
         result = blank(order, "failed", f"{type(error).__name__}: {error}")
     return msgspec.structs.replace(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from robust_run.health.checks.history import History, Output, SlownessLimits, expectation, key, learn
@@ -300,6 +301,21 @@ def test_what_others_say_of_a_starved_node_accuses_nobody(result: Make) -> None:
     wrong = {"wrong": ("what came from rank 1 on b was not what it sent (pass 1)",)}
     assert not judge(pair(result, "a", "b", a=wrong, b=hung)).is_clean
     assert "was not what it sent" in judge(pair(result, "a", "b", a=wrong, b=hung)).ambiguous[0].sentence
+
+
+@pytest.mark.parametrize("check", ["exchange", "allreduce"])
+def test_who_waited_in_vain_for_one_that_could_not_begin_is_not_accused(result: Make, check: str) -> None:
+    """A library that one of them lacks: the other waits until it is killed."""
+    absent = {"outcome": "failed", "problem": "OSError: libgloo.so: cannot open", "unmet": True}
+    hung = {"outcome": "hung", "problem": "killed at its limit of 60 s"}
+    met = [result(check, "a", group=("a", "b"), **absent), result(check, "b", group=("a", "b"), **hung)]
+    judged = judge(met)
+    assert not judged.suspects and not judged.ambiguous
+    assert judged.unchecked == (f"a: the check {check} could not be made: OSError: libgloo.so: cannot open",)
+    (found,) = judge([msgspec.structs.replace(each, unmet=False) for each in met]).suspects
+    assert found.node == "b", "who only lost the other says so, and accuses it"
+    others = [*pair(result, "c", "d"), *pair(result, "e", "f")]
+    assert {each.node for each in judge([*met, *others]).suspects} <= {"a"}
 
 
 def test_the_speed_of_a_busy_node_teaches_nothing(result: Make) -> None:

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
-from robust_run.health.checks.types import Meeting
-from robust_run.health.diagnostics.meeting import store_of
+from robust_run.health.checks.types import CheckProgramOrder, Meeting, Result
+from robust_run.health.diagnostics.faults import Faults
+from robust_run.health.diagnostics.meeting import Moved, Pass, Ranks, measure, store_of
+from robust_run.health.diagnostics.program import carry_out
 
 PATIENCE = timedelta(seconds=20)
 
@@ -38,3 +40,28 @@ def test_a_store_of_this_torch_takes_it() -> None:
     store = store_of(TCPStore, meeting, PATIENCE)
     store.set("key", "value")
     assert TCPStore("127.0.0.1", port, is_master=False, timeout=PATIENCE).get("key") == b"value"
+
+
+def order_of(rank: int, device: str = "cpu", listen_fd: int = -1) -> CheckProgramOrder:
+    meeting = Meeting(rank=rank, nodes=("a", "b"), port=1, listen_fd=listen_fd)
+    return CheckProgramOrder(check="exchange", node="ab"[rank], device=device, limit_s=8, seconds=0.1, meeting=meeting)
+
+
+def carried_out(order: CheckProgramOrder) -> Result:
+    return carry_out(order, lambda given, faults: measure(given, faults, no_turn), Faults)
+
+
+def no_turn(ranks: Ranks, made: Pass) -> Moved:
+    raise AssertionError((ranks, made))
+
+
+def test_one_that_cannot_begin_says_that_it_met_nobody() -> None:
+    first = carried_out(order_of(0, listen_fd=1 << 19))
+    assert (first.outcome, first.unmet) == ("failed", True), first.problem
+    lacks = carried_out(order_of(1, device="cuda:7"))
+    assert (lacks.outcome, lacks.unmet) == ("failed", True), lacks.problem
+
+
+def test_one_that_cannot_connect_says_that_it_lost_the_others() -> None:
+    lost = carried_out(order_of(1))
+    assert (lost.outcome, lost.unmet) == ("failed", False), lost.problem
