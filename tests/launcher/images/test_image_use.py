@@ -52,6 +52,11 @@ def test_changes_never_go_to_a_folder_that_an_empty_variable_named(machine: Mach
     assert use(machine, "--image", "train.sqsh", env={"ROBUST_IMAGE_WRITABLE": ""}).writable is None
 
 
+def test_an_image_of_a_registry_is_made_one_of_ours_first(machine: Machine) -> None:
+    told = refusal(machine, "--image", "docker://ubuntu:22.04")
+    assert "`skopeo copy docker://ubuntu:22.04 oci:FOLDER` and `robust image build FOLDER IMAGE.sqsh`" in told
+
+
 def test_without_an_image_there_is_none(machine: Machine) -> None:
     spec = job(machine)
     assert (spec.image, spec.prefetch_env, spec.record_window_s) == (None, False, 120.0)

@@ -30,6 +30,11 @@ def resolve_image(options: Options, world: World) -> ImageUse:
             raise UserError(
                 f"--image {options.image!r}: {what}; give a .sqsh or .sif file, or robust image build makes one"
             )
+    elif url.startswith("docker://"):
+        raise UserError(
+            f"--image {url}: images of registries are not read as they are; make one with `skopeo copy {url} oci:FOLDER` and "
+            "`robust image build FOLDER IMAGE.sqsh`"
+        )
     return ImageUse(
         url=url,
         binds=tuple(_bind(text, world) for text in options.bind),
