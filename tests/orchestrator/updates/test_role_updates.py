@@ -194,7 +194,7 @@ def test_it_waits_for_failures_though_the_one_before_was_put_in_place_now_and_ha
     did = ask(story, second(3, 2), now=False)
     assert ordered(did) == [("rollout/0", 3, False), ("rollout/1", 3, False)], "nobody is ended for it"
     assert [a.text for a in did if isinstance(a, SayLine)] == [
-        "rollout: version 3 (x.py +1) is put in place where a member fails"
+        "rollout: version 3 (x.py +1), with version 2 (x.py +1) in it, is put in place where a member fails"
     ]
     assert ordered(story.tell(Tick(), after_s=100)) == []
 
