@@ -55,9 +55,8 @@ def _choose_together(order: FlushOrder, folder: str, held: tuple[Generation, ...
         meeting.tell("offer", mine)
         try:
             offers = meeting.hear("offer", Offer, mine, lambda: _is_stored(order, folder, held[0]))
-        except (
-            NotNeededError
-        ):  # it is of an attempt that was long over when the job ended: a node that was evicted, or away
+        except NotNeededError:
+            # It is of an attempt that was long over when the job ended: this node was evicted, or away.
             meeting.let_others_look()
             with suppress(StoreError):
                 meeting.begin()

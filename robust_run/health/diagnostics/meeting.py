@@ -23,6 +23,7 @@ from robust_run.health.diagnostics.program import (
     one_line,
     running_s,
 )
+from robust_run.health.diagnostics.torch_store import listening
 
 #: Each rank sends so much at a time.
 CPU_BYTES, CUDA_BYTES = 4 << 20, 256 << 20
@@ -154,16 +155,11 @@ def by_itself() -> Iterator[None]:
         raise UnmetError(one_line(f"{type(error).__name__}: {error}")) from error
 
 
-def store_of(store_class: Any, meeting: Meeting, patience: timedelta) -> Any:
-    """Return the store of a meeting. Those of torch 2.6 and 2.7 take a socket that listens already without libuv only."""
-    options = {"is_master": meeting.rank == 0, "wait_for_workers": False, "timeout": patience}
-    if meeting.listen_fd < 0:
-        return store_class(meeting.address, meeting.port, **options)
-    options["master_listen_fd"] = meeting.listen_fd
-    try:
-        return store_class(meeting.address, meeting.port, **options)
-    except NotImplementedError:
-        return store_class(meeting.address, meeting.port, **options, use_libuv=False)
+def _store(store_class: Any, meeting: Meeting, patience: timedelta) -> Any:
+    where = meeting.address, meeting.port
+    if meeting.listen_fd >= 0:
+        return listening(store_class, *where, meeting.listen_fd, timeout=patience)
+    return store_class(*where, is_master=meeting.rank == 0, wait_for_workers=False, timeout=patience)
 
 
 def _join(order: CheckProgramOrder, meeting: Meeting, device: Device) -> Ranks:
@@ -176,7 +172,7 @@ def _join(order: CheckProgramOrder, meeting: Meeting, device: Device) -> Ranks:
     left_s = order.limit_s * GIVE_UP_AT - running_s() - order.seconds
     patience = timedelta(seconds=max(left_s, 1.0))
     with by_itself() if meeting.rank == 0 else nullcontext():  # others connect to it
-        store = store_of(dist.TCPStore, meeting, patience)
+        store = _store(dist.TCPStore, meeting, patience)
     dist.init_process_group(
         "nccl" if device.is_cuda else "gloo",
         store=store,

@@ -6,29 +6,28 @@ import socket
 from datetime import timedelta
 from typing import Any
 
-import pytest
-
 from robust_run.health.checks.types import CheckProgramOrder, Meeting, Result
 from robust_run.health.diagnostics.faults import Faults
-from robust_run.health.diagnostics.meeting import Moved, Pass, Ranks, measure, store_of
+from robust_run.health.diagnostics.meeting import Moved, Pass, Ranks, measure
 from robust_run.health.diagnostics.program import carry_out
+from robust_run.health.diagnostics.torch_store import listening
 
 PATIENCE = timedelta(seconds=20)
 
 
 class OfTorch26:
-    """Its libuv takes no socket that listens already: taken for a fault of the node, that had a healthy one suspected."""
+    """Its libuv takes no socket that listens already: no job had a store, and a healthy node was suspected."""
 
     def __init__(self, address: str, port: int, *, use_libuv: bool = True, **options: Any) -> None:
         if use_libuv and "master_listen_fd" in options:
             raise NotImplementedError("The libuv TCPStore backend does not support initialization with an listen fd.")
-        self.made = (address, port, use_libuv, options.get("master_listen_fd"))
+        self.made = (address, port, use_libuv, options)
 
 
-@pytest.mark.parametrize(("listen_fd", "made"), [(7, ("10.0.0.1", 9, False, 7)), (-1, ("10.0.0.1", 9, True, None))])
-def test_a_store_of_torch_2_6_takes_the_socket_without_libuv(listen_fd: int, made: tuple[object, ...]) -> None:
-    meeting = Meeting(rank=0, nodes=("a", "b"), address="10.0.0.1", port=9, listen_fd=listen_fd)
-    assert store_of(OfTorch26, meeting, PATIENCE).made == made
+def test_a_store_of_torch_2_6_takes_a_socket_that_listens_without_libuv() -> None:
+    made = listening(OfTorch26, "10.0.0.1", 9, 7, timeout=PATIENCE).made
+    options = {"is_master": True, "wait_for_workers": False, "master_listen_fd": 7, "timeout": PATIENCE}
+    assert made == ("10.0.0.1", 9, False, options)
 
 
 def test_a_store_of_this_torch_takes_it() -> None:
@@ -36,8 +35,7 @@ def test_a_store_of_this_torch_takes_it() -> None:
 
     listener = socket.create_server(("127.0.0.1", 0))
     port = listener.getsockname()[1]
-    meeting = Meeting(rank=0, nodes=("a", "b"), port=port, listen_fd=listener.detach())
-    store = store_of(TCPStore, meeting, PATIENCE)
+    store = listening(TCPStore, "127.0.0.1", port, listener.detach(), timeout=PATIENCE)
     store.set("key", "value")
     assert TCPStore("127.0.0.1", port, is_master=False, timeout=PATIENCE).get("key") == b"value"
 

@@ -14,7 +14,6 @@ import pytest
 
 from robust_run.launcher.agent.workers import workers
 from robust_run.launcher.agent.workers.store import DIED, StoreHost, listen, with_last_line
-from robust_run.launcher.agent.workers.store_process import listening
 from robust_run.signals import describe_exit
 
 
@@ -114,19 +113,3 @@ def test_the_port_of_a_store_that_rank_0_hosts_is_kept_for_it(place: Place, *, f
         rank_1.connect(("127.0.0.1", port))
     place.host.give_up()
     assert not place.processes
-
-
-class StoreOfTorch26:
-    """Its libuv takes no socket that listens already."""
-
-    made: tuple[object, ...] = ()
-
-    def __init__(self, *where: object, use_libuv: bool = True, **options: object) -> None:
-        if use_libuv:
-            raise NotImplementedError("The libuv TCPStore backend does not support initialization with an listen fd.")
-        type(self).made = (*where, options["master_listen_fd"])
-
-
-def test_the_store_of_torch_2_6_takes_the_socket_without_libuv() -> None:
-    listening(StoreOfTorch26, "127.0.0.1", 29500, 7)
-    assert StoreOfTorch26.made == ("127.0.0.1", 29500, 7)

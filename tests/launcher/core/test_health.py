@@ -427,6 +427,29 @@ def test_a_mount_that_one_node_loses_twice_has_it_evicted() -> None:
     assert list(story.state.evicted) == ["a"]
 
 
+def test_a_server_that_hangs_for_one_and_is_stale_for_the_others_has_none_evicted() -> None:
+    story = several_nodes("a", "b")
+    story.joins("spare")
+    for name in ("b", "spare"):
+        sees(story, name, "mount.stale", "/nfs")
+    for kind in ("alert", "clear", "alert"):
+        sees(story, "a", "mount.hung", "/nfs", kind=kind, after_s=6.0)
+    assert not story.state.evicted
+
+
+@pytest.mark.parametrize(("apart_s", "is_evicted"), [(100.0, False), (6 * 3600.0, True)])
+def test_what_another_node_saw_hours_ago_is_no_excuse(apart_s: float, is_evicted: bool) -> None:
+    story = several_nodes("a", "b")
+    story.joins("spare")
+    for name in ("b", "spare"):
+        for kind in ("alert", "clear"):
+            sees(story, name, "mount.hung", "/nfs", kind=kind)
+    sees(story, "a", "mount.hung", "/nfs", after_s=apart_s)
+    for kind in ("clear", "alert"):
+        sees(story, "a", "mount.hung", "/nfs", kind=kind, after_s=6.0)
+    assert bool(story.state.evicted) == is_evicted
+
+
 # --- memory ---------------------------------------------------------------------------------------------------------
 
 

@@ -91,6 +91,17 @@ def test_in_a_job_that_ends_nobody_is_started_for_an_agent_that_goes() -> None:
     assert over.due() == []
 
 
+def test_a_job_that_goes_on_after_an_end_that_was_none_has_its_agents_replaced() -> None:
+    """A controller that was cut off says that the job is over, and another one leads on."""
+    deaths = after(joined("a", "rr1"))
+    deaths.take(JournalEntry(at=0.0, mono=0.0, action=Finish(exit_code=1, outcome="failed", reason="", sentence="")))
+    for event in (ControllerResumed(term=2), LOST):
+        deaths.take(JournalEntry(at=0.0, mono=0.0, event=event))
+    assert deaths.due() == [("a", "rr1")]
+    told = after(joined("a", "rr1"), SignalReceived(signal=15), ControllerResumed(term=2), LOST)
+    assert told.due() == [], "the next controller goes on ending it"
+
+
 def test_a_job_that_goes_on_after_a_requeue_has_its_agents_replaced_again() -> None:
     again = (ControllerResumed(term=2, restart=1), joined("b", "rr1"), NodeLost(node="b", silent_s=3.6))
     assert after(joined("a", "rr1"), SignalReceived(signal=15), LOST, *again).due() == [("b", "rr1")]

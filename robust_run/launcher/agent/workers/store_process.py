@@ -15,6 +15,7 @@ import sys
 import types
 from typing import Any
 
+from robust_run.health.diagnostics.torch_store import listening
 from robust_run.launcher.agent.workers.helper_signals import leave_the_end_to_the_agent
 
 
@@ -70,15 +71,6 @@ def serve(control: socket.socket) -> None:
             control.sendall(f"failed {attempt} {reason}\n".encode())
             return
         control.sendall(f"serving {attempt}\n".encode())
-
-
-def listening(store_class: Any, address: str, port: int, descriptor: int) -> Any:
-    """Return a store that serves on a listening socket. Those of torch 2.6 and 2.7 take one without libuv only."""
-    options = {"is_master": True, "wait_for_workers": False, "master_listen_fd": descriptor}
-    try:
-        return store_class(address, port, **options)
-    except NotImplementedError:
-        return store_class(address, port, **options, use_libuv=False)
 
 
 def main(descriptor: int) -> None:

@@ -146,7 +146,7 @@ def held(policy: CorePolicy, state: JobState, decision: RuleDecision, now_s: flo
         return decision
     if not policy.many:
         return _instead(decision, "the job has no other node")
-    shared = _seen_by_others(state, decision) if decision.rule.startswith(SHARED) else ""
+    shared = _seen_by_others(policy, state, decision, now_s) if decision.rule.startswith(SHARED) else ""
     if shared:
         return _instead(decision, shared)
     by_rules = [Evicted(node=each.name, rule=each.rule, at_s=each.at_s) for each in state.health.evicted]
@@ -161,12 +161,21 @@ def held(policy: CorePolicy, state: JobState, decision: RuleDecision, now_s: flo
     return decision if left >= policy.fewest else _instead(decision, "no node can take over")
 
 
-def _seen_by_others(state: JobState, decision: RuleDecision) -> str:
-    """Return that half of the other nodes see the same, lately or still: then it is what they share. Empty: they do not."""
-    record, what = state.health, (decision.event.name, decision.event.subject)
+def _seen_by_others(policy: CorePolicy, state: JobState, decision: RuleDecision, now_s: float) -> str:
+    """Return that half of the other nodes see the same, lately or still: then it is what they share. Empty: they do not.
+
+    The same is a fault of the same place, of any kind: one node hangs where another has a stale handle. Or the same rule's, as
+    long as it counts: all nodes were well again for a while, and this one is only the first to see it once more.
+    """
+    record, place = state.health, decision.event.subject
     others = {member.info.name for member in state.members.values() if member.present} - {decision.node}
-    see = {name for name, *said in record.active if tuple(said) == what}
-    see |= {name for (rule, name), times in record.counts.items() if rule == decision.rule and times}
+    signs = [sign for sign in (*record.active.values(), *record.recent) if sign.event.subject == place]
+    see = {sign.name for sign in signs if sign.event.name.startswith(SHARED)}
+    rule = book_of(policy).rules.get(decision.rule)
+    counts_from_s = now_s - (rule.within_s if rule is not None else RECENT_S)
+    see |= {
+        name for (kind, name), times in record.counts.items() if kind == decision.rule and times[-1] >= counts_from_s
+    }
     see &= others
     if not see or 2 * len(see) < len(others):
         return ""
