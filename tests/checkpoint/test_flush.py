@@ -99,22 +99,29 @@ def test_what_is_not_the_same_on_all_ranks_is_kept_for_each(ranks: Ranks, keeper
     ]
 
 
-@pytest.mark.parametrize("sharded", ["", "_sharded"])
-def test_two_nodes_write_one_checkpoint_together(ranks: Ranks, tmp_path: Path, sharded: str) -> None:
-    straight = ranks.values(f"straight{sharded}")
-    folder = tmp_path / "ckpt"
+@contextlib.contextmanager
+def two_nodes(tmp_path: Path) -> Iterator[list[KeeperGround]]:
+    """Keepers of two nodes, each with one of two ranks."""
     nodes = [ground(tmp_path / f"memory {number}") for number in range(2)]
     try:
         for number, node in enumerate(nodes):
             node.tell(AttemptBegins(attempt=0, ranks=(number,), world_size=2))
             node.look()
+        yield nodes
+    finally:
+        for node in nodes:
+            node.end()
+
+
+@pytest.mark.parametrize("sharded", ["", "_sharded"])
+def test_two_nodes_write_one_checkpoint_together(ranks: Ranks, tmp_path: Path, sharded: str) -> None:
+    straight = ranks.values(f"straight{sharded}")
+    folder = tmp_path / "ckpt"
+    with two_nodes(tmp_path) as nodes:
         env = env_of(nodes[0], folder) | {"1:ROBUST_CKPT_MEMORY": nodes[1].folder}
         ranks.values(f"first_half{sharded}", **env)
         first, second = flush(*nodes)
         assert (first.is_stored, second.is_stored, second.text) == (True, True, ""), (first.text, second.text)
-    finally:
-        for node in nodes:
-            node.end()
     assert ranks.values(f"second_half{sharded}", ROBUST_CKPT_DIR=str(folder)) == straight
     assert os.listdir(folder) == ["step-3"]
     assert sorted(name.split("-")[0] for name in os.listdir(folder / "step-3")) == ["MANIFEST", "parts"]
@@ -123,18 +130,11 @@ def test_two_nodes_write_one_checkpoint_together(ranks: Ranks, tmp_path: Path, s
 
 def test_where_a_node_says_nothing_nothing_is_written(ranks: Ranks, tmp_path: Path) -> None:
     folder = tmp_path / "ckpt"
-    nodes = [ground(tmp_path / f"memory {number}") for number in range(2)]
-    try:
-        for number, node in enumerate(nodes):
-            node.tell(AttemptBegins(attempt=0, ranks=(number,), world_size=2))
-            node.look()
+    with two_nodes(tmp_path) as nodes:
         ranks.values("first_half", **env_of(nodes[0], folder), **{"1:ROBUST_CKPT_MEMORY": nodes[1].folder})
         (said,) = flush(nodes[0], limit_s=2.0)
         assert not said.is_stored
         assert said.text
-    finally:
-        for node in nodes:
-            node.end()
     assert not folder.exists() or os.listdir(folder) == []
 
 
@@ -144,20 +144,13 @@ def test_a_node_whose_step_is_older_than_what_storage_has_waits_for_nobody(
 ) -> None:
     """It was evicted, or lost for a while: the attempt that it had a part in is long over, and so is the job by now."""
     folder = tmp_path / "ckpt"
-    nodes = [ground(tmp_path / f"memory {number}") for number in range(2)]
-    try:
-        for number, node in enumerate(nodes):
-            node.tell(AttemptBegins(attempt=0, ranks=(number,), world_size=2))
-            node.look()
+    with two_nodes(tmp_path) as nodes:
         env = env_of(nodes[0], folder) | {"1:ROBUST_CKPT_MEMORY": nodes[1].folder}
         ranks.values("first_half", **env)
         nodes[1 - left].end()
         ranks.values("first_half", ROBUST_CKPT_DIR=str(folder), ROBUST_JOB="job")  # as the others went on
         (said,) = flush(nodes[left], limit_s=600.0)
         assert (said.text, said.is_stored) == ("", True)
-    finally:
-        for node in nodes:
-            node.end()
     assert not [name for name in os.listdir(folder) if name.startswith(".")]
 
 

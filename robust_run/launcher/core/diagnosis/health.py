@@ -14,7 +14,7 @@ from robust_run.health.rules import deciding
 from robust_run.health.rules.types import Evicted, RuleDecision
 from robust_run.launcher.core import evictions
 from robust_run.launcher.core.attempts import end_attempt, failure_ending
-from robust_run.launcher.core.diagnosis import blindness, health_record
+from robust_run.launcher.core.diagnosis import blindness, health_record, shared
 from robust_run.launcher.core.diagnosis.drafts import TRAINING, draft_of, nodes_of
 from robust_run.launcher.core.diagnosis.hang_response import suspected
 from robust_run.launcher.core.diagnosis.rule_book import book_of
@@ -38,8 +38,6 @@ JUMP_STAYS = "training.jump.stays"
 #: What a sign weighs against its node, where its rule asks for checks; one of low confidence less.
 SIGN, SIGN_DOUBTED = 0.5, 0.25
 DAMAGED = "training.damaged"
-#: Rules about what nodes have in common: a server that is gone is gone for all of them.
-SHARED = "mount."
 #: What others say than the sensors of a node: who compares nodes, or what ranks have reduced.
 NO_SENSORS = ("outlier.", "numbers.")
 
@@ -146,9 +144,9 @@ def held(policy: CorePolicy, state: JobState, decision: RuleDecision, now_s: flo
         return decision
     if not policy.many:
         return _instead(decision, "the job has no other node")
-    shared = _seen_by_others(policy, state, decision, now_s) if decision.rule.startswith(SHARED) else ""
-    if shared:
-        return _instead(decision, shared)
+    excuse = shared.seen_by_others(book_of(policy), state, decision, now_s)
+    if excuse:
+        return _instead(decision, excuse)
     by_rules = [Evicted(node=each.name, rule=each.rule, at_s=each.at_s) for each in state.health.evicted]
     by_ladder = [name for name, each in state.evicted.items() if each.by == LADDER]
     by_rules += [Evicted(node=name, rule="ladder", at_s=now_s) for name in by_ladder]
@@ -159,27 +157,6 @@ def held(policy: CorePolicy, state: JobState, decision: RuleDecision, now_s: flo
         return decision  # a node that is broken for certain is as good as lost
     left = state.usable - sum(m.info.name == decision.node and counts(state, m) for m in state.members.values())
     return decision if left >= policy.fewest else _instead(decision, "no node can take over")
-
-
-def _seen_by_others(policy: CorePolicy, state: JobState, decision: RuleDecision, now_s: float) -> str:
-    """Return that half of the other nodes see the same, lately or still: then it is what they share. Empty: they do not.
-
-    The same is a fault of the same place, of any kind: one node hangs where another has a stale handle. Or the same rule's, as
-    long as it counts: all nodes were well again for a while, and this one is only the first to see it once more.
-    """
-    record, place = state.health, decision.event.subject
-    others = {member.info.name for member in state.members.values() if member.present} - {decision.node}
-    signs = [sign for sign in (*record.active.values(), *record.recent) if sign.event.subject == place]
-    see = {sign.name for sign in signs if sign.event.name.startswith(SHARED)}
-    rule = book_of(policy).rules.get(decision.rule)
-    counts_from_s = now_s - (rule.within_s if rule is not None else RECENT_S)
-    see |= {
-        name for (kind, name), times in record.counts.items() if kind == decision.rule and times[-1] >= counts_from_s
-    }
-    see &= others
-    if not see or 2 * len(see) < len(others):
-        return ""
-    return f"{len(see)} of {len(others)} other nodes see the same, so it is not the node's fault"
 
 
 def _instead(decision: RuleDecision, why: str) -> RuleDecision:
