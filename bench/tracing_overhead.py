@@ -2,6 +2,7 @@
 
     python bench/tracing_overhead.py --pairs 12 --steps 60
     python bench/tracing_overhead.py --pairs 0      one call only: recorded in C, in Python, not at all
+    python bench/tracing_overhead.py --pairs 0 --backend fake      the same of a group that is done at once: no thread wakes up
 
 A pair is a run of each side, straight after one another, the order changing from pair to pair. A run's figure is the median time
 of a step of rank 0 after the first ten; the ratio is the median of the pairs' ratios. As a shared machine differs by more
@@ -56,9 +57,9 @@ CALLS = """
 import importlib.util, json, os, sys, time
 import torch, torch.distributed as dist
 import torch._C._distributed_c10d as library, torch.distributed.distributed_c10d as distributed
-sides, arm, native_path, rounds = sys.argv[1].split(), sys.argv[2], sys.argv[3], int(sys.argv[4])
+sides, arm, native_path, rounds, backend = sys.argv[1].split(), sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5]
 torch.set_num_threads(1)
-dist.init_process_group("gloo", init_method="file://" + os.path.abspath("meeting"), rank=0, world_size=1)
+dist.init_process_group(backend, init_method="file://" + os.path.abspath("meeting"), rank=0, world_size=1)
 spec = importlib.util.spec_from_file_location("worker_side", arm)
 worker = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(worker)
@@ -66,11 +67,13 @@ spec.loader.exec_module(worker)
 def fail(error):
     raise error
 
+works = type(dist.all_reduce(torch.ones(1), async_op=True)) if backend == "fake" else library.Work  # that one's own wait
+
 def methods():
-    return library.ProcessGroup.__dict__["allreduce"], library.Work.__dict__["wait"]
+    return library.ProcessGroup.__dict__["allreduce"], works.__dict__["wait"]
 
 def put(allreduce, wait):
-    library.ProcessGroup.allreduce, library.Work.wait = allreduce, wait
+    library.ProcessGroup.allreduce, works.wait = allreduce, wait
 
 native = worker.load("native")
 rings = {
@@ -83,7 +86,7 @@ for side, (ring, hooks_class) in rings.items():
     hooks = hooks_class(ring, distributed, library, lambda: None)
     hooks.late_done = True
     hooks.install()
-    ways[side] = methods()
+    ways[side] = methods()[0], hooks.wait(original[1])
 ways[sides[2]] = original
 x = torch.ones(1)
 found = {side: [] for side in sides}
@@ -158,7 +161,16 @@ def calls(args: argparse.Namespace) -> tuple[dict[str, list[float]], dict[str, l
             for name in ("in_c", "in_python"):
                 ring_format.create(os.path.join(folder, name), 0, 1)
             arm = os.path.join(arming.ARM_FOLDER, "sitecustomize.py")
-            argv = [sys.executable, "-c", CALLS, " ".join(CALL_SIDES), arm, ready.path, str(args.call_rounds)]
+            argv = [
+                sys.executable,
+                "-c",
+                CALLS,
+                " ".join(CALL_SIDES),
+                arm,
+                ready.path,
+                str(args.call_rounds),
+                args.backend,
+            ]
             subprocess.run(
                 argv, cwd=folder, check=True, timeout=RUN_LIMIT_S, env={**os.environ, "OMP_NUM_THREADS": "1"}
             )
@@ -177,6 +189,9 @@ def main() -> None:
     parser.add_argument("--nproc", type=int, default=2, help="ranks (default 2)")
     parser.add_argument("--call-runs", type=int, default=3, help="processes for the cost of one call (default 3)")
     parser.add_argument("--call-rounds", type=int, default=200, help="turns of each side in each of them (default 200)")
+    parser.add_argument(
+        "--backend", choices=("gloo", "fake"), default="gloo", help="of the group of one call (default gloo)"
+    )
     parser.add_argument("--calls-per-step", type=float, default=2.0, help="recorded a step by the example (default 2)")
     args = parser.parse_args()
     if args.steps <= WARM_UP_STEPS + 1 or args.pairs < 0 or min(args.call_runs, args.call_rounds) < 1:
@@ -211,13 +226,18 @@ def report(
         pairs = zip(cpu_us[side], cpu_us[UNTRACED], strict=True)
         more["cpu_median_of_rounds"] = statistics.median(a - b for a, b in pairs)
     print(
-        "\n  one all_reduce of a single rank, call and wait, in us: min, median; what is more than untraced: of the min, median\n"
-        "  of turns, and the same of the CPU time of the thread that calls"
+        f"\n  one all_reduce of a single rank on {args.backend}, call and wait, in us: min, median; what is more than untraced:\n"
+        "  of the min, median of turns, and the same of the CPU time of the thread that calls"
     )
     for side, each in figures_us.items():
         beyond = "".join(f"{value:8.2f}" for value in more_us.get(side, {}).values())
         print(f"    {side:<18}{each['min']:8.2f}{each['median']:8.2f}    {beyond}")
-    case: dict[str, Any] = {"rounds": len(us[UNTRACED]), "call_us": figures_us, "call_more_us": more_us}
+    case: dict[str, Any] = {
+        "backend": args.backend,
+        "rounds": len(us[UNTRACED]),
+        "call_us": figures_us,
+        "call_more_us": more_us,
+    }
     more_s = more_us[TRACED]["of_min"] / 1e6
     if args.pairs:
         case.update(report_steps(args, more_s, figures))
