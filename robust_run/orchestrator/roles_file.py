@@ -57,6 +57,11 @@ _OWN = {
     "--role": "the table's name",
     "--node-label": "of the job",
 }
+#: What each worker is told by its launcher, whatever its role says.
+_TOLD = frozenset(
+    "RANK LOCAL_RANK GROUP_RANK ROLE_RANK WORLD_SIZE LOCAL_WORLD_SIZE GROUP_WORLD_SIZE ROLE_WORLD_SIZE ROLE_NAME"
+    " MASTER_ADDR MASTER_PORT ROBUST_JOB ROBUST_RUN_DIR ROBUST_SLURM".split()
+)
 Count = Annotated[int, Meta(ge=1, le=MOST_MEMBERS)]
 
 
@@ -180,6 +185,12 @@ def _role(name: str, table: _Role, roles: Mapping[str, _Role], path: str) -> Rol
     for variable in table.env:
         if not _VARIABLE.fullmatch(variable):
             raise UserError(f"{where} env has {variable[:80]!r}, which is no name of a variable")
+        if variable in _TOLD:
+            raise UserError(f"{where} env has {variable}, which each worker is told by robust-run: leave it out")
+    if table.devices and "CUDA_VISIBLE_DEVICES" in table.env:
+        raise UserError(
+            f"{where} env has CUDA_VISIBLE_DEVICES, which devices = {table.devices} sets: leave one of them out"
+        )
     return RoleSpec(
         name=name,
         command=command,

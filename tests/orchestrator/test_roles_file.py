@@ -91,6 +91,11 @@ MISTAKES = {
     "option": (f'{A}options = ["--run-id=x"]\n', r"--run-id=x: leave it out, that is said elsewhere \(of the job\)"),
     "short option": (f'{A}options = ["--nproc-per-node", "4"]\n', r"said elsewhere \(nproc\)"),
     "variable": (f"{A}env = {{ 'A-B' = 'x' }}\n", "is no name of a variable"),
+    "told": (f"{A}env = {{ RANK = '3' }}\n", "env has RANK, which each worker is told by robust-run"),
+    "devices twice": (
+        f"{A}devices = 1\nenv = {{ CUDA_VISIBLE_DEVICES = '1' }}\n",
+        "CUDA_VISIBLE_DEVICES, which devices = 1 sets",
+    ),
     "zero byte": ('[roles.a]\ncommand = ["a.py", "x\\u0000y"]\n', "a zero byte"),
     "zero byte in env": (f'{A}env = {{ A = "x\\u0000y" }}\n', "a zero byte"),
     "lease": (f"lease_s = 0\n{A}", "lease_s"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import errno
+import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -51,6 +53,8 @@ def _kind_of(path: str) -> str:
     ending = path.rpartition(".")[2].lower()
     kinds = {"csv": "csv", "jsonl": "jsonl", "ndjson": "jsonl", "json": "jsonl", "parquet": "parquet", "pq": "parquet"}
     if ending not in kinds:
+        if not os.path.exists(path):
+            raise PlatformError(f"{path}: {os.strerror(errno.ENOENT)}")
         raise UserError(
             f"{path}: what is it? the name ends in none of {', '.join(kinds)}; say --format csv, jsonl or parquet"
         )

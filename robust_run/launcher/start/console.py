@@ -50,9 +50,18 @@ def drawing(run_directory: RunDirectory, job: JobKnown) -> Drawer:
 def telling(
     spec: JobSpec, run_directory: RunDirectory, clock: Clock, console: Console
 ) -> Callable[[], Notifier | None] | None:
-    """Return what makes whoever tells others of this job's incidents (`--notify`), None where nobody is to be told."""
+    """Return what makes whoever tells others of this job's incidents (`--notify`), None where nobody is to be told.
+
+    Says which command of those is not there.
+    """
     if not spec.notify:
         return None
+    import shutil
+
+    from robust_run.launcher.records.notifier.notifier import missing_commands
+
+    for line in missing_commands(spec.notify, shutil.which):
+        console.say(line)
 
     def make() -> Notifier | None:
         from socket import gethostname

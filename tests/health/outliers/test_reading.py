@@ -102,8 +102,10 @@ def test_garbage_raises_nothing_but_our_errors(data: bytes, kind: str) -> None:
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    with pytest.raises(PlatformError, match="No such file"):
-        list(open_rows(str(tmp_path / "x.csv"), "auto", Columns(), Oddities(), io.BytesIO()))
+    for name in ("x.csv", "x"):
+        with pytest.raises(PlatformError, match="No such file"):
+            list(open_rows(str(tmp_path / name), "auto", Columns(), Oddities(), io.BytesIO()))
+    (tmp_path / "x.dat").touch()
     with pytest.raises(UserError, match="--format"):
         list(open_rows(str(tmp_path / "x.dat"), "auto", Columns(), Oddities(), io.BytesIO()))
 

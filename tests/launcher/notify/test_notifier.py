@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -14,7 +15,7 @@ from notices import Webhook, incident, webhook
 from robust_run.clock import SystemClock
 from robust_run.launcher.records.notifier import notifier as notifying
 from robust_run.launcher.records.notifier.delivery import Delivery, DeliveryResult
-from robust_run.launcher.records.notifier.notifier import LoopSay, Notifier, notifier_of
+from robust_run.launcher.records.notifier.notifier import LoopSay, Notifier, missing_commands, notifier_of
 from robust_run.launcher.records.notifier.sender import MOST_WAITING, Sender
 from robust_run.launcher.records.notify.limiter import Limiter
 from robust_run.launcher.records.notify.target import NotifyTarget
@@ -187,3 +188,16 @@ def test_lines_from_threads_are_said_on_the_loop() -> None:
     say("after the loop")
     assert said == ["before the loop", "from a thread", "after the loop"]
     assert set(where) == {threading.current_thread().name}
+
+
+def test_a_command_that_is_not_there_is_said_when_the_job_starts_and_not_when_it_would_have_told(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "hook").write_text("away --key secret\n")
+    told = ("there x", "gone --key secret", f"@{tmp_path}/hook", "https://example.org/secret", "'")
+    lines = missing_commands(told, lambda program: f"/bin/{program}" if program == "there" else None)
+    rest = "this node has no such command, so nobody would be told; the job goes on"
+    assert lines == [
+        f"--notify target 2 of 5, gone ...: {rest}",
+        f"--notify target 3 of 5, @{tmp_path}/hook: {rest}",
+    ]

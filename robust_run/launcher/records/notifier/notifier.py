@@ -105,6 +105,23 @@ def notifier_of(notify: Sequence[str], about: About, clock: Clock, say: Callable
     return Notifier(about, senders, clock, before=safe_say.meet_loop) if senders else None
 
 
+def missing_commands(notify: Sequence[str], which: Callable[[str], str | None]) -> list[str]:
+    """Return a line for each command that this node does not have: whoever starts a job reads it, who is to be told never does.
+
+    No error: a job that starts again by itself, on another node, goes on without the one that would be told.
+    """
+    lines = []
+    for number, text in enumerate(notify, 1):
+        with suppress(UserError):  # said by `notifier_of`
+            target = target_of(text)
+            if target.argv and which(target.argv[0]) is None:
+                name = named(text, number, len(notify))
+                lines.append(
+                    f"--notify {name}: this node has no such command, so nobody would be told; the job goes on"
+                )
+    return lines
+
+
 def target_of(text: str) -> NotifyTarget:
     """Return the target that a word of --notify names; `@FILE`: the one in the file's first line. Raises UserError."""
     if is_hidden(text):
