@@ -155,6 +155,18 @@ def _table(name: str, found: dict[str, object], path: str) -> _Role:
         raise UserError(f"{where}{given} {why[:1].lower()}{why[1:]}") from error
 
 
+def _check_env(table: _Role, where: str) -> None:
+    for variable in table.env:
+        if not _VARIABLE.fullmatch(variable):
+            raise UserError(f"{where} env has {variable[:80]!r}, which is no name of a variable")
+        if variable in _TOLD:
+            raise UserError(f"{where} env has {variable}, which each worker is told by robust-run: leave it out")
+    if table.devices and "CUDA_VISIBLE_DEVICES" in table.env:
+        raise UserError(
+            f"{where} env has CUDA_VISIBLE_DEVICES, which devices = {table.devices} sets: leave one of them out"
+        )
+
+
 def _role(name: str, table: _Role, roles: Mapping[str, _Role], path: str) -> RoleSpec:
     where = f"--roles {path}: [roles.{name}]"
     if not _NAME.fullmatch(name):
@@ -182,15 +194,7 @@ def _role(name: str, table: _Role, roles: Mapping[str, _Role], path: str) -> Rol
         raise UserError(f"{where} where = {table.where[:80]!r} is no label: letters, digits, dots, - and _, at most 63")
     if any("\0" in word for word in (*command, *table.options, *table.env.values())):
         raise UserError(f"{where} has a zero byte in its command, options or env; no program can be given one")
-    for variable in table.env:
-        if not _VARIABLE.fullmatch(variable):
-            raise UserError(f"{where} env has {variable[:80]!r}, which is no name of a variable")
-        if variable in _TOLD:
-            raise UserError(f"{where} env has {variable}, which each worker is told by robust-run: leave it out")
-    if table.devices and "CUDA_VISIBLE_DEVICES" in table.env:
-        raise UserError(
-            f"{where} env has CUDA_VISIBLE_DEVICES, which devices = {table.devices} sets: leave one of them out"
-        )
+    _check_env(table, where)
     return RoleSpec(
         name=name,
         command=command,
