@@ -83,6 +83,7 @@ def main() -> None:
         if error.errno not in _NO_ROOM or error.filename is not None:
             raise
         exit_code = 1
+        _drop_the_rest()
         with suppress(OSError):  # the terminal may be the same file
             click.echo(f"robust: what is to be shown cannot be written: {error.strerror}", err=True)
     except click.ClickException as error:
@@ -90,6 +91,14 @@ def main() -> None:
         exit_code = error.exit_code
     collect_as_ever()
     sys.exit(exit_code or 0)
+
+
+def _drop_the_rest() -> None:
+    """Let nothing more be written to standard output: Python would try again when it exits, and end with 120 and a traceback."""
+    with suppress(OSError):
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, 1)
+        os.close(nothing)
 
 
 class _Robust(click.Group):

@@ -481,14 +481,16 @@ def test_a_reader_that_stops_early_is_no_error(
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_full_disk_below_what_is_printed_is_said_in_a_line(
-    make_controller: Callable[..., Any], tmp_path: Path
+    make_controller: Callable[..., Any], tmp_path: Path, unbuffered: str
 ) -> None:
     controller = make_controller().start()
     controller.tell(NodeEvicted(name="gpu-1", reason="x", by="ann"))
     argv = [sys.executable, "-c", "from robust_run.robust_cli import main; main()", "events"]
     with open("/dev/full", "w") as full:
-        result = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, cwd=tmp_path, text=True, timeout=60)
+        env = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+        result = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, cwd=tmp_path, text=True, env=env, timeout=60)
     assert (result.returncode, result.stderr) == (
         1,
         "robust: what is to be shown cannot be written: No space left on device\n",
