@@ -416,6 +416,7 @@ def test_what_was_damaged_in_the_cache_is_put_right_under_its_readers(bench: Ben
     assert second.status().failed == 0
 
 
+@privately
 def test_the_rest_comes_in_the_background_when_it_may(bench: Bench) -> None:
     handle = bench.start(background=Background(width=4))
     until(lambda: handle.status().present == COUNT)
@@ -529,6 +530,8 @@ def test_a_mount_that_is_refused_says_so(bench: Bench) -> None:
 def test_a_user_namespace_is_enough_to_serve_an_image(tmp_path: Path, who: str) -> None:
     if who == "nobody" and os.geteuid() != 0:
         pytest.skip("needs root, to become another user")
+    if who == "we" and not os.access("/dev/fuse", os.R_OK | os.W_OK):
+        pytest.skip("/dev/fuse is not there for us")
     become, python, env = [], sys.executable, dict(os.environ)
     if who == "nobody":
         (*become, python), env = ordinary_user()
