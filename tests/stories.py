@@ -121,9 +121,12 @@ class Story:
         """A node says that all its workers run."""
         return self.happens(AttemptStarted(attempt=self.state.attempt, node=node, pids=(1, 2), port=29500))
 
-    def exits(self, rank: int, code: int, finding: Finding | None = None, after_s: float = 0.0) -> list[Any]:
+    def exits(
+        self, rank: int, code: int, finding: Finding | None = None, after_s: float = 0.0, *, had_ended: bool = False
+    ) -> list[Any]:
         """A worker ends by itself."""
-        return self.happens(RankExited(attempt=self.state.attempt, rank=rank, exit_code=code, finding=finding), after_s)
+        exited = RankExited(attempt=self.state.attempt, rank=rank, exit_code=code, finding=finding, had_ended=had_ended)
+        return self.happens(exited, after_s)
 
     def ends(self, node: str, *ranks: RankEvidence, after_s: float = 0.0, **more: object) -> list[Any]:
         """A node has ended the attempt; without evidence given, its workers ended because they were told to."""

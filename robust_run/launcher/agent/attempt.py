@@ -169,14 +169,14 @@ class Attempt:
             if self._ending is not None and not self.living():
                 self._ending.workers_gone.set()
             return  # its evidence follows with the others'
-        exit_code, finding = worker.exit_code or 0, None
-        self._node.saw_end(exit_code)
-        if exit_code != 0:
+        exited = RankExited(attempt=self.number, rank=worker.rank, exit_code=worker.exit_code or 0)
+        self._node.saw_end(exited.exit_code)
+        if exited.exit_code != 0:
             from robust_run.launcher.agent import evidence
 
-            file = self._node.run_directory.error_file(self.number, worker.rank)
-            finding = evidence.find(file, self._node.router.tail(self.number, worker.rank)[0], exit_code)
-        self._report(RankExited(attempt=self.number, rank=worker.rank, exit_code=exit_code, finding=finding))
+            tail = self._node.router.tail(self.number, worker.rank)[0]
+            exited = evidence.seen_at_once(exited, self._node.run_directory, tail)
+        self._report(exited)
 
     def pass_on(self, number: int) -> list[int]:
         """Hand a signal to the ranks that have a handler for it; return them."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import stat
 
+import msgspec
+
 from robust_run.health.types import Finding
 from robust_run.launcher.agent.workers.workers import Worker
 from robust_run.launcher.core.diagnosis.verdict import DYING_S
+from robust_run.launcher.model.events import RankExited
 from robust_run.launcher.model.job import RankEvidence
 from robust_run.launcher.records.run_directory import RunDirectory
 from robust_run.tracer.files.steps import StepCount
@@ -47,10 +50,24 @@ def gather(
         spoke_at_s=spoke_at_s,
         raised_at_s=raised_at_s,
         finding=finding,
+        had_ended=was_cleaning_up(steps, worker.exit_code),
         steps=steps.steps if steps else None,
         stderr_path=os.path.relpath(path, run_directory.path) if path else "",
         stderr_tail=stderr[-TAIL_BYTES:],
     )
+
+
+def seen_at_once(exited: RankExited, run_directory: RunDirectory, stderr: str) -> RankExited:
+    """Return a failed rank's end with what is seen of it by then."""
+    place = (exited.attempt, exited.rank)
+    finding = find(run_directory.error_file(*place), stderr, exited.exit_code)
+    had_ended = was_cleaning_up(read_steps(run_directory.steps_file(*place)), exited.exit_code)
+    return msgspec.structs.replace(exited, finding=finding, had_ended=had_ended)
+
+
+def was_cleaning_up(steps: StepCount | None, exit_code: int | None) -> bool:
+    """Whether a rank died of a signal when its program had come to its end, by its interpreter (see `tracer/arm/ending.py`)."""
+    return exit_code is not None and exit_code < 0 and steps is not None and steps.ended_monotonic_s is not None
 
 
 def last_raised(steps: StepCount, exit_code: int | None, ended_at_s: float) -> float | None:

@@ -104,12 +104,14 @@ def _rank_exited(policy: CorePolicy, state: JobState, event: RankExited, now_s: 
     state.live.discard(event.rank)
     if not state.is_going:
         return []
-    if event.exit_code == 0:
+    if event.had_ended:  # the others may still save what they have: a rank that would have ended is nothing they need
+        state.crashed_at_exit.add(event.rank)
+    if event.exit_code == 0 or event.had_ended:
         if state.live:
             return _left(state, now_s)
         # Every rank is gone. If one failed before (suspecting), the verdict waits for the evidence; else all is well
         # and children that workers left behind get the same time to end as survivors of a failure.
-        state.all_well = state.phase == "running"
+        state.all_well = state.phase == "running" and not state.crashed_at_exit
         return end_attempt(state, EndAttempt(attempt=state.attempt, leftovers_s=policy.restart_grace_s))
     is_peer_error = event.finding is not None and event.finding.kind == "peer_connection"
     state.detected_at_s = now_s if state.detected_at_s is None else state.detected_at_s

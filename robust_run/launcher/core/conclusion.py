@@ -11,6 +11,7 @@ import msgspec
 
 from robust_run.launcher.core.attempts import begin, finish, is_held, is_paused, stopped
 from robust_run.launcher.core.diagnosis.judge import AttemptJudgement, is_hang, is_nan, judge, was_sent_a_signal
+from robust_run.launcher.core.diagnosis.verdict import CRASHED_AT_EXIT
 from robust_run.launcher.core.membership import name_of, wanted
 from robust_run.launcher.core.restart import NEVER_AGAIN, RestartDecision, RestartLimits, decide, has_progressed, healed
 from robust_run.launcher.core.state import CorePolicy, EndCause, JobState
@@ -35,6 +36,8 @@ def conclude(policy: CorePolicy, state: JobState, now_s: float) -> list[Action]:
     verdict = judge(state)
     if verdict is None:
         return _done(policy, state, now_s)
+    if verdict.draft.rule == CRASHED_AT_EXIT:
+        return _done_but_for_exit(policy, state, verdict, now_s)
     if state.resume is not None:
         state.progress = msgspec.structs.replace(state.progress, start_step=state.resume.step)
     verdict, spoken = _with_symptoms(policy, state, verdict, now_s)
@@ -91,6 +94,27 @@ def _done(policy: CorePolicy, state: JobState, now_s: float) -> list[Action]:
     _trust_code(state)
     asked = _asked_ladder(policy, state, None, progressed=True, standing="over", now_s=now_s)
     return [*(asked.said if asked is not None else ()), *finish(state, Finish(exit_code=0, outcome="done"))]
+
+
+def _done_but_for_exit(policy: CorePolicy, state: JobState, verdict: AttemptJudgement, now_s: float) -> list[Action]:
+    """The attempt did its work, and a rank died when its program had ended: there is nothing to train again.
+
+    The exit code says it, since what a program leaves to the interpreter's clean-up (a file that it never closed) may be lost.
+    """
+    _trust_code(state)
+    asked = _asked_ladder(policy, state, None, progressed=True, standing="over", now_s=now_s)
+    draft, reason = verdict.draft, "all ranks had come to the end of their program: there is nothing to train again"
+    incident = RecordIncident(
+        attempt=state.attempt,
+        symptom=verdict.symptom,
+        onset_at_s=verdict.onset_at_s if verdict.onset_at_s is not None else now_s,
+        detected_at_s=state.detected_at_s if state.detected_at_s is not None else now_s,
+        verdict=draft,
+        action="stop",
+        reason=reason,
+    )
+    end = Finish(exit_code=draft.exit_code, outcome="failed", reason=reason, sentence=draft.sentence)
+    return [*(asked.said if asked is not None else ()), incident, *finish(state, end)]
 
 
 def _decide(

@@ -215,7 +215,7 @@ class JobState(msgspec.Struct, kw_only=True, rename={"ladder_state": "climb"}): 
     act_at_s: float | None = None
     """When a wait that was only reported is looked at again and acted on, if it still goes on."""
     last_left_at_s: float | None = None
-    """When the newest rank ended with exit code 0 while others went on."""
+    """When the newest rank came to its end while others went on."""
     leftovers_at_s: float | None = None
     """When it is looked at who still runs."""
     leftovers_pause_s: float = 0.0
@@ -224,6 +224,8 @@ class JobState(msgspec.Struct, kw_only=True, rename={"ladder_state": "climb"}): 
     """The evidence is being looked at for that reason."""
     all_well: bool = False
     """Every rank has ended with exit code 0."""
+    crashed_at_exit: set[int] = set()
+    """Ranks that died of a signal when their program had come to its end: like those that ended well, but for the exit code."""
     trouble: str = ""
     """A failure of this attempt that is no rank's: a worker that could not be started, a lost store."""
     detected_at_s: float | None = None
@@ -371,7 +373,7 @@ class JobState(msgspec.Struct, kw_only=True, rename={"ladder_state": "climb"}): 
 
     @property
     def ended_well(self) -> int:
-        """How many ranks of an attempt that goes on have ended with exit code 0."""
+        """How many ranks of an attempt that goes on have come to the end of their program."""
         return self.world_size - len(self.live) if self.is_training else 0
 
     @property

@@ -71,6 +71,8 @@ class RankExited(msgspec.Struct, frozen=True, tag="rank_exited", kw_only=True):
     exit_code: int
     finding: Finding | None = None
     """What its stderr says so far."""
+    had_ended: bool = False
+    """It died of a signal when its program had come to its end, while its interpreter cleaned up."""
 
 
 class SpawnFailed(msgspec.Struct, frozen=True, tag="spawn_failed", kw_only=True):

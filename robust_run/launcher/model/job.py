@@ -303,6 +303,8 @@ class RankEvidence(msgspec.Struct, frozen=True, kw_only=True):
     """When the first line of its final traceback arrived, if one did."""
     raised_at_s: float | None = None
     """When it raised an exception that nobody caught, by its interpreter; None: it did not, or nothing of ours was in it."""
+    had_ended: bool = False
+    """It died of a signal when its program had come to its end, while its interpreter cleaned up."""
     finding: Finding | None = None
     """What its stderr or its error file says."""
     steps: int | None = None

@@ -67,6 +67,9 @@ BY_RULE: dict[str, tuple[Step, ...]] = {
         _CHECK,
         ROLLBACK,
     ),
+    "crashed_at_exit": (
+        Step("Nothing runs again, but files never closed may lack their end. Destroy process groups before."),
+    ),
     "out_of_memory": (
         Step("Make it fit: a smaller batch, activation checkpointing, more sharding. A restart alone repeats it."),
         Step("Only one rank, and memory is even? Another process may sit on that device or host."),

@@ -43,6 +43,11 @@ RULES: dict[str, tuple[str, str]] = {
         "The process was killed",
         "The rank's process ended by a signal that the launcher had not sent, before any other rank failed.",
     ),
+    "crashed_at_exit": (
+        "Crashed when the program had ended",
+        "The rank's program ran to its end, and its process died of a signal while its interpreter cleaned up: in a destructor, "
+        "a thread of a library, a driver. The other ranks went on to their end, and nothing is trained again.",
+    ),
     "user_exception": (
         "The program raised an exception",
         "The first rank that failed shows a Python traceback that is not about CUDA, storage or a broken connection.",

@@ -26,8 +26,10 @@ if TYPE_CHECKING:
 # The steps file, as robust_run.tracer.files.steps has it: a test keeps the two equal.
 MAGIC = b"RBSTEPS\n"
 VERSION = 1
-FILE_BYTES = 64
-MAGIC_CELL, VERSION_CELL, PID_CELL, STEPS_CELL, FIRST_CELL, LAST_CELL, NOT_FINITE_CELL, RAISED_CELL = range(8)
+FILE_BYTES = 72
+MAGIC_CELL, VERSION_CELL, PID_CELL, STEPS_CELL, FIRST_CELL, LAST_CELL, NOT_FINITE_CELL, RAISED_CELL, ENDED_CELL = range(
+    9
+)
 
 
 def open_cells(path: str) -> tuple[memoryview[int], memoryview[float]]:

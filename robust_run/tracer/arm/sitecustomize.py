@@ -15,6 +15,7 @@ Not counted: steps of forked or spawned children, and steps that torch.compile h
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 
@@ -241,6 +242,21 @@ def note_start(path: str, awaited: dict[str, Callable[[ModuleType], None]]) -> N
         give_up(error, "timing the start")
 
 
+def note_end(path: str) -> None:
+    """Let the launcher see that the program came to its end, and crashed, if it does, only while Python cleaned up after it."""
+    armed_pid = os.getpid()
+
+    def note() -> None:
+        try:
+            by_python = sys._getframe().f_back is None  # else the program runs its exit handlers itself
+            if by_python and os.getpid() == armed_pid and "torch" in sys.modules and "ctypes" in sys.modules:
+                load("ending").note(path)
+        except Exception:  # noqa: S110 - then it is not known
+            pass
+
+    atexit.register(note)  # the first that is registered is called last
+
+
 def around_imports() -> dict[str, Callable[[], Callable[[], Any]]]:
     """Return what is done around the execution of modules: garbage is collected seldom, unless ROBUST_TRACE_GC=0."""
     try:
@@ -259,6 +275,7 @@ def arm() -> None:
         if not path or os.environ.get("ROBUST_TRACE") == "0":
             return
         answer_signal(path)
+        note_end(path)
         awaited = {MODULE_WITH_HOOK: count_into(path, probation), MODULE_TO_RECORD: record_into(path)}
         note_start(path, awaited)
         for name in list(awaited):

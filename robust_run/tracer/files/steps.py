@@ -1,12 +1,13 @@
 """The steps file: how many optimizer steps a worker has made, readable after the worker was killed.
 
-One file of 64 bytes for each worker of an attempt. The launcher creates it, the worker maps it and writes
-(`robust_run/tracer/arm/sitecustomize.py`), the launcher reads it. It is eight cells of eight bytes in the machine's byte
+One file of 72 bytes for each worker of an attempt. The launcher creates it, the worker maps it and writes
+(`robust_run/tracer/arm/sitecustomize.py`), the launcher reads it. It is nine cells of eight bytes in the machine's byte
 order, so every value changes at once:
 
     0 magic   1 version   2 pid   3 steps   4 monotonic time of the first step   5 of the last step
     6 step after which a parameter was no finite number, while code is on probation; 0: none
     7 monotonic time when the main thread raised an exception that nobody caught; 0: it did not, or that is not known
+    8 monotonic time when the program had come to its end, all its exit handlers included; 0: it had not, or that is not known
 
 pid is 0 until a process has made a step; times are seconds, as floating-point numbers.
 """
@@ -21,8 +22,10 @@ import msgspec
 
 MAGIC = b"RBSTEPS\n"
 VERSION = 1
-FILE_BYTES = 64
-MAGIC_CELL, VERSION_CELL, PID_CELL, STEPS_CELL, FIRST_CELL, LAST_CELL, NOT_FINITE_CELL, RAISED_CELL = range(8)
+FILE_BYTES = 72
+MAGIC_CELL, VERSION_CELL, PID_CELL, STEPS_CELL, FIRST_CELL, LAST_CELL, NOT_FINITE_CELL, RAISED_CELL, ENDED_CELL = range(
+    9
+)
 
 
 #: The marks file beside it, which `marks` reads; made here because this is on the way to the first worker.
@@ -44,6 +47,8 @@ class StepCount(msgspec.Struct, frozen=True, kw_only=True):
     """After this one a parameter was no finite number; 0: none was, as far as was looked."""
     raised_monotonic_s: float | None = None
     """When it raised what ends it; None: that is not known."""
+    ended_monotonic_s: float | None = None
+    """When it had come to its end and was only cleaning up; None: that is not known."""
 
 
 def create(path: str) -> None:
@@ -96,5 +101,10 @@ def read(path: str) -> StepCount | None:
         first_step_monotonic_s=times[FIRST_CELL] if counted and math.isfinite(times[FIRST_CELL]) else None,
         last_step_monotonic_s=times[LAST_CELL] if counted and math.isfinite(times[LAST_CELL]) else None,
         not_finite_step=numbers[NOT_FINITE_CELL] if counted else 0,
-        raised_monotonic_s=times[RAISED_CELL] if 0 < times[RAISED_CELL] < math.inf else None,
+        raised_monotonic_s=_time(times[RAISED_CELL]),
+        ended_monotonic_s=_time(times[ENDED_CELL]),
     )
+
+
+def _time(value: float) -> float | None:
+    return value if 0 < value < math.inf else None

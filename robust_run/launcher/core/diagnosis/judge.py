@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from robust_run.launcher.core.diagnosis.verdict import attribute, job_exit_code, own_failure
+from robust_run.launcher.core.diagnosis.verdict import attribute, crashed_at_exit, job_exit_code, own_failure
 from robust_run.launcher.core.membership import node_of_rank
 from robust_run.launcher.core.state import EndCause, JobState
 from robust_run.launcher.model.job import RankEvidence, VerdictDraft
@@ -81,6 +81,11 @@ def judge(state: JobState) -> AttemptJudgement | None:
         return _from_cause(behind, state)
     if state.all_well or _did_its_work(state):
         return None
+    if len(state.evidence) == state.world_size and (draft := crashed_at_exit(tuple(state.evidence))) is not None:
+        hosts = tuple(filter(None, (node_of_rank(state, rank) for rank in draft.ranks)))
+        onset_at_s = draft.culprit.exited_at_s if draft.culprit is not None else None
+        draft = msgspec.structs.replace(draft, nodes=hosts)
+        return AttemptJudgement(draft=draft, symptom="worker_failed", onset_at_s=onset_at_s)
     if state.code_fault is not None:
         hosts = tuple(dict.fromkeys(filter(None, (node_of_rank(state, rank) for rank in state.code_fault.ranks))))
         found = msgspec.structs.replace(state.code_fault, nodes=hosts or state.code_fault.nodes)

@@ -1,7 +1,7 @@
 """Root cause attribution: which rank failed first, and why, from what every rank showed. Pure.
 
 Ranks of a distributed job fall like dominoes: one fails, and its peers die of broken connections moments later, sometimes
-before the first one has finished dying. So the order of exits alone is not enough, and four rules are used:
+before the first one has finished dying. So the order of exits alone is not enough, and five rules are used:
 
 1. A rank's failure dates from its first sign: what it raised and did not catch, its traceback's arrival, or its exit, whichever
    came earliest.
@@ -10,6 +10,7 @@ before the first one has finished dying. So the order of exits alone is not enou
 4. An exit weighs more than words: a program may print a traceback that it has dealt with. What a rank said before we ended it
    counts only if every rank that ended by itself shows no more than a broken connection. An exception of which the interpreter
    says that nobody caught it is as good as an exit: that may take it seconds more (exit handlers, CUDA, millions of objects).
+5. A rank that died while its interpreter cleaned up, its program being done, is the cause only where no other failed.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from robust_run.launcher.model.job import RankEvidence, VerdictDraft
 from robust_run.signals import describe_exit
 
 SIGABRT = 6
+
+CRASHED_AT_EXIT = "crashed_at_exit"
+"""The rule that names a rank which died when its program had come to its end."""
 
 #: From a traceback to the end of its process: interpreter teardown, exit handlers. A program that lived longer after it had
 #: dealt with it.
@@ -70,6 +74,7 @@ def own_failure(rank: RankEvidence) -> RankFailure | None:
 def attribute(ranks: tuple[RankEvidence, ...]) -> VerdictDraft | None:
     """Return the verdict on an attempt, or None if no rank failed by itself."""
     failures = sorted(filter(None, map(own_failure, ranks)), key=lambda failure: (failure.at_s, failure.evidence.rank))
+    failures = [failure for failure in failures if not failure.evidence.had_ended] or failures
     exits = [failure for failure in failures if not failure.by_words]
     causes = [failure for failure in failures if not failure.is_peer_error]
     first = next((failure for failure in causes if not failure.by_words), causes[0] if causes else None)
@@ -79,6 +84,28 @@ def attribute(ranks: tuple[RankEvidence, ...]) -> VerdictDraft | None:
         followers = sum(failure is not first for failure in exits)
         return _from_cause(first.evidence, followers)
     return _peers_only(failures[0]) if failures else None
+
+
+def crashed_at_exit(ranks: tuple[RankEvidence, ...]) -> VerdictDraft | None:
+    """Return the verdict on ranks whose programs all came to their end, and of which one or more died after that; else None."""
+    crashed = [rank for rank in ranks if rank.had_ended]
+    if not crashed or not all(rank.exit_code == 0 or rank.had_ended for rank in ranks):
+        return None
+    if any(rank.signalled_at_s is not None and rank.exited_at_s > rank.signalled_at_s for rank in ranks):
+        return None
+    first = min(crashed, key=lambda rank: (rank.exited_at_s, rank.rank))
+    others = len(crashed) - 1
+    so_did = f"; {others} other rank{'s' if others > 1 else ''} died so, too" if others else ""
+    return VerdictDraft(
+        kind="crash",
+        ranks=(first.rank,),
+        confidence="high",
+        rule=CRASHED_AT_EXIT,
+        sentence=f"rank {first.rank} {describe_exit(first.exit_code)}",
+        aftermath=f"its program had ended before{so_did}",
+        exit_code=job_exit_code(first.exit_code),
+        culprit=first,
+    )
 
 
 def _peers_only(first: RankFailure) -> VerdictDraft:

@@ -18,7 +18,7 @@ RULE = "leftover"
 
 
 def left(state: JobState, now_s: float) -> list[Action]:
-    """A rank has ended with exit code 0 and others go on: see later who still does."""
+    """A rank has come to its end and others go on: see later who still does."""
     state.last_left_at_s = now_s
     if state.leftovers_at_s is not None or state.looks_at_leftovers:
         return []
@@ -66,9 +66,8 @@ def _named(state: JobState, verdict: TraceVerdict, now_s: float) -> list[Action]
 
 def not_again(state: JobState) -> str:
     """Say why nothing is done about a rank that the others have left behind."""
-    return (
-        f"{state.ended_well} of {state.world_size} ranks have ended with exit code 0, so the job is not started again"
-    )
+    how = "come to their end" if state.crashed_at_exit else "ended with exit code 0"
+    return f"{state.ended_well} of {state.world_size} ranks have {how}, so the job is not started again"
 
 
 def wake(state: JobState) -> list[Action]:

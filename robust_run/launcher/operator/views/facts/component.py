@@ -70,6 +70,7 @@ TROUBLES: Mapping[str, Component] = {
 
 RULES: Mapping[str, Component] = {
     "died_of_signal": "program",
+    "crashed_at_exit": "program",
     "user_exception": "code",
     "usage": "code",
     "exit_code": "program",

@@ -1,0 +1,82 @@
+"""Notes that the program has come to its end: from then on a crash is one of clean-up, and there is nothing to train again.
+
+`sitecustomize` loads this file by its path when Python ends, after all exit handlers that the program has registered.
+
+What looks the same and is not: `sys.exit(1)` of a program that has failed (its exit code is known to nobody by then, so no end
+by SystemExit is noted, and none of a module that is run by -m), an exception that nobody caught, exit handlers that the program
+itself runs before it goes on, a forked child. An end is noted only where the stack of C shows Python's main function ending by
+itself.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# Of the steps file, see robust_run.tracer.files.steps: a test keeps the two equal.
+ENDED_CELL = 8
+DEEPEST = 64
+#: Who may stand between the interpreter and its main function when that ends: `Py_FinalizeEx`, and functions without a name.
+FINALIZE, MAIN, INTERPRETER = "Py_FinalizeEx", "Py_RunMain", "_PyEval_EvalFrameDefault"
+MOST_NAMELESS = 2
+
+
+def note(steps_file: str) -> None:
+    """Note that now is when the program has ended, if it is known to have. Raises OSError, and whatever ctypes does."""
+    if getattr(sys, "last_value", None) is not None or not is_script() or not is_of_main(names_on_stack()):
+        return
+    from struct import pack
+    from time import monotonic
+
+    descriptor = os.open(steps_file, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.pwrite(descriptor, pack("d", monotonic()), 8 * ENDED_CELL)
+    finally:
+        os.close(descriptor)
+
+
+def is_script() -> bool:
+    """Whether a file or a command is run. Of a module (-m) or a folder, main functions return after SystemExit, too."""
+    main = sys.modules.get("__main__")
+    return main is not None and getattr(main, "__spec__", main) is None
+
+
+def is_of_main(names: Sequence[str]) -> bool:
+    """Whether functions of C, the innermost first, are those of a main function that ends by itself.
+
+    After SystemExit, Python ends from within what prints exceptions, below what runs the program: then there are more of them.
+    """
+    if MAIN not in names:
+        return False
+    inner = list(names[: names.index(MAIN)])
+    if INTERPRETER not in inner:
+        return False
+    between = inner[len(inner) - inner[::-1].index(INTERPRETER) :]
+    nameless = between.count("")
+    return nameless <= MOST_NAMELESS and all(name in ("", FINALIZE, "_PyFunction_Vectorcall") for name in between)
+
+
+def names_on_stack() -> list[str]:
+    """Return the names of the functions of C that run in this thread, the innermost first; empty: it has none that is public."""
+    import ctypes
+
+    class Place(ctypes.Structure):
+        _fields_ = (
+            ("file", ctypes.c_char_p),
+            ("base", ctypes.c_void_p),
+            ("name", ctypes.c_char_p),
+            ("at", ctypes.c_void_p),
+        )
+
+    library = ctypes.CDLL(None)
+    addresses = (ctypes.c_void_p * DEEPEST)()
+    names = []
+    for address in addresses[: library.backtrace(addresses, DEEPEST)]:
+        place = Place()
+        found = library.dladdr(ctypes.c_void_p(address), ctypes.byref(place))
+        names.append((place.name or b"").decode(errors="replace") if found else "")
+    return names

@@ -1,0 +1,142 @@
+"""The end of a program is noted where it is known to be one: its main function ended by itself, and Python cleans up."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+from jobs import run, script
+
+from robust_run.tracer.files import steps
+from robust_run.tracer.files.arming import ARM_FOLDER, arm_environment
+
+ENDING = runpy.run_path(f"{ARM_FOLDER}/ending.py")
+NOT_TORCH = "import ctypes, os, sys, threading, time, types\nsys.modules['torch'] = types.ModuleType('torch')\n"
+
+
+def ended(tmp_path: Path, body: str, *python: str, exit_code: int = 0) -> bool:
+    """Run a program that is armed as a worker is; return whether it noted its end."""
+    path = tmp_path / "steps"
+    steps.create(str(path))
+    (tmp_path / "program.py").write_text(NOT_TORCH + textwrap.dedent(body))
+    env = {**os.environ, **arm_environment(os.environ, str(path))}
+    began_s = time.monotonic()
+    argv = [sys.executable, *(python or ("program.py",))]
+    done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == exit_code, done.stderr
+    assert "robust" not in done.stderr
+    count = steps.read(str(path))
+    at_s = count.ended_monotonic_s if count is not None else None
+    assert at_s is None or began_s < at_s <= time.monotonic()
+    return at_s is not None
+
+
+def test_the_last_line_of_a_program_is_its_end(tmp_path: Path) -> None:
+    assert ended(tmp_path, "print('well')")
+
+
+def test_so_it_is_of_a_command(tmp_path: Path) -> None:
+    assert ended(tmp_path, "", "-c", NOT_TORCH)
+
+
+@pytest.mark.parametrize("exit_code", [0, 3])
+@pytest.mark.parametrize("how", ["-m program", "."])
+def test_of_a_module_or_a_folder_it_is_not_known(tmp_path: Path, how: str, exit_code: int) -> None:
+    (tmp_path / "__main__.py").write_text("import program")
+    assert not ended(tmp_path, f"sys.exit({exit_code})", *how.split(), exit_code=exit_code)
+    assert not ended(tmp_path, "", *how.split())
+
+
+def test_a_crash_in_a_destructor_comes_after_it(tmp_path: Path) -> None:
+    body = """
+        class Last:
+            def __del__(self, kill=os.kill, pid=os.getpid()):
+                kill(pid, 11)
+        sys.kept = Last()
+    """
+    assert ended(tmp_path, body, exit_code=-11)
+
+
+NOT_THE_END = {
+    "an exit code of its own": ("sys.exit(3)", 3),
+    "the exit code 0, as nobody can tell it from others by then": ("sys.exit()", 0),
+    "an exception": ("1 / 0", 1),
+    "an interrupt": ("raise KeyboardInterrupt", -2),
+    "a crash while it runs": ("os.kill(os.getpid(), 11)", -11),
+    "an end that skips all": ("os._exit(0)", 0),
+    "exit handlers that it runs itself before it goes on": ("import atexit; atexit._run_exitfuncs(); os._exit(0)", 0),
+    "the end of a forked child": ("if os.fork() == 0: sys.exit()\nos.wait(); os._exit(0)", 0),
+    "another program in its place": (
+        "import atexit; atexit._run_exitfuncs(); os.execv('/bin/sh', ['sh', '-c', 'kill -11 $$'])", -11,
+    ),
+    "a crash in an exit handler of its own": ("import atexit; atexit.register(os.kill, os.getpid(), 11)", -11),
+    "a crash in a thread that it waits for": (
+        "threading.Thread(target=lambda: (time.sleep(0.3), os.kill(os.getpid(), 11))).start()", -11,
+    ),
+    "a program without torch": ("del sys.modules['torch']", 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", NOT_THE_END)
+def test_nothing_else_is(tmp_path: Path, what: str) -> None:
+    body, exit_code = NOT_THE_END[what]
+    assert not ended(tmp_path, body, exit_code=exit_code)
+
+
+def test_a_steps_file_that_is_gone_changes_nothing(tmp_path: Path) -> None:
+    assert not ended(tmp_path, "os.remove('steps')")
+
+
+EVAL, VECTOR = "_PyEval_EvalFrameDefault", "_PyFunction_Vectorcall"
+INNER = ["", "ffi_call", "_PyObject_MakeTpCall", EVAL]
+OUTER = ["Py_RunMain", "Py_BytesMain", "", "_start"]
+STACKS = {
+    "3.11": ([*INNER, "", "", "Py_FinalizeEx", *OUTER], True),
+    "Debian's 3.11": ([*INNER, VECTOR, "", "Py_FinalizeEx", *OUTER], True),
+    "3.10": ([*INNER, "", EVAL, "", "", "Py_FinalizeEx", *OUTER], True),
+    "3.13": ([*INNER, "", "", *OUTER], True),
+    "3.11, SystemExit": ([*INNER, "", "", "Py_FinalizeEx", "Py_Exit", "", "_PyRun_SimpleFileObject", *OUTER], False),
+    "3.13, SystemExit": ([*INNER, "", "", "Py_Exit", "", "", "", *OUTER], False),
+    "a build in which all of that is nameless": ([*INNER, "", "", "", "", "", *OUTER], False),
+    "a program that embeds Python": ([*INNER, "", "", "Py_FinalizeEx", "main", "_start"], False),
+    "no names": ([], False),
+    "no frame of Python": (["", "Py_FinalizeEx", *OUTER], False),
+}
+
+
+@pytest.mark.parametrize("build", STACKS)
+def test_which_stacks_show_a_main_function_that_ends_by_itself(build: str) -> None:
+    names, is_end = STACKS[build]
+    assert ENDING["is_of_main"](names) == is_end
+
+
+def test_the_cell_is_that_of_the_steps_file() -> None:
+    assert ENDING["ENDED_CELL"] == steps.ENDED_CELL
+
+
+def test_in_a_job_the_others_go_on_and_it_is_not_started_again(tmp_path: Path) -> None:
+    program = """
+        import os, sys, time, torch, torch.distributed as dist
+        dist.init_process_group("gloo")
+        class Last:
+            def __del__(self, kill=os.kill, pid=os.getpid()):
+                kill(pid, 11)
+        if dist.get_rank() == 1:
+            sys.kept = Last()
+        else:
+            time.sleep(1)
+            open("saved", "w").close()
+    """
+    code, job = run(tmp_path, "--no-warm", "--nproc-per-node", "2", "--max-restarts", "3", script(tmp_path, program))
+    assert code == 139, job.err
+    assert (tmp_path / "saved").exists()
+    (incident,) = job.actions("record_incident")
+    assert (incident["verdict"]["rule"], incident["verdict"]["ranks"]) == ("crashed_at_exit", [1])
+    assert "; its program had ended before" in job.err
+    assert "not restarted: all ranks had come to the end of their program: there is nothing to train again" in job.err
