@@ -105,7 +105,7 @@ def _rank_exited(policy: CorePolicy, state: JobState, event: RankExited, now_s: 
     if not state.is_going:
         return []
     if event.had_ended:  # the others may still save what they have: a rank that would have ended is nothing they need
-        state.crashed_at_exit.add(event.rank)
+        state.crashed_at_exit[event.rank] = now_s
     if event.exit_code == 0 or event.had_ended:
         if state.live:
             return _left(state, now_s)

@@ -38,6 +38,7 @@ def test_the_others_go_on_and_the_job_ends_with_its_exit_code_when_they_have_end
     assert (verdict.rule, verdict.ranks, verdict.nodes, verdict.exit_code) == ("crashed_at_exit", (1,), ("b",), 139)
     assert verdict.sentence == "rank 1 was killed by SIGSEGV (signal 11)"
     assert verdict.aftermath == "its program had ended before"
+    assert incident_of(actions).detected_at_s == 0.0, "when it was seen, 100 s before the others had ended"
     assert (actions[1].exit_code, actions[1].outcome) == (139, "failed")
     assert "nothing to train again" in actions[1].reason
 
