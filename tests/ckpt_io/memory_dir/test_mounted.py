@@ -44,13 +44,17 @@ class Mounted:
         return heard
 
 
-@pytest.fixture
-def mounted(tmp_path: Path) -> Iterator[Callable[..., Mounted]]:
+@pytest.fixture(autouse=True)
+def needs_fuse() -> None:
     try:
         check_device()
         import mfusepy  # noqa: F401
     except (PlatformError, OSError, ImportError) as error:
         pytest.skip(str(error))
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Iterator[Callable[..., Mounted]]:
     with ExitStack() as stack:
 
         def make(**options: Any) -> Mounted:
