@@ -72,6 +72,11 @@ def make_root(
     `binds`: in order, see `binds.ordered`; `name`: of the image, for messages; `below`: see `lay`.
     """
     binds = present(binds)
+    try:
+        os.listdir(below.tree)  # squashfuse mounts whatever has a whole first block
+    except OSError as error:
+        why = f"its root folder cannot be listed: {error.strerror}"
+        raise InsideFailed(f"{name}: {why}: it is damaged; copy or build it again") from error
     outer = [bind for bind in binds if not any(_is_in(bind, other) for other in binds)]
     try:
         wanted = {_place(below.tree, bind): os.path.isdir(bind.source) for bind in outer}
