@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 from robust_run.clock import SystemClock
 from robust_run.launcher.model.actions import RecordIncident
 from robust_run.launcher.model.events import Tick
 from robust_run.launcher.model.job import JobSpec, OutputStreams, Std, VerdictDraft
-from robust_run.launcher.operator.pages.report_pages import write_report
+from robust_run.launcher.operator.pages.report_pages import Pages, write_report
 from robust_run.launcher.operator.reading.incident_reading import read_incidents
 from robust_run.launcher.operator.reading.which import Subject
 from robust_run.launcher.operator.views.life import JobLife
 from robust_run.launcher.records.incidents import IncidentBook
 from robust_run.launcher.records.journal import Journal
 from robust_run.launcher.records.run_directory import RunDirectory
+from robust_run.report.pages.types import Accepts
 
 SPEC = JobSpec(
     argv=("python", "train.py"),
@@ -101,3 +103,40 @@ def test_times_that_cannot_be_are_not_believed(tmp_path: Path) -> None:
     with open(tmp_path / "journal.jsonl", "a") as file:
         file.write('{"at": 1e308, "mono": 1.0}\n')
     assert "1 incident unreadable (2)" in write_report(str(tmp_path), JobLife(life="gone")).unread
+
+
+def test_of_more_than_are_looked_at_the_newest_are_shown(tmp_path: Path) -> None:
+    """Whoever asks for the newest failure of a long job is not told of one of weeks ago."""
+    run_of_three(tmp_path)
+    found = read_incidents(str(tmp_path), recorded=3, most=2)
+    assert [each.id for each in found.incidents] == [2, 3]
+    assert found.words() == "the first 1 incidents are not shown"
+    assert read_incidents(str(tmp_path), recorded=3, most=3).words() == ""
+
+
+def test_what_was_read_before_is_not_read_again(tmp_path: Path) -> None:
+    folder = run_of_three(tmp_path)
+    known = {each.id: each for each in read_incidents(str(tmp_path)).incidents}
+    (folder / "0001.json").write_text("{")
+    (tmp_path / "journal.jsonl").write_text("")
+    found = read_incidents(str(tmp_path), known={1: known[1]})
+    assert found.incidents == (known[1], known[2], known[3])
+
+
+def test_a_page_of_one_incident_does_not_read_all_others_anew(tmp_path: Path) -> None:
+    """Else a job that fails for the thousandth time reads a thousand files for it."""
+    folder = run_of_three(tmp_path)
+    opened: list[str] = []
+    listening = True
+
+    def listen(event: str, arguments: tuple[object, ...]) -> None:
+        if listening and event == "open" and str(arguments[0]).startswith(str(folder)):
+            opened.append(Path(str(arguments[0])).name)
+
+    pages = Pages(str(tmp_path))
+    pages.write_incident(2, lambda _: Accepts())
+    sys.addaudithook(listen)
+    pages.write_incident(3, lambda _: Accepts())
+    listening = False
+    assert "0003.json" in opened
+    assert not {"0001.json", "0002.json"} & set(opened)

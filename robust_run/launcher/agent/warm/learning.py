@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from contextlib import suppress
 
 from robust_run.launcher.model.job import JobSpec
 
@@ -21,7 +23,8 @@ class Learning:
 
     def forget(self) -> None:
         """What workers import without harm may have changed: the next attempt lists that anew."""
-        self._is_wanted, self._file = bool(self._spec.preload), ""
+        self._is_wanted = bool(self._spec.preload)
+        self._drop()
         self._may_learn_from_others = False
 
     def ask(self, path: str) -> None:
@@ -30,6 +33,7 @@ class Learning:
         Raises OSError.
         """
         if self._is_wanted:
+            self._drop()
             self._file = path
             with open(path, "xb"):
                 pass
@@ -46,6 +50,7 @@ class Learning:
         chosen = self.to_preload()
         if chosen is not None and self._preload(chosen):
             self._is_wanted = False
+            self._drop()
             if publishes:
                 from robust_run.launcher.agent.warm import known
 
@@ -57,6 +62,13 @@ class Learning:
             chosen = self._read(self._published)
             if chosen is not None and self._preload(chosen):
                 self._is_wanted = False
+
+    def _drop(self) -> None:
+        """Remove the list that is not needed any more: it is in memory, and a job may start again thousands of times."""
+        if self._file:
+            with suppress(OSError):
+                os.unlink(self._file)
+        self._file = ""
 
     def _read(self, path: str) -> tuple[str, ...] | None:
         from robust_run.launcher.agent.warm import known

@@ -38,9 +38,17 @@ def keep(run_directory: RunDirectory, attempt: int, ranks: Sequence[int]) -> Non
 
 
 def forget(run_directory: RunDirectory, attempt: int, ranks: Sequence[int]) -> None:
-    """Remove what the ranks wrote to: a job that starts again for months must not fill the memory."""
+    """Remove what the ranks wrote to: a job that starts again for months must not fill the memory.
+
+    Reports of this attempt stay until the next one is over: what they say last is read after its end.
+    """
     for rank in ranks:
         steps_file = run_directory.steps_file(attempt, rank)
-        for suffix in (".ring", ".stacks", ".sock", MARKS_SUFFIX, phases.SUFFIX, REDUCED_SUFFIX, SUFFIX):
+        for suffix in ("", ".ring", ".stacks", ".sock", MARKS_SUFFIX, phases.SUFFIX, REDUCED_SUFFIX, SUFFIX):
             with suppress(OSError):
                 os.unlink(f"{steps_file}{suffix}")
+    earlier = run_directory.reports(attempt - 1)
+    if os.path.isdir(earlier):
+        import shutil
+
+        shutil.rmtree(earlier, ignore_errors=True)

@@ -65,6 +65,8 @@ class Pages:
     def __init__(self, run_directory: str) -> None:
         self._folder = run_directory
         self._tail = JournalTail(os.path.join(run_directory, "journal.jsonl"))
+        self._incidents: dict[int, Incident] = {}
+        """As they were read last. One that changes is drawn anew, so that it is read again then, and no other has to be."""
 
     def write_incident(self, number: int, would: Callable[[str], Accepts]) -> str:
         """Write the page of one incident of a job that goes on; return its path.
@@ -72,8 +74,10 @@ class Pages:
         `would` returns what its controller would do if it was asked about a host.
         """
         facts, kept = self._read()
-        incidents = read_incidents(self._folder, self._tail.history.incidents).incidents
-        incident = next((each for each in incidents if each.id == number), None)
+        self._incidents.pop(number, None)
+        incidents = read_incidents(self._folder, self._tail.history.incidents, known=self._incidents).incidents
+        self._incidents = {each.id: each for each in incidents}
+        incident = self._incidents.get(number)
         if incident is None:
             raise PlatformError(f"incident {number} of {self._folder!r} cannot be read: there are {len(incidents)}")
         drawn = Drawn(at_s=time.time(), life="running", accepts=would(_node(incident)))

@@ -15,8 +15,8 @@ from robust_run.launcher.records.journal_reading import read
 from robust_run.report.files import incident as incident_file
 from robust_run.report.types import Incident
 
-#: Incidents that are read; a job with more is no job.
-MOST_INCIDENTS = 2000
+#: Incidents that are read, the newest: a month with one every three minutes has fewer.
+MOST_INCIDENTS = 20_000
 #: Times beyond it are none.
 MOST_S = 1e11
 _NAME = re.compile(r"([0-9]{4,6})\.json")
@@ -31,9 +31,15 @@ class IncidentsFound(msgspec.Struct, frozen=True, kw_only=True):
     """Those whose file cannot be read: what the journal says of them."""
     lost: tuple[int, ...] = ()
     """Those that the journal does not have either."""
+    earlier: int = 0
+    """How many older ones were not looked at."""
 
     def words(self) -> str:
-        """Say what could not be read, in a clause; empty if all could."""
+        """Say what was not read, in a clause; empty if all was."""
+        older = f"the first {self.earlier} incidents are not shown" if self.earlier else ""
+        return "; ".join(filter(None, (self._unread(), older)))
+
+    def _unread(self) -> str:
         broken = len(self.from_journal) + len(self.lost)
         if not broken:
             return ""
@@ -44,28 +50,41 @@ class IncidentsFound(msgspec.Struct, frozen=True, kw_only=True):
         return f"{broken} incident{'s' if broken > 1 else ''} unreadable ({numbers}{more}){kept}{left}"
 
 
-def read_incidents(folder: str, recorded: int = 0, on_record: Mapping[int, Incident] | None = None) -> IncidentsFound:
+def read_incidents(
+    folder: str,
+    recorded: int = 0,
+    on_record: Mapping[int, Incident] | None = None,
+    known: Mapping[int, Incident] | None = None,
+    most: int = MOST_INCIDENTS,
+) -> IncidentsFound:
     """Return the incidents of a run directory. `recorded`: how many the journal has, where that is known.
 
-    The journal is read only where a file cannot be: it may be large. `on_record`: what it has, of who has read it.
+    The journal is read only where a file cannot be: it may be large. `on_record`: what it has, of who has read it. `known`:
+    what was read before and cannot have changed since: it is not read again. Of more than `most` the newest are returned.
     """
-    numbers = numbers_of(folder) | set(range(1, min(recorded, MOST_INCIDENTS) + 1))
-    found: dict[int, Incident] = {}
-    for number in sorted(numbers)[:MOST_INCIDENTS]:
-        try:
-            incident = incident_file.read(os.path.join(folder, "incidents", f"{number:04d}.json"))
-            if _is_sane(incident):
-                found[number] = msgspec.structs.replace(incident, id=number)
-        except (OSError, ValueError):  # of another shape, no text, no regular file
-            continue
-    broken = sorted(numbers - set(found))[:MOST_INCIDENTS]
-    known = _sane(on_record) if on_record is not None else _recorded_in(folder) if broken else {}
-    found |= {number: known[number] for number in broken if number in known}
+    every = sorted(numbers_of(folder) | set(range(max(recorded - most, 0) + 1, recorded + 1)))
+    numbers = every[-most:]
+    kept = known or {}
+    each_of = ((number, kept.get(number) or _read(folder, number)) for number in numbers)
+    found = {number: incident for number, incident in each_of if incident is not None}
+    broken = tuple(number for number in numbers if number not in found)
+    recovered = _sane(on_record) if on_record is not None else _recorded_in(folder) if broken else {}
+    found |= {number: recovered[number] for number in broken if number in recovered}
     return IncidentsFound(
-        incidents=tuple(found[number] for number in sorted(found)),
-        from_journal=tuple(number for number in broken if number in known),
-        lost=tuple(number for number in broken if number not in known),
+        incidents=tuple(found[number] for number in numbers if number in found),
+        from_journal=tuple(number for number in broken if number in recovered),
+        lost=tuple(number for number in broken if number not in recovered),
+        earlier=numbers[0] - 1 if max(len(every), recorded) > most else 0,
     )
+
+
+def _read(folder: str, number: int) -> Incident | None:
+    """Return an incident by its file; None if that cannot be read."""
+    try:
+        incident = incident_file.read(os.path.join(folder, "incidents", f"{number:04d}.json"))
+    except (OSError, ValueError):  # of another shape, no text, no regular file
+        return None
+    return msgspec.structs.replace(incident, id=number) if _is_sane(incident) else None
 
 
 def _is_sane(incident: Incident) -> bool:

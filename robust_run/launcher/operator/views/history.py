@@ -90,6 +90,11 @@ class AttemptHistory:
             self._shown = tuple(self._attempts[number].times() for number in sorted(self._attempts))
         return self._shown
 
+    @property
+    def has_stepped(self) -> bool:
+        """Whether any attempt made a step."""
+        return any(each.course.first_step_s is not None for each in self._attempts.values())
+
     def attempt(self, number: int) -> AttemptTimes | None:
         """Return one attempt, None if it never started."""
         draft = self._attempts.get(number)

@@ -67,10 +67,9 @@ def incident_page(
 
 
 def _counts(history: AttemptHistory, incidents: Sequence[Incident], until_s: float, outcome: str = "") -> bool:
-    attempts = history.attempts
-    if any(each.first_step_s is not None for each in attempts):
+    if history.has_stepped:  # of ten thousand attempts none has to be put together for it
         return True
-    return counts_steps(stretches_of(attempts, incidents), outcome or history.outcome, until_s)
+    return counts_steps(stretches_of(history.attempts, incidents), outcome or history.outcome, until_s)
 
 
 def _lost(
