@@ -68,9 +68,12 @@ def step(policy: CorePolicy, state: JobState, event: Event, now_s: float) -> Ste
     return state, tuple(_take(policy, state, event, now_s))
 
 
-def replay(policy: CorePolicy, events: Iterable[tuple[Event, float]]) -> JobState:
-    """Return the state that these events lead to: what a restarted controller continues from."""
-    state = JobState()
+def replay(policy: CorePolicy, events: Iterable[tuple[Event, float]], before: JobState | None = None) -> JobState:
+    """Return the state that these events lead to: what a restarted controller continues from.
+
+    `before`: the state that earlier ones have led to, which is changed in place; None: they are all there are.
+    """
+    state = JobState() if before is None else before
     for event, now_s in events:
         _take(policy, state, event, now_s)
     return state

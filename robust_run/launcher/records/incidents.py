@@ -21,6 +21,7 @@ from robust_run.tracer.types import Scene
 
 if TYPE_CHECKING:
     from robust_run.launcher.core.state import CorePolicy, JobState
+    from robust_run.launcher.records.folds.past_incidents import PastIncidents
     from robust_run.launcher.records.notifier.notifier import Notifier
 
 #: What the ladder does, as people are told.
@@ -40,6 +41,8 @@ OUTCOMES = {"evict": "evict", "reattempt": "diagnose", "stop": "stop"}
 SAID_S = 10.0
 #: What is older is no news to people.
 NEWS_S = 60.0
+#: The newest incidents, whose files a controller that continues reads.
+FROM_FILES = 64
 
 
 class Drawer(Protocol):
@@ -113,27 +116,34 @@ class IncidentBook:
         return self._pages
 
     def load(self, past: Iterable[JournalEntry]) -> None:
-        """Take over the incidents of a run that is continued: from their files, else from the journal's entries.
+        """Take over the incidents of a run that is continued, from the entries of its journal that are in force."""
+        from robust_run.launcher.records.folds.past_incidents import PastIncidents
+
+        fold = PastIncidents()
+        for entry in past:
+            fold.take(entry)
+        self.take_over(fold)
+
+    def take_over(self, past: PastIncidents) -> None:
+        """Take over the incidents of a run that is continued: the newest from their files, others from the journal, which says
+        the same. Reading thousands of files takes longer than who waits for a controller can wait.
 
         A launcher that was killed had put an incident on record a moment before it wrote the file.
         """
         from robust_run.report.files import incident as incident_file
 
-        past = list(past)
-        recorded = [(entry, entry.action) for entry in past if isinstance(entry.action, RecordIncident)]
-        for entry, action in recorded:
-            path = self.run_directory.incident(len(self.incidents) + 1)
-            try:
-                self.incidents.append(incident_file.read(path))
-            except (OSError, msgspec.MsgspecError):
-                self.incidents.append(self._incident(action, entry.at - entry.mono, entry.at))
-                self._dirty = True
-                self.flush()
-        self._awaits_step_of = _awaited(past)
-        if recorded:
-            entry, action = recorded[-1]
-            is_news = past[-1].at - entry.at < SAID_S and self._clock.unix_s() - entry.at < NEWS_S
-            self._unsaid = self.incidents[-1] if is_news and action.action != "stop" else None
+        for number, incident in past.on_record.found.items():
+            self.incidents.append(incident)
+            if number > len(past.on_record.found) - FROM_FILES:
+                try:
+                    self.incidents[-1] = incident_file.read(self.run_directory.incident(number))
+                except (OSError, msgspec.MsgspecError):
+                    self._dirty = True
+                    self.flush()
+        self._awaits_step_of = past.awaited
+        if past.newest is not None:
+            is_news = past.last_at - past.newest_at < SAID_S and self._clock.unix_s() - past.newest_at < NEWS_S
+            self._unsaid = self.incidents[-1] if is_news and past.newest.action != "stop" else None
 
     def say_again(self) -> None:
         """Say the newest incident if the controller before this one was gone a moment after it was on record.
@@ -277,22 +287,6 @@ class IncidentBook:
     def notifier_pids(self) -> list[int]:
         """Return commands that run to tell others: no part of an attempt."""
         return self.notifier.pids() if self.notifier is not None else []
-
-
-def _awaited(past: Iterable[JournalEntry]) -> int | None:
-    """Return the attempt after the newest incident, if it had made no step by the end of a journal."""
-    attempt: int | None = None
-    for entry in past:
-        match entry.action:
-            case RecordIncident(attempt=failed, action=action) if action not in ("stop", "report"):
-                attempt = failed + 1
-            case Decided(attempt=failed, rung=rung) if rung in OUTCOMES:
-                attempt = failed + 1
-            case _:
-                pass
-        if isinstance(entry.event, FirstStep) and entry.event.attempt == attempt:
-            attempt = None
-    return attempt
 
 
 def _do(tell: Callable[[Notifier], object], notifier: Notifier) -> None:

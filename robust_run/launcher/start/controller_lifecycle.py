@@ -41,6 +41,7 @@ from robust_run.launcher.records.journal import Journal
 from robust_run.launcher.records.run_directory import RunDirectory
 from robust_run.launcher.start.console import Console
 from robust_run.launcher.start.controller_api import serve_people
+from robust_run.launcher.start.controller_past import Past
 from robust_run.launcher.start.controller_records import ControllerRecords
 from robust_run.launcher.start.fleet_memory import look_back
 from robust_run.launcher.start.many.controller_supervisor import REPLACED
@@ -89,12 +90,14 @@ class ControllerProcess:
         resumed = config.resume  # a process of a run that was there before it: a candidate's too
         if config.closes:
             await close_earlier(config, self._clock, self._console.say)
-        hold = await take_hold(config, self._clock, self._console.say)
+        past = Past(self._run_directory.journal, policy_of(spec)) if resumed else None
+        election = take_hold(config, self._clock, self._console.say)
+        hold = await (past.beside(election) if past is not None else election)
         if config.campaigns:
             await enter(config, self._clock, self._console.say)
         records = ControllerRecords(config, self._run_directory, self._console, self._clock, self._started_unix_s)
         journal, book = records.journal, records.book
-        state = await records.past(hold) if resumed else JobState()
+        state = await records.past(hold, past) if past is not None else JobState()
         self._started_unix_s = records.started_unix_s
         term = max(hold.term, state.term + 1 if resumed else 1)
         journal.term = term

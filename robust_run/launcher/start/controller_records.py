@@ -7,14 +7,13 @@ from robust_run.errors import UserError
 from robust_run.launcher.controller.config import ControllerConfig
 from robust_run.launcher.controller.last_word import say_goodbye
 from robust_run.launcher.controller.leadership.hold import LeadershipHold
-from robust_run.launcher.core.state import JobState, policy_of
-from robust_run.launcher.core.step import replay
+from robust_run.launcher.core.state import JobState
 from robust_run.launcher.model.actions import Finish
 from robust_run.launcher.records.incidents import IncidentBook
-from robust_run.launcher.records.journal import GONE_S, Journal, events_of
-from robust_run.launcher.records.journal_reading import past_of
+from robust_run.launcher.records.journal import GONE_S, Journal
 from robust_run.launcher.records.run_directory import RunDirectory
 from robust_run.launcher.start.console import DRAIN_S, Console, drawing, telling
+from robust_run.launcher.start.controller_past import Past
 
 #: Of a manifest that is told to nodes that come later: it must fit into a frame of a greeting.
 LARGEST_SNAPSHOT_BYTES = 900 << 10
@@ -39,16 +38,16 @@ class ControllerRecords:
         tells = telling(config.spec, folders, clock, console)
         self.book = IncidentBook(clock, folders, console.say, console.complain, tells, drawing)
 
-    async def past(self, hold: LeadershipHold) -> JobState:
+    async def past(self, hold: LeadershipHold, past: Past) -> JobState:
         """Return the state to continue from: what the journal says or, where it is not shared, what was saved."""
-        past = (
-            [] if self.journal.is_empty() else past_of(self.journal)
-        )  # it may have been lost before it began anything
-        self.book.load(past)
-        if past:
-            self.started_unix_s = past[0].at
+        if not self.journal.is_empty():  # it may have been lost before it began anything
+            self.journal.end_torn_line()
+            await past.finish()
+        self.book.take_over(past.incidents)
+        if past.began_at is not None:
+            self.started_unix_s = past.began_at
         saved = await hold.load()
-        return saved if saved is not None else replay(policy_of(self._config.spec), events_of(past))
+        return saved if saved is not None else past.state
 
     def snapshot(self) -> bytes | None:
         """Return the job's snapshot, as this node has restored it or the run directory says; None: it is too large to be told."""

@@ -50,5 +50,7 @@ def test_of_attempts_that_are_over_hardly_anything_is_left_in_memory(tmp_path: P
         assert {f"attempt_{attempt}-0.steps", f"attempt_{attempt}-1.steps.ring"} <= set(os.listdir(memory))
         ring_files.forget(folders, attempt, (0, 1))
         left.append(sorted(os.listdir(memory)))
-    assert left[-1] == ["attempt_5-0.steps.modules", "attempt_5-reports"], "what the newest said last is read after its end"
+    assert left[-1] == ["attempt_5-0.steps.modules", "attempt_5-reports"], (
+        "what the newest said last is read after its end"
+    )
     assert len({len(each) for each in left}) == 1, "none adds to what those before have left"

@@ -30,8 +30,10 @@ SLOWEST_S = 5.0
 MOST_TOLD = 8
 #: How long the controller may take to speak its last word.
 LAST_WORD_S = 15.0
-#: One that is younger than this may be slow to answer: the machine is busy, or it has a long journal to read.
+#: One that is younger than this may be slow to answer: the machine is busy;
 YOUNG_S = 10.0
+#: and it reads the journal first, at least so fast.
+READS_BYTES_PER_S = 4 << 20
 
 
 def config_of(
@@ -165,11 +167,17 @@ class ControllerSupervisor:
         """End a controller that has not answered for so long, so that it is started anew. A young one gets more time."""
         if self._loop is None or not self.is_running or self._worker is None or self._closing:
             return
-        if self._loop.time() - self._started_at_s < YOUNG_S and silent_s < YOUNG_S:
-            return
-        if silent_s >= limit_s:
+        if silent_s >= limit_s and max(self._loop.time() - self._started_at_s, silent_s) >= self._young_s():
             self._say(f"the controller has not answered for {silent_s:.1f} s: it is ended")
             self._worker.signal(9, self._loop.time())
+
+    def _young_s(self) -> float:
+        """Return until what age it may be slow to answer."""
+        try:
+            journal_bytes = os.path.getsize(os.path.join(self._config.run_path, "journal.jsonl")) if self._config else 0
+        except OSError:
+            journal_bytes = 0
+        return YOUNG_S + journal_bytes / READS_BYTES_PER_S
 
     async def close(self, *, wait: bool) -> None:
         """Let the controller finish what it says, or end it."""
