@@ -203,6 +203,23 @@ def test_works_that_nobody_waits_for_are_forgotten(torch: FakeTorch) -> None:
     assert [op.state for op in torch.ops].count("done") == 1
 
 
+def test_calls_that_an_exception_left_coalesced_are_not_gathered_for_ever(torch: FakeTorch) -> None:
+    torch.group._start_coalescing("cpu")
+    for _ in range(5000):
+        torch.group.allreduce([Tensor(1)]).wait()
+    assert not torch.hooks.gathered
+
+
+def test_of_a_group_that_is_gone_its_ranks_are_let_go(torch: FakeTorch) -> None:
+    """There may be 10,000, and a group for each evaluation."""
+    entry = torch.hooks.group_of(torch.group)
+    assert entry.ranks
+    torch.hooks.lives.gone(id(torch.group))
+    assert not entry.ranks
+    assert torch.hooks.group_of(torch.group) is entry, "of the same name it is the same"
+    assert entry.ranks
+
+
 def test_making_and_ending_groups_is_recorded_where_all_ranks_must_do_it(torch: FakeTorch) -> None:
     distributed = torch.distributed
     assert distributed.init_process_group() == "made"
@@ -387,7 +404,7 @@ def test_a_barrier_in_each_step_does_not_fill_the_table(torch: FakeTorch) -> Non
 
 def test_a_limit_that_cannot_be_noted_ends_no_barrier(torch: FakeTorch) -> None:
     torch.group.allreduce([Tensor(1)])
-    torch.ring.cells[TABLE_BYTES_CELL] = TABLE_BYTES
+    torch.ring.cells[TABLE_BYTES_CELL], torch.ring.table.is_full = TABLE_BYTES, True
     assert limits_while_in(torch, 30) == [600.0]
     assert not torch.errors
 

@@ -241,9 +241,51 @@ def test_names_cannot_forge_lines_of_the_table(written, path: str) -> None:
 
 def test_a_full_table_makes_the_rest_unknown(written, path: str) -> None:
     names = [f"{number}-" + "x" * 1000 for number in range(300)]
+    written.table.living = lambda: set(range(300))
     groups = [written.table.group(name, "", range(2)) for name in names]
     trace = ring.read(path)
     assert trace is not None
     assert 200 < len(trace.groups) < 300
     assert groups[-1].index == 0
     assert (groups[-1].next_number(), groups[-1].next_number()) == (1, 2)
+
+
+def test_groups_that_are_gone_and_code_that_is_not_run_any_more_make_room(written, path: str) -> None:
+    """A program makes a group for each evaluation, and functions as it goes on: for months."""
+    lasting = written.table.group("0", "default", range(4))
+    begun = written.enter(lasting, 1, 7, 1, -1, 1)
+    alive = {lasting.index}
+    written.table.living = lambda: alive
+    for number in range(12_000):
+        if number % 2:
+            group = written.table.group(f"{number}", "evaluation", range(2))
+            assert 0 < group.index <= 0xFFFF
+            alive = {lasting.index, group.index}
+        else:
+            exec(compile("def new(table, frame): table.site(frame())", f"/x/{number}.py", "exec"), found := {})
+            found["new"](written.table, sys._getframe)
+    trace = ring.read(path)
+    assert trace is not None
+    assert {"0", "11999"} <= {each.name for each in trace.groups}
+    assert [op.group for op in trace.ops] == ["0"]
+    assert trace.ops[0].site, "of the newest calls it stays known where they were made"
+    assert begun == 0
+    assert len(written.table.groups) < 6000
+
+
+def test_a_table_that_is_being_made_anew_is_not_read(written, path: str) -> None:
+    begin(written, 1)
+    written.cells[ring_format.TABLE_GENERATION_CELL] = 1
+    trace = ring.read(path)
+    assert trace is not None
+    assert (trace.groups, trace.ops[0].group) == ((), "")
+    written.cells[ring_format.TABLE_GENERATION_CELL] = 2
+    assert ring.read(path).groups  # type: ignore[union-attr]
+
+
+def test_a_group_may_make_more_calls_than_fit_32_bits(written, path: str) -> None:
+    """A thousand a second for 50 days."""
+    numbers = (1 << 32) - 1, 1 << 32, (1 << 39) + 5
+    for number in numbers:
+        begin(written, number)
+    assert [op.seq for op in ring.read(path).ops] == list(numbers)  # type: ignore[union-attr]

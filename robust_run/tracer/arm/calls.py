@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     Describe = Callable[[Any], tuple[int, Any, int]]
 
 TENSORS_ADDED = 16
+GATHERED_KEPT = 4096
 
 
 def size(tensors: Any) -> tuple[int, Any]:
@@ -103,6 +104,16 @@ def tag_of(arguments: Any) -> int:
     if not isinstance(tag, int) or not 0 <= tag < 1 << 31 or arguments[0][0].device.type != "cpu":
         return 0
     return tag
+
+
+def gather(gathered: dict[int, list[int]], key: int, index: int) -> None:
+    """Note a call that is coalesced with others of its group, if any is. More than programs coalesce: an exception has left that
+    open.
+    """
+    indexes = gathered.get(key, [])
+    indexes.append(index)
+    if len(indexes) > GATHERED_KEPT:
+        gathered.pop(key, None)
 
 
 #: Method of a process group, operation, what it moves. Names that a torch does not have are passed over.

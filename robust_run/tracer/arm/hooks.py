@@ -52,6 +52,7 @@ class Hooks:
         self.timed: list[Any] = []  # `phases` puts there what `backward` is to tell of its passes
         self.reduced: list[Any] = []  # and `reduced` what checks the gradients that they leave
         self.lives = lifecycle.Lives(self, served)
+        ring.table.living = lambda: {group.index for _, group in list(self.known.values())}
 
     def install(self) -> None:
         """Wrap what exists as soon as torch.distributed does."""
@@ -129,7 +130,7 @@ class Hooks:
         group = self.ring.table.group(str(process_group.group_name), "" if desc == "undefined" else desc, members)
         if ranks:  # a group that is not registered yet may get its ranks still
             key = id(process_group)
-            self.known[key] = weakref.ref(process_group, lambda _: self.known.pop(key, None)), group
+            self.known[key] = weakref.ref(process_group, lambda _: self.lives.gone(key)), group
             self.ring.table.limit(group, limits.of_group(process_group))
             backends = calls.backends_of(self.distributed, process_group)
             group.has_tags = calls.meets_by_tag(backends)
@@ -182,7 +183,7 @@ class Hooks:
             if work is not None:
                 self.links.put(work, index)
             if self.gathered:
-                self.gathered.get(id(process_group), []).append(index)
+                calls.gather(self.gathered, id(process_group), index)
             self.ring.set_state(index, ISSUED if work is not None or self.gathered else DONE)
         except Exception as error:
             self.ring.stop(error)

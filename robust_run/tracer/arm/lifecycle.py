@@ -71,6 +71,13 @@ class Lives:
             self.hooks.ring.stop(error)
             return -1
 
+    def gone(self, key: int) -> None:
+        """Forget a process group that has died, and of what is known of it what may be much: its ranks."""
+        groups = self.hooks.known
+        known = groups.pop(key, None)
+        if known is not None and all(group is not known[1] for _, group in list(groups.values())):
+            known[1].ranks = ()
+
     def concerns_all(self, name: str, args: Any, kwargs: Any) -> bool:
         """Say whether all ranks make this call; some groups are made and ended by their members alone."""
         if name == "new_group":

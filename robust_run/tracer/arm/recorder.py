@@ -34,7 +34,7 @@ table = load("table")
 TABLE_BYTES, TABLE_AT = table.TABLE_BYTES, table.TABLE_AT
 FILE_BYTES = TABLE_AT + TABLE_BYTES
 SLOTS_AT_CELL, SLOT_MASK, STATE_AT = SLOTS_AT >> 3, SLOTS - 1, 49
-SLOT_FORMAT = "=QQQqIIiHHBBBxiQ"
+SLOT_FORMAT = "=QQQqIIiHHBBBBiQ"
 (
     MAGIC_CELL,
     VERSION_CELL,
@@ -50,7 +50,8 @@ SLOT_FORMAT = "=QQQqIIiHHBBBxiQ"
     TABLE_BYTES_CELL,
     STATE_CELL,
     DOUBT_CELL,
-) = range(14)
+    TABLE_GENERATION_CELL,
+) = range(15)
 FOREIGN, LIMITED, SURVIVED, REBORN, FORKED, SERVING = 1, 2, 4, 8, 16, 32  # bits of the doubt cell
 UNARMED, ARMED, GIVEN_UP = range(3)
 STATES = ("entered", "issued", "waiting", "done", "failed")
@@ -63,7 +64,7 @@ DTYPES = tuple(
     " float32 float64 float16 bfloat16 int64 int32 int16 int8 uint8 bool complex64 complex128 float8_e4m3fn float8_e5m2"
     " float8_e4m3fnuz float8_e5m2fnuz uint16 uint32 uint64 complex32 float8_e8m0fnu float4_e2m1fn_x2".split(" ")
 )
-WORLD = "(world)"
+WORLD = table.WORLD
 LARGEST_WORLD = 1 << 20
 LINKS_KEPT = 4096
 UNKNOWN = -1  # number of a call that has no slot
@@ -100,7 +101,7 @@ class Ring:
         self.next_index = count().__next__
         self.threads: dict[int, int] = {self.main_thread: 0}
         self.waits: dict[int, tuple[int, int]] = {}  # outermost wait of each thread: since when, number of the call + 1
-        self.table = table.Table(self.octets, self.cells, lambda: self.recording or self.claim())
+        self.table = table.Table(self.octets, self.cells, lambda: self.recording or self.claim(), self.in_slots)
         self.site = self.table.site
         os.register_at_fork(after_in_child=self.fork)
 
@@ -161,8 +162,8 @@ class Ring:
         index = self.next_index()
         # pack_into clears the slot and writes field after field, index + 1 last.
         pack_slot(
-            self.octets, SLOTS_AT + (index & SLOT_MASK) * SLOT_BYTES, now, 0, 0, numel, seq, self.site(sys._getframe(2)),
-            peer, group.index, thread, op, state, dtype, tag, index + 1,
+            self.octets, SLOTS_AT + (index & SLOT_MASK) * SLOT_BYTES, now, 0, 0, numel, seq & 0xFFFFFFFF,
+            self.site(sys._getframe(2)), peer, group.index, thread, op, state, dtype, seq >> 32 & 0xFF, tag, index + 1,
         )  # fmt: skip
         cells = self.cells
         cells[HEAD_CELL] = index + 1
@@ -183,6 +184,11 @@ class Ring:
                 if state >= WAITING:
                     cells[place + (1 if state == WAITING else 2)] = now
                 self.octets[(place << 3) + STATE_AT] = state
+
+    def in_slots(self) -> set[int]:
+        """Return the numbers of groups and call sites that slots have."""
+        slots = struct.iter_unpack(SLOT_FORMAT, self.octets[SLOTS_AT:MARKS_AT])
+        return {number for slot in slots for number in (slot[5], slot[7])}
 
     def doubt(self, why: int) -> None:
         """Note why the calls of this process prove nothing, from now on."""

@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType
 
 TABLE_BYTES, TABLE_AT = 1 << 18, 4096 + 4096 * 64 + 1024 * 16
-TABLE_BYTES_CELL = 11
+TABLE_BYTES_CELL, TABLE_GENERATION_CELL = 11, 14
+ROOMY_BYTES = TABLE_BYTES * 3 // 4  # what may be left of a table that is made anew
 FRAMES_WALKED = 12
 CODES_KEPT = 8192
 TURNS_KEPT = 4096
 DIGITS = 10  # of a limit that is written over
 USER, PACKAGE, MACHINERY = range(3)
+WORLD = "(world)"
 
 
 class GroupEntry:
@@ -55,17 +57,25 @@ class GroupEntry:
 class Table:
     """Numbers groups and call sites, and writes down what the numbers mean. 0 is unknown."""
 
-    def __init__(self, octets: memoryview[int], cells: memoryview[int], may_write: Callable[[], bool]) -> None:
-        """`may_write` says whether this process owns the ring."""
+    def __init__(
+        self,
+        octets: memoryview[int],
+        cells: memoryview[int],
+        may_write: Callable[[], bool],
+        in_slots: Callable[[], set[int]] = set,
+    ) -> None:
+        """`may_write` says whether this process owns the ring, `in_slots` which numbers its slots have."""
         self.octets = octets
         self.cells = cells
-        self.may_write = may_write
+        self.may_write, self.in_slots = may_write, in_slots
+        self.living: Callable[[], set[int]] = set  # numbers of groups that may make calls; `hooks` knows them
+        self.is_full = False
         self.kinds: dict[
             int, tuple[int, CodeType]
         ] = {}  # by id of the code, which is kept so that the id stays its own
         self.sites: dict[tuple[int, int], int] = {}
         self.entries = count(1).__next__
-        self.groups: dict[tuple[str, tuple[int, ...]], GroupEntry] = {}
+        self.groups: dict[tuple[str, str], GroupEntry] = {}  # by name, and ranks as they are written down
         self.forget: Callable[[], object] = lambda: None  # runs when codes are no longer held on to
         self.library = os.path.dirname(os.__file__) + os.sep
 
@@ -111,10 +121,11 @@ class Table:
 
     def group(self, name: str, desc: str, ranks: Sequence[int]) -> GroupEntry:
         """Return the group of this name and these ranks, entered into the table."""
-        key = name, tuple(ranks)
+        key = name, runs(ranks)
         known = self.groups.get(key)
         if known is None:
-            known = self.groups[key] = GroupEntry(self.entry("g", name, desc, runs(key[1]), limit=0xFFFF), key[1])
+            known = self.groups[key] = GroupEntry(self.entry("g", name, desc, key[1], limit=0xFFFF), ())
+        known.ranks = known.ranks or tuple(ranks)
         return known
 
     def limit(self, group: GroupEntry, limit_ms: int) -> None:
@@ -153,14 +164,47 @@ class Table:
 
     def add(self, kind: str, index: int, *fields: str) -> bool:
         """Add a line to the table; False if there is no room for it."""
-        used = self.cells[TABLE_BYTES_CELL]
         line = "\t".join([kind, str(index), *(" ".join(field.split()) for field in fields)]) + "\n"
         content = line.encode("utf-8", errors="replace")
+        if self.cells[TABLE_BYTES_CELL] + len(content) > TABLE_BYTES and not self.is_full:
+            self.make_room(index)
+        used = self.cells[TABLE_BYTES_CELL]
         if used + len(content) > TABLE_BYTES:
             return False
         self.octets[TABLE_AT + used : TABLE_AT + used + len(content)] = content
         self.cells[TABLE_BYTES_CELL] = used + len(content)
         return True
+
+    def make_room(self, new: int) -> None:
+        """Leave out what no slot and no living group needs: groups that are gone, and code. A program makes some with each step.
+
+        What is left keeps its number, `new` is about to be used, and all others are given anew. While the generation is odd the
+        table makes no sense.
+        """
+        self.is_full = True  # for other threads, meanwhile
+        kept = self.in_slots() | self.living() | {new}
+        kept |= {group.index for (name, _), group in self.groups.items() if name == WORLD}
+        used = self.cells[TABLE_BYTES_CELL]
+        lines = bytes(self.octets[TABLE_AT : TABLE_AT + used]).splitlines(keepends=True)
+        content = b"".join(line for line in lines if line[:1] != b"l" and number_of(line) in kept)
+        self.forget()
+        self.kinds.clear()
+        self.sites.clear()
+        self.groups = {key: group for key, group in self.groups.items() if group.index in kept}
+        for group in self.groups.values():
+            group.held_at = 0
+        self.entries = filter(lambda number: number not in kept, count(1)).__next__
+        self.cells[TABLE_GENERATION_CELL] += 1
+        self.octets[TABLE_AT : TABLE_AT + len(content)] = content
+        self.cells[TABLE_BYTES_CELL] = len(content)
+        self.cells[TABLE_GENERATION_CELL] += 1
+        self.is_full = len(content) > ROOMY_BYTES
+
+
+def number_of(line: bytes) -> int:
+    """Return the number that a line is about; -1 if it is none of ours."""
+    fields = line.split(b"\t", 2)
+    return int(fields[1]) if len(fields) > 1 and fields[1].isdigit() else -1
 
 
 def runs(ranks: Sequence[int]) -> str:

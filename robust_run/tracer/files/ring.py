@@ -49,6 +49,7 @@ from robust_run.tracer.files.ring_format import (
     TABLE_AT,
     TABLE_BYTES,
     TABLE_BYTES_CELL,
+    TABLE_GENERATION_CELL,
     VERSION,
     VERSION_CELL,
     WAITING_INDEX_CELL,
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
 __all__ = ["RingHeader", "RingReader", "create", "read", "stacks_signal"]
 
 MARKS_READ = 256
+TABLE_READINGS = 4
 
 _HEADER = struct.Struct(f"={HEADER_CELLS}Q")
 _MARK = struct.Struct("=QQ")
@@ -137,8 +139,7 @@ class RingReader:
             return None
         slots, again = self._at(SLOTS_AT, SLOTS * SLOT_BYTES), self._at(SLOTS_AT, SLOTS * SLOT_BYTES)
         raw = chosen(whole_slots(slots, again, cells[HEAD_CELL]), limit)
-        table = self._at(TABLE_AT, min(cells[TABLE_BYTES_CELL], TABLE_BYTES))
-        groups, sites = parse_table(table)
+        groups, sites = parse_table(self._table())
         names = {index: group.name for index, group in groups.items()}
         return RankTrace(
             rank=cells[RANK_CELL],
@@ -152,6 +153,18 @@ class RingReader:
             marks=self._marks(cells[STEPS_CELL]),
             doubts=_doubts(cells),
         )
+
+    def _table(self) -> bytes:
+        """Return the table as it was at one moment; nothing if it is made anew each time, or by a process that died of it."""
+        for _ in range(TABLE_READINGS):
+            before = self._cells()
+            content = self._at(TABLE_AT, min(before[TABLE_BYTES_CELL], TABLE_BYTES)) if before is not None else b""
+            after = self._cells()
+            if before is None or after is None:
+                return b""
+            if before[TABLE_GENERATION_CELL] == after[TABLE_GENERATION_CELL] and not after[TABLE_GENERATION_CELL] % 2:
+                return content
+        return b""
 
     def close(self) -> None:
         """Close the file; the reader may be used again."""

@@ -33,9 +33,10 @@ Slot = tuple[int, ...]
     OP_FIELD,
     STATE_FIELD,
     DTYPE_FIELD,
+    SEQ_HIGH_FIELD,
     TAG_FIELD,
     INDEX_FIELD,
-) = range(14)
+) = range(15)
 
 
 def whole_slots(content: bytes, again: bytes, head: int) -> list[Slot]:
@@ -68,7 +69,7 @@ def to_op(slot: Slot, groups: dict[int, str], sites: dict[int, str]) -> Op:
     return Op(
         group=groups.get(slot[GROUP_FIELD], ""),
         op=OPS[slot[OP_FIELD]],
-        seq=slot[SEQ_FIELD],
+        seq=slot[SEQ_FIELD] | slot[SEQ_HIGH_FIELD] << 32,  # a group may make 4 billion calls in two months
         state=STATES[slot[STATE_FIELD]],
         at_s=slot[ENTERED_FIELD] / 1e9,
         waiting_at_s=waited / 1e9 if waited else None,

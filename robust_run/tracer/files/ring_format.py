@@ -31,7 +31,7 @@ VERSION = 1
 HEADER_BYTES = 4096
 SLOTS = 4096
 SLOT_BYTES = 64
-SLOT_FORMAT = "=QQQqIIiHHBBBxiQ"
+SLOT_FORMAT = "=QQQqIIiHHBBBBiQ"
 MARKS = 1024
 MARK_BYTES = 16
 TABLE_BYTES = 1 << 18
@@ -55,8 +55,9 @@ FILE_BYTES = TABLE_AT + TABLE_BYTES
     TABLE_BYTES_CELL,
     STATE_CELL,  # UNARMED, ARMED or GIVEN_UP
     DOUBT_CELL,  # bits of DOUBTS: why what the calls look like proves nothing
-) = range(14)
-HEADER_CELLS = 14
+    TABLE_GENERATION_CELL,  # goes up before the table is made anew, and after: while it is odd the table makes no sense
+) = range(15)
+HEADER_CELLS = 15
 UNARMED, ARMED, GIVEN_UP = range(3)
 FOREIGN, LIMITED, SURVIVED, REBORN, FORKED, SERVING = 1, 2, 4, 8, 16, 32
 #: What the bits of the doubt cell mean, as clauses whose subject is a rank.

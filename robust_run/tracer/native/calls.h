@@ -100,7 +100,7 @@ static int64_t begin_known(Core *core, Wrapper *wrapper, PyObject *group, PyObje
         return to_python();
 
     int counted = wrapper->is_p2p ? next_turn(group, wrapper, moved->peer, tag, &seq) : next_number(group, &seq);
-    if (counted == 0 && (seq < 0 || seq > UINT32_MAX)) {
+    if (counted == 0 && seq < 0) {
         PyErr_Format(PyExc_OverflowError, "call %lld of a group", (long long)seq);
         counted = -1;
     }
@@ -113,6 +113,7 @@ static int64_t begin_known(Core *core, Wrapper *wrapper, PyObject *group, PyObje
     slot->waiting = slot->done = 0;
     slot->numel = moved->numel;
     slot->seq = (uint32_t)seq;
+    slot->seq_high = (uint8_t)(seq >> 32);
     slot->site = (uint32_t)site;
     slot->peer = (int32_t)moved->peer;
     slot->group = (uint16_t)group_index;

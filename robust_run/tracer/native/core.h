@@ -35,7 +35,7 @@ typedef struct {
     uint32_t seq, site;
     int32_t peer;
     uint16_t group, thread;
-    uint8_t op, state, dtype, pad;
+    uint8_t op, state, dtype, seq_high;
     int32_t tag;
     uint64_t number; /* index + 1 */
 } Slot;

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from robust_run.tracer.stacks.activity import BUSY_CPU
 from robust_run.tracer.stacks.normal import is_waiting, main_stacks, place
 from robust_run.tracer.types import BACKWARD, LIFECYCLE, P2P, WORLD, Frame, Group, Op, RankSight, Scene, ThreadStack
-from robust_run.tracer.verdict.groups import GroupKey, collect_groups, count_descs
+from robust_run.tracer.verdict.groups import GroupKey, collect_groups, count_descs, without_unlisted
 from robust_run.tracer.verdict.inside import NcclScene
 from robust_run.tracer.verdict.types import WaitPlace
 from robust_run.tracer.words import count_words, op_name, ranks_words, span
@@ -34,7 +34,7 @@ class Picture:
     """Everything the rules ask of a scene. With `failed`, calls that failed count as waits: for attempts that are over."""
 
     def __init__(self, scene: Scene, *, failed: bool = False) -> None:
-        self.scene = scene
+        self.scene = scene = without_unlisted(scene)
         self.sights = {sight.rank: sight for sight in scene.ranks}
         self.takes_failed = failed
         self.blocking = frozenset({"entered", "waiting", "failed"} if failed else {"entered", "waiting"})

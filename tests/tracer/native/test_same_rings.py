@@ -7,6 +7,7 @@ import sys
 import traceback
 import tracemalloc
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -46,6 +47,17 @@ def test_more_calls_than_slots_works_and_tags_are_kept_alike(recorder_in_c: str,
         works += [torch.group.send([Tensor(1)], peer, 0) for peer in (1, 0, 1)]  # kept: an id would be given twice
         rings.append((recorded(torch), dict(turns), len(torch.hooks.links)))
     assert rings[0] == rings[1]
+
+
+def test_more_calls_of_a_group_than_fit_32_bits_are_recorded_by_both(recorder_in_c: str, tmp_path: Path) -> None:
+    """Nobody is watched any more where the recorder gives up after 50 days of a thousand calls a second."""
+    for native in ("", recorder_in_c):
+        torch = FakeTorch(tmp_path / "ring", native)
+        works = [torch.group.allreduce([Tensor(1)])]
+        torch.hooks.known[id(torch.group)][1].next_number = count((1 << 32) - 1).__next__
+        works += [torch.group.allreduce([Tensor(1)]) for _ in range(3)]
+        assert [op.seq for op in torch.ops] == [1, (1 << 32) - 1, 1 << 32, (1 << 32) + 1]
+        assert not torch.errors
 
 
 def test_calls_leave_no_references_behind(torch: FakeTorch) -> None:

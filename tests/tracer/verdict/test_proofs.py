@@ -724,3 +724,28 @@ def test_beside_a_native_thread_that_may_call_python_nothing_is_proven(
     assert verdict_on(scene).proven
     for rank in range(scene.world_size):
         assert not verdict_on(seen_as(scene, rank, acting=acting)).proven
+
+
+# --- calls of groups that are not listed
+
+
+def unlisted(scene: Scene, *names: str) -> Scene:
+    """The same scene, where no record had room for these groups."""
+    ranks = []
+    for sight in scene.ranks:
+        trace = sight.trace
+        assert trace is not None
+        ops = tuple(msgspec.structs.replace(op, group="" if op.group in names else op.group) for op in trace.ops)
+        groups = tuple(group for group in trace.groups if group.name not in names)
+        trace = msgspec.structs.replace(trace, ops=ops, groups=groups)
+        ranks.append(msgspec.structs.replace(sight, trace=trace))
+    return msgspec.structs.replace(scene, ranks=tuple(ranks))
+
+
+@pytest.mark.parametrize("fault", ["sleep", "size", "operation"])
+def test_calls_of_groups_that_are_not_listed_are_not_taken_for_those_of_one_group(fault: str) -> None:
+    """Ranks of several groups would seem to have called different things in the same one."""
+    scene = scene_of(fault, layout="TP2xDP2", waited_s=20.0)
+    assert settled(unlisted(scene, "1", "2", "3", "4")) is None
+    some = settled(unlisted(scene, "1"))
+    assert some is None or (some.kind not in ("mismatch", "desync") and not some.proven)
