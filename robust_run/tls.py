@@ -11,9 +11,79 @@ stands between.
 
 from __future__ import annotations
 
+import os
 import ssl
+import threading
+from typing import Any
 
-from robust_run.errors import UserError
+from robust_run.errors import RobustRunError, UserError
+
+#: How long a connection waits for the files to be looked at: they may lie on a file system that hangs.
+LOOK_S = 0.5
+
+
+class RenewedContext(ssl.SSLContext):
+    """A context that takes up what was put in the place of its files: certificates may last an hour, and jobs last weeks.
+
+    They are looked at whenever a connection begins. What makes no sense, because only half of it is there, is left for the next.
+    """
+
+    _files: tuple[str, str, str] = ("", "", "")
+    _used: tuple[object, ...] = ()
+    _found: tuple[object, ...] = ()
+    _looking: threading.Thread | None = None
+
+    def keep_up(self, cert: str, key: str, ca: str) -> None:
+        """Begin with these files, which have been read."""
+        self._files = cert, key, ca
+        self._used = self._found = _marks(self._files)
+
+    def wrap_socket(self, *args: Any, **kwargs: Any) -> ssl.SSLSocket:
+        """Begin a connection over a socket."""
+        self.renew()
+        return super().wrap_socket(*args, **kwargs)
+
+    def wrap_bio(self, *args: Any, **kwargs: Any) -> ssl.SSLObject:
+        """Begin a connection over buffers, as asyncio does."""
+        self.renew()
+        return super().wrap_bio(*args, **kwargs)
+
+    def renew(self) -> None:
+        """Take up what is new, if it can be seen at once."""
+        if self._looking is None or not self._looking.is_alive():
+            self._looking = threading.Thread(target=self._look, name="tls files", daemon=True)
+            self._looking.start()
+        self._looking.join(LOOK_S)
+        if self._looking.is_alive() or self._found == self._used:
+            return
+        try:
+            _load(self, *self._files)
+        except RobustRunError:
+            return
+        self._used = self._found
+
+    def _look(self) -> None:
+        """Find out whether there are other files that can be used."""
+        found = _marks(self._files)
+        if found in (self._used, self._found):
+            return
+        try:
+            _load(ssl.SSLContext(self.protocol), *self._files)
+        except RobustRunError:
+            return
+        self._found = found
+
+
+def _marks(paths: tuple[str, ...]) -> tuple[object, ...]:
+    """Return what tells files from others in their place."""
+    found: list[object] = []
+    for path in paths:
+        try:
+            status = os.stat(path) if path else None
+        except OSError:
+            status = None
+        found.append((status.st_mtime_ns, status.st_size, status.st_ino) if status is not None else None)
+    return tuple(found)
 
 
 def server_context(cert: str, key: str, ca: str) -> ssl.SSLContext | None:
@@ -47,12 +117,18 @@ def client_context(cert: str, key: str, ca: str) -> ssl.SSLContext | None:
     return context
 
 
-def _context(protocol: int, cert: str, key: str, ca: str) -> ssl.SSLContext:
-    context = ssl.SSLContext(protocol)
+def _context(protocol: int, cert: str, key: str, ca: str) -> RenewedContext:
+    context = RenewedContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= (
         ssl.OP_NO_TICKET | ssl.OP_NO_RENEGOTIATION
     )  # one channel, one set of keys: proofs are bound to it
+    context.keep_up(cert, key, ca)
+    _load(context, cert, key, ca)
+    return context
+
+
+def _load(context: ssl.SSLContext, cert: str, key: str, ca: str) -> None:
     for option, path in (("--tls-cert", cert), ("--tls-key", key), ("--tls-ca", ca)):
         if path:
             _check_readable(option, path)
@@ -63,7 +139,6 @@ def _context(protocol: int, cert: str, key: str, ca: str) -> ssl.SSLContext:
             context.load_verify_locations(cafile=ca)
         except (ssl.SSLError, OSError) as error:
             raise UserError(f"--tls-ca {ca}: no certificate in PEM form ({_reason(error)})") from None
-    return context
 
 
 def _check_readable(option: str, path: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import ssl
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -202,3 +203,37 @@ def test_who_dials_by_a_name_that_is_not_in_the_certificate_gets_in(node: tuple[
             connection.close()
 
     run(main())
+
+
+def _shown(called: ssl.SSLContext, calls: ssl.SSLContext) -> bytes:
+    """Return the certificate that whoever calls is shown."""
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    server, client = called.wrap_bio(there, back, server_side=True), calls.wrap_bio(back, there)
+    for _ in range(6):
+        for side in (client, server):
+            with suppress(ssl.SSLWantReadError):
+                side.do_handshake()
+    return client.getpeercert(binary_form=True) or b""
+
+
+def test_a_certificate_that_was_renewed_in_its_place_is_shown_from_then_on(
+    authority: Authority, tmp_path: Path
+) -> None:
+    """Some last a day, and a node that comes back weeks later is to be let in."""
+    first, second = authority.signed("first"), authority.signed("second")
+    used = str(tmp_path / "cert.pem"), str(tmp_path / "key.pem")
+    for file, place in zip(first, used, strict=False):
+        shutil.copy(file, place)
+    called, calls = server_context(*used, authority.ca), client_context(*first)
+    assert called is not None
+    assert calls is not None
+    before = _shown(called, calls)
+    Path(used[0]).write_text("half of it is")
+    assert _shown(called, calls) == before, "what is not whole yet is not taken"
+    for file, place in zip(second, used, strict=False):
+        shutil.copy(file, f"{place}.new")
+        os.replace(f"{place}.new", place)
+    after = _shown(called, calls)
+    assert after
+    assert after != before
+    assert _shown(called, calls) == after
