@@ -66,7 +66,7 @@ class Pages:
         self._folder = run_directory
         self._tail = JournalTail(os.path.join(run_directory, "journal.jsonl"))
         self._incidents: dict[int, Incident] = {}
-        """As they were read last. One that changes is drawn anew, so that it is read again then, and no other has to be."""
+        """As they were read last, without their evidence. One that changes is drawn anew, so that it is read again then."""
 
     def write_incident(self, number: int, would: Callable[[str], Accepts]) -> str:
         """Write the page of one incident of a job that goes on; return its path.
@@ -76,8 +76,8 @@ class Pages:
         facts, kept = self._read()
         self._incidents.pop(number, None)
         incidents = read_incidents(self._folder, self._tail.history.incidents, known=self._incidents).incidents
-        self._incidents = {each.id: each for each in incidents}
-        incident = self._incidents.get(number)
+        self._incidents = {each.id: _without_evidence(each) for each in incidents}
+        incident = next((each for each in incidents if each.id == number), None)
         if incident is None:
             raise PlatformError(f"incident {number} of {self._folder!r} cannot be read: there are {len(incidents)}")
         drawn = Drawn(at_s=time.time(), life="running", accepts=would(_node(incident)))
@@ -153,6 +153,11 @@ class Pages:
 def _node(incident: Incident) -> str:
     """Return the host that an incident's advice is about; empty where it names none."""
     return incident.verdict.nodes[0] if incident.verdict.nodes else ""
+
+
+def _without_evidence(incident: Incident) -> Incident:
+    """Return what the pages of others need of an incident: there may be thousands."""
+    return msgspec.structs.replace(incident, evidence=()) if incident.evidence else incident
 
 
 def write_report(run_directory: str, life: JobLife) -> PagesWritten:
