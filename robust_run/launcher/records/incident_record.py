@@ -8,6 +8,9 @@ from robust_run.launcher.model.resume_events import ResumeChosen
 from robust_run.report import summary
 from robust_run.report.types import Action, Evidence, Incident, Resume, Skipped, Verdict
 
+#: What an incident's action becomes by what the ladder decides.
+OUTCOMES = {"evict": "evict", "reattempt": "diagnose", "stop": "stop"}
+
 
 def incident_of(action: RecordIncident, number: int, offset_s: float, decided_unix_s: float) -> Incident:
     """Turn the core's monotonic times into wall times, which are `offset_s` larger."""

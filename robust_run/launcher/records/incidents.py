@@ -35,8 +35,6 @@ RUNGS = {
     "stop": "the ladder ends",
     "settled": "settled",
 }
-#: What an incident's action becomes by it.
-OUTCOMES = {"evict": "evict", "reattempt": "diagnose", "stop": "stop"}
 #: A controller that went on for so long after an incident has said it: its console writes in a thread of its own.
 SAID_S = 10.0
 #: What is older is no news to people.
@@ -240,6 +238,8 @@ class IncidentBook:
 
     def decided(self, action: Decided) -> None:
         """Say what the ladder decided; an incident whose action was to look further gets what came of it."""
+        from robust_run.launcher.records.incident_record import OUTCOMES
+
         self.say(f"{RUNGS[action.rung]}: {action.sentence} [{action.rule}]")
         last = self.incidents[-1] if self.incidents else None
         if last is None or last.action.name not in ("diagnose", "replay") or action.rung not in OUTCOMES:

@@ -8,8 +8,7 @@ from robust_run.launcher.model.actions import RecordIncident, StandstillOver
 from robust_run.launcher.model.check_events import Decided
 from robust_run.launcher.model.events import FirstStep
 from robust_run.launcher.model.resume_events import ResumeChosen
-from robust_run.launcher.records.incident_record import incident_of, resume_of
-from robust_run.launcher.records.incidents import OUTCOMES
+from robust_run.launcher.records.incident_record import OUTCOMES, incident_of, resume_of
 from robust_run.launcher.records.journal import JournalEntry
 from robust_run.report.types import Action, Incident
 

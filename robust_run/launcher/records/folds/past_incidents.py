@@ -6,7 +6,7 @@ from robust_run.launcher.model.actions import RecordIncident
 from robust_run.launcher.model.check_events import Decided
 from robust_run.launcher.model.events import FirstStep
 from robust_run.launcher.records.folds.incidents import IncidentsOnRecord
-from robust_run.launcher.records.incidents import OUTCOMES
+from robust_run.launcher.records.incident_record import OUTCOMES
 from robust_run.launcher.records.journal import JournalEntry
 
 
