@@ -139,7 +139,7 @@ class RingReader:
             return None
         slots, again = self._at(SLOTS_AT, SLOTS * SLOT_BYTES), self._at(SLOTS_AT, SLOTS * SLOT_BYTES)
         raw = chosen(whole_slots(slots, again, cells[HEAD_CELL]), limit)
-        groups, sites = parse_table(self._table())
+        groups, sites = parse_table(self._table(cells[TABLE_GENERATION_CELL]))
         names = {index: group.name for index, group in groups.items()}
         return RankTrace(
             rank=cells[RANK_CELL],
@@ -154,8 +154,10 @@ class RingReader:
             doubts=_doubts(cells),
         )
 
-    def _table(self) -> bytes:
-        """Return the table as it was at one moment; nothing if it is made anew each time, or by a process that died of it."""
+    def _table(self, generation: int) -> bytes:
+        """Return the table as it was at one moment, of the generation in which slots were read: numbers in them may mean others
+        in the next. Nothing if it has been made anew since, or by a process that died of it.
+        """
         for _ in range(TABLE_READINGS):
             before = self._cells()
             content = self._at(TABLE_AT, min(before[TABLE_BYTES_CELL], TABLE_BYTES)) if before is not None else b""
@@ -163,7 +165,7 @@ class RingReader:
             if before is None or after is None:
                 return b""
             if before[TABLE_GENERATION_CELL] == after[TABLE_GENERATION_CELL] and not after[TABLE_GENERATION_CELL] % 2:
-                return content
+                return content if after[TABLE_GENERATION_CELL] == generation else b""
         return b""
 
     def close(self) -> None:
