@@ -19,6 +19,7 @@ from robust_run.launcher.controller.config import ControllerConfig
 from robust_run.launcher.controller.leadership.types import JobFinished
 from robust_run.launcher.start.console import Console
 from robust_run.launcher.start.controller_lifecycle import ControllerProcess
+from robust_run.launcher.start.needed_later import CONTROLLER, import_ahead
 from robust_run.launcher.start.priority import raise_priority
 
 #: Schedulers signal every process of a job. What a signal means is the agents' to say; this process ends with its agent.
@@ -73,6 +74,7 @@ async def _guarded(config: ControllerConfig, console: Console, clock: Clock) -> 
             fault.set_result(70)
 
     loop.set_exception_handler(on_bug)
+    import_ahead(loop.call_later, *CONTROLLER)
     run = asyncio.ensure_future(ControllerProcess(config, console, clock).run())
     await asyncio.wait({run, fault}, return_when=asyncio.FIRST_COMPLETED)
     return run.result() if run.done() else fault.result()

@@ -174,7 +174,9 @@ class OneNodeJob:
     def run(self, lifeline: int, scheduler: Scheduler | None) -> None:
         """Serve until the job is over; see `agent.loop.run`."""
         from robust_run.launcher.agent.loop import run
+        from robust_run.launcher.start.needed_later import AGENT, CONTROLLER, import_ahead
 
+        import_ahead(self._link.later, *CONTROLLER, *AGENT)
         run(self.agent, self._node, self._link, lifeline, scheduler)
 
     def end(self, started_at_s: float, lifeline: int) -> int:

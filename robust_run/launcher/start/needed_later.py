@@ -1,0 +1,39 @@
+"""What processes of a job may need long after its start and import ahead of need (see `robust_run.imported_ahead`).
+
+`tests/launcher/start/test_needed_later.py` sees to it that what these rooms import late is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from robust_run import imported_ahead
+
+#: Acts on a node: evidence, the end of an attempt and the start of the next, what is seen of ranks that hang.
+AGENT = tuple(
+    "launcher.agent health launcher.records launcher.model launcher.control launcher.start.many tracer "
+    "report.summary mounts.table terminal".split()
+)
+#: Decides: verdicts, restarts, the ladder, what is said, and answers people. First what no failure can do without.
+CONTROLLER = tuple(
+    "launcher.core launcher.records launcher.controller health report fleet launcher.start.fleet_memory "
+    "launcher.start.controller_records tracer launcher.model launcher.control launcher.operator.pages "
+    "launcher.operator.views launcher.operator.gauges launcher.operator.reading launcher.operator.server mounts.table".split()
+)
+#: Only imported where a job has begun to use them.
+IF_USED = tuple(
+    "launcher.agent.places launcher.agent.checkpoint launcher.agent.memory launcher.agent.nccl "
+    "launcher.agent.code_versions launcher.controller.code launcher.controller.leadership launcher.records.code "
+    "launcher.records.notifier".split()
+)
+#: They run in processes of their own, or in workers.
+ELSEWHERE = tuple(
+    "tracer.arm tracer.plugin tracer.native health.commands health.diagnostics health.outliers health.sensors.every "
+    "launcher.agent.warm.start launcher.agent.warm.process launcher.agent.warm.standby launcher.agent.warm.become "
+    "launcher.agent.warm.run launcher.agent.workers.store_process".split()
+)
+
+
+def import_ahead(later: Callable[[float, Callable[[], None]], object], *rooms: str) -> None:
+    """Import these rooms a while after the start."""
+    later(imported_ahead.AFTER_S, lambda: imported_ahead.begin(rooms, if_used=IF_USED, elsewhere=ELSEWHERE))
