@@ -13,17 +13,18 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 
+from robust_run.installation import ROOT
+
 #: How long after the start it begins: workers import torch until then.
 AFTER_S = 10.0
 #: The thread rests so many times the CPU that an import took: it takes a fifth of a core, for some 6 s.
 REST = 4.0
 
 PACKAGE = "robust_run"
-ROOT = os.path.dirname(os.path.abspath(__file__))
 
 
 def modules_of(rooms: Iterable[str], leave_out: Sequence[str], folder: str = ROOT) -> list[str]:
-    """Return the full names of all modules of rooms (names without the package's), but for those that begin with one of `leave_out`."""
+    """Return the full names of all modules of rooms (named without the package), but for what is in `leave_out`."""
     found = []
     for room in rooms:
         place = os.path.join(folder, *room.split("."))
@@ -52,12 +53,23 @@ def import_all(names: Iterable[str], rest: Callable[[float], object] = time.slee
             rest(REST * (time.thread_time() - used_s))
 
 
-def begin(rooms: Iterable[str], *, if_used: Sequence[str], elsewhere: Sequence[str]) -> None:
-    """Import all of some rooms beside what this process does; those `if_used` where it has begun to use them."""
+def begin(
+    rooms: Iterable[str], *, if_used: Sequence[str], elsewhere: Sequence[str], first: Callable[[], None] | None = None
+) -> None:
+    """Import all of some rooms beside what this process does; those `if_used` where it has begun to use them.
+
+    `first`: called before.
+    """
     used = tuple(each for each in if_used if is_used(each, sys.modules))
     unused = tuple(each for each in if_used if each not in used)
     names = modules_of((*rooms, *used), (*elsewhere, *unused))
-    threading.Thread(target=lambda: import_all(names), name="import ahead", daemon=True).start()
+
+    def run() -> None:
+        if first is not None:
+            first()
+        import_all(names)
+
+    threading.Thread(target=run, name="import ahead", daemon=True).start()
 
 
 def is_used(room: str, loaded: Iterable[str]) -> bool:

@@ -9,7 +9,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from robust_run.errors import InternalError
+from robust_run.errors import InternalError, PlatformError
+from robust_run.installation import OURS, ended_by
 from robust_run.launcher.agent.housekeeping import Housekeeping
 from robust_run.launcher.agent.signals import AgentSignals
 from robust_run.launcher.model.events import SignalPassedOn
@@ -122,6 +123,8 @@ class AgentLoop:
         self._housekeeping.look_for_first_step()
         await self._link.close()
         if self._bug is not None:
+            if change := OURS.change():
+                raise PlatformError(ended_by(self._bug, change)) from self._bug
             raise InternalError(f"a fault of robust-run ended the job: {self._bug!r}; please report it") from self._bug
 
     async def _flush_memory(self) -> None:
@@ -159,7 +162,8 @@ class AgentLoop:
 
     def _on_bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         self._bug = context.get("exception") or InternalError(str(context.get("message")))
-        loop.default_exception_handler(context)
+        if not OURS.change():  # else that is the reason, and there is nothing to report
+            loop.default_exception_handler(context)
         self.stop()
 
     # --- attempts

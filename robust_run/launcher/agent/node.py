@@ -218,7 +218,8 @@ class Node:
         self.store.retire(place.attempt)
         self.starter.is_behind = bool(self.learning.to_preload())
         told = self._environment(place, 0) if self.workplace.mount is not None else {}
-        if self.workplace.begin(place.group_rank, f"{place.address}:{place.port}", self.run_directory, told):
+        store = f"{place.address}:{place.port}"
+        if self.workplace.begin(place.group_rank, store, self.run_directory, told) or self.starter.is_outdated():
             self.forget_warm()
         self.nccl_news = self._nccl.begin() if self._nccl is not None else ""
         plans: list[StartPlan] = []
@@ -321,9 +322,8 @@ class Node:
 
             self._recorder = RecorderBuild(self.env, self.helpers.start, is_wanted=self.spec.is_python)
         self._recorder.build_beside(own_python(), age_s)
-        imports_itself = (
-            attempt == 0 and not self.daemon_pid
-        )  # and takes so long that the standby workers are in no worker's way
+        # One that imports by itself takes so long that the standby workers are in no worker's way.
+        imports_itself = attempt == 0 and not self.daemon_pid
         if imports_itself or age_s > RESTOCK_AFTER_S or self.first_step_s(attempt, self._first_rank) is not None:
             self.starter.restock(self._twin)
             self._prepare_store()
@@ -348,9 +348,8 @@ class Node:
         """Make the rank's folder; without one it runs all the same (a full disk), only its steps are not counted."""
         attempt = place.attempt
         try:
-            os.makedirs(self.run_directory.rank(attempt, rank), exist_ok=True)
+            self.run_directory.make_rank(attempt, rank)
             create_steps(self.run_directory.steps_file(attempt, rank))
-            os.makedirs(self.run_directory.reports(attempt), exist_ok=True)
             if rank == place.first_rank:
                 self.learning.ask(self.run_directory.modules_file(attempt, rank))
         except OSError as error:

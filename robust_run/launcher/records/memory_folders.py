@@ -5,6 +5,7 @@ The guard can so remove them without knowing which run they are of; what a guard
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from contextlib import suppress
@@ -24,6 +25,18 @@ def memory_folder(run_id: str, guard: int) -> str | None:
     except OSError:
         return None
     return path
+
+
+def make_again(path: str) -> None:
+    """Make the folder of a run if it is not there any more: systemd removes it with the user's last session (RemoveIPC).
+
+    Raises OSError, also if it is somebody else's now.
+    """
+    try:
+        os.mkdir(path, mode=0o700)
+    except FileExistsError:
+        if os.lstat(path).st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, "is another user's", path) from None
 
 
 def temporary_run(guard: int) -> str:

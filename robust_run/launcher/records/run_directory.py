@@ -39,7 +39,7 @@ import re
 from contextlib import suppress
 
 from robust_run.errors import PlatformError, UserError
-from robust_run.launcher.records.memory_folders import memory_folder, remove_tree, temporary_run
+from robust_run.launcher.records.memory_folders import make_again, memory_folder, remove_tree, temporary_run
 from robust_run.launcher.records.own_folder import check_run, check_way
 
 _IGNORE = ".gitignore"
@@ -164,6 +164,13 @@ class RunDirectory:
     def reports(self, attempt: int) -> str:
         """Folder where the workers of an attempt report how training goes (`robust_run.report`)."""
         return os.path.join(self.memory, f"attempt_{attempt}-reports")
+
+    def make_rank(self, attempt: int, rank: int) -> None:
+        """Make the folders that a rank writes to. Raises OSError."""
+        os.makedirs(self.rank(attempt, rank), exist_ok=True)
+        if self.memory != self.path:
+            make_again(self.memory)
+        os.makedirs(self.reports(attempt), exist_ok=True)
 
     def modules_file(self, attempt: int, rank: int) -> str:
         """Path of the list of modules that a rank had imported by its first step, if it was asked for."""

@@ -8,6 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from robust_run import imported_ahead
+from robust_run.launcher.model.job import JobSpec
+from robust_run.launcher.records.run_directory import RunDirectory
+from robust_run.tracer.files.arming import keep
+
+Later = Callable[[float, Callable[[], None]], object]
 
 #: Acts on a node: evidence, the end of an attempt and the start of the next, what is seen of ranks that hang.
 AGENT = tuple(
@@ -34,6 +39,20 @@ ELSEWHERE = tuple(
 )
 
 
-def import_ahead(later: Callable[[float, Callable[[], None]], object], *rooms: str) -> None:
+def import_ahead(later: Later, *rooms: str) -> None:
     """Import these rooms a while after the start."""
-    later(imported_ahead.AFTER_S, lambda: imported_ahead.begin(rooms, if_used=IF_USED, elsewhere=ELSEWHERE))
+    _later(later, rooms, None)
+
+
+def prepare_agent(later: Later, spec: JobSpec, run_directory: RunDirectory, *rooms: str) -> None:
+    """Do the same for an agent, and keep what arms the workers of later attempts."""
+    memory = run_directory.memory
+    seen_by_workers = spec.image is None and spec.setup is None
+    _later(later, rooms, (lambda: keep(memory)) if seen_by_workers and memory != run_directory.path else None)
+
+
+def _later(later: Later, rooms: tuple[str, ...], first: Callable[[], None] | None) -> None:
+    later(
+        imported_ahead.AFTER_S,
+        lambda: imported_ahead.begin(rooms, if_used=IF_USED, elsewhere=ELSEWHERE, first=first),
+    )

@@ -174,9 +174,9 @@ class OneNodeJob:
     def run(self, lifeline: int, scheduler: Scheduler | None) -> None:
         """Serve until the job is over; see `agent.loop.run`."""
         from robust_run.launcher.agent.loop import run
-        from robust_run.launcher.start.needed_later import AGENT, CONTROLLER, import_ahead
+        from robust_run.launcher.start.needed_later import AGENT, CONTROLLER, prepare_agent
 
-        import_ahead(self._link.later, *CONTROLLER, *AGENT)
+        prepare_agent(self._link.later, self._spec, self._run_directory, *CONTROLLER, *AGENT)
         run(self.agent, self._node, self._link, lifeline, scheduler)
 
     def end(self, started_at_s: float, lifeline: int) -> int:

@@ -10,10 +10,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 
 from robust_run.tracer.files import ring_format, steps
 
-ARM_FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "arm")
+_TRACER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+ARM_FOLDER = os.path.join(_TRACER, "arm")
+#: In a job's folder in memory, with the names that they have here: what arms its later workers, whatever becomes of this package.
+KEPT = "tracer"
 
 
 def create_files(
@@ -45,22 +49,43 @@ def create_files(
     os.close(descriptor)
 
 
+def keep(memory: str) -> None:
+    """Keep what arms workers in a job's folder in memory: rings and counts of a later worker are those that this version reads.
+
+    Never raises: without it, workers are armed by what lies here then.
+    """
+    import shutil
+
+    kept, made = os.path.join(memory, KEPT), os.path.join(memory, f".{KEPT}")
+    with suppress(OSError, shutil.Error):
+        for name in ("native", "arm"):  # with what Python has compiled of it, which takes each worker 50 ms
+            shutil.copytree(os.path.join(_TRACER, name), os.path.join(made, name), dirs_exist_ok=True)
+        os.rename(made, kept)
+
+
+def arm_folder(memory: str) -> str:
+    """Return the folder that arms workers of a job: what was kept for it, where something was."""
+    kept = os.path.join(memory, KEPT, "arm")
+    return kept if os.path.isdir(kept) else ARM_FOLDER
+
+
 def arm_environment(env: Mapping[str, str], steps_file: str) -> dict[str, str]:
     """Return the variables to set for a worker that would otherwise run with `env`; none if ROBUST_TRACE=0 is in it.
 
     `steps_file` is an absolute path that `robust_run.tracer.files.steps.create` has been given. The worker takes these variables
     out of its environment again before its program starts.
     """
-    if env.get("ROBUST_TRACE") == "0" or os.pathsep in ARM_FOLDER:
+    folder = arm_folder(os.path.dirname(steps_file))
+    if env.get("ROBUST_TRACE") == "0" or os.pathsep in folder:
         return {}
     original = env.get("PYTHONPATH")
-    if original is not None and ARM_FOLDER in original.split(os.pathsep):
+    if original is not None and {ARM_FOLDER, folder} & set(original.split(os.pathsep)):
         # A launcher inside a worker whose Python ignored PYTHONPATH: what was before us is what that one noted.
         noted = env.get("ROBUST_ARM_PYTHONPATH", "")
         original = noted[1:] if noted else None
     return {
         # An empty PYTHONPATH adds nothing to the path, but an empty entry in one would add the working directory.
-        "PYTHONPATH": f"{ARM_FOLDER}{os.pathsep}{original}" if original else ARM_FOLDER,
+        "PYTHONPATH": f"{folder}{os.pathsep}{original}" if original else folder,
         "ROBUST_ARM_PYTHONPATH": "" if original is None else f"={original}",
         "ROBUST_STEPS_FILE": steps_file,
     }

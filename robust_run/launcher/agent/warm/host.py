@@ -26,6 +26,7 @@ from robust_run.launcher.agent.warm.messages import (
     packet_socketpair,
     send,
 )
+from robust_run.launcher.agent.warm.on_disk import OnDisk, why_no_new_one
 from robust_run.launcher.agent.warm.start_up import start_environment
 from robust_run.launcher.agent.workers.store import StartsHelpers
 
@@ -80,6 +81,7 @@ class WarmHost:
         """It ended without a reason of its own: another one may do better."""
         self.proven: tuple[str, ...] = ()
         """Modules that it has imported and lived: what one that takes its place imports, not what killed it."""
+        self.on_disk = OnDisk(())
         self.env = dict(env)
         self.pid: int | None = None
         self.standbys: dict[int, Standby] = {}
@@ -97,6 +99,9 @@ class WarmHost:
     def launch(self, modules: tuple[str, ...]) -> None:
         """Start the warm process; nothing is waited for. A platform that refuses is a reason to spawn, no error."""
         self._hang_up()  # on one that was there before: nobody listens to it any more
+        if why := why_no_new_one():
+            self._refuse(why)
+            return
         ours, theirs = packet_socketpair()
         arguments = (str(theirs.fileno()), str(self._agent_pid), ",".join(modules))
         env = {**self.env, **start_environment(self.env, _MAIN, arguments)}
@@ -115,7 +120,7 @@ class WarmHost:
     def adopt(self, pid: int, control: socket.socket, modules: tuple[str, ...]) -> None:
         """Take over a warm process that was not started by us and has imported the modules."""
         self.pid, self._control, self._modules = pid, control, modules
-        self.proven = modules
+        self.proven, self.on_disk = modules, OnDisk(modules)
         self.state = "ready"
 
     def attach(self, watch: StandbyWatcher) -> None:
@@ -144,7 +149,7 @@ class WarmHost:
             return
         match msgspec.json.decode(data, type=FromWarm):
             case Preloaded() as news:
-                self.state, self.proven = "ready", self._modules
+                self.state, self.proven, self.on_disk = "ready", self._modules, OnDisk(self._modules)
                 self._discard_outdated()
                 self._on_news(news)
             case WarmStartRefused() as news:

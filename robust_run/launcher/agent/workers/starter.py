@@ -80,7 +80,7 @@ class Starter:
         self._host: WarmHost | None = None
         self._replacements = 0
         self._watch: StandbyWatcher | None = None
-        self._doubted = ""
+        self._doubted = self._outdated = ""
         self._forked_last = False
         self._failures: dict[int, str] = {}
         self.is_behind = False
@@ -172,8 +172,7 @@ class Starter:
 
     def restock(self, plan: StartPlan | None) -> None:
         """Fill the slots again, once the running attempt no longer needs every core to get going."""
-        host = self._host
-        if host is None or self._spec.max_restarts == 0:
+        if (host := self._host) is None or self._spec.max_restarts == 0:
             return
         if host.state == "refused" and host.has_died and plan is not None:
             self.launch_warm(plan)
@@ -195,6 +194,11 @@ class Starter:
         self.off, self.library = off, library
         if off:
             self._tell(WarmRefused(reason=off))
+
+    def is_outdated(self) -> bool:
+        """Whether what the warm process has imported lies on disk as something else now: the next attempt starts from nothing."""
+        self._outdated = self._host.on_disk.change() if self._host is not None else ""
+        return bool(self._outdated)
 
     def drop_warm(self) -> None:
         """Let the warm process go; `launch_warm` may start another."""
@@ -235,8 +239,8 @@ class Starter:
     def _choose(self, attempt: int, plan: StartPlan) -> ladder.StartChoice:
         host = self._host
         if host is None:
-            reason = "the warm process had not been started yet" if attempt > 0 else ""
-            return ladder.choose(ladder.StartSituation(attempt=attempt, off=self.off, warm_reason=reason))
+            why = self._outdated or ("the warm process had not been started yet" if attempt > 0 else "")
+            return ladder.choose(ladder.StartSituation(attempt=attempt, off=self.off, warm_reason=why))
         from robust_run.launcher.agent.warm.identity import frozen_changes
 
         return ladder.choose(

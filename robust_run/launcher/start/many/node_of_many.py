@@ -33,7 +33,7 @@ from robust_run.launcher.start.many.joining import Joining, Resumed
 from robust_run.launcher.start.many.link import RemoteLink
 from robust_run.launcher.start.many.own_mark import OwnMark, folder_of_marks
 from robust_run.launcher.start.many.standing_by import StandingBy
-from robust_run.launcher.start.needed_later import AGENT, import_ahead
+from robust_run.launcher.start.needed_later import AGENT, prepare_agent
 from robust_run.launcher.start.priority import raise_priority
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class NodeOfMany:
         standing_by.remember(connection.where, welcome.candidates)
         link.know_run(run_directory.shown(run_directory.path))
         self._greet(spec, run_directory)
-        import_ahead(asyncio.get_running_loop().call_later, *AGENT)
+        prepare_agent(asyncio.get_running_loop().call_later, spec, run_directory, *AGENT)
         exit_code = await live(agent, node, link, self._lifeline, self._scheduler)
         node.end_helpers(exit_code)
         await self._supervisor.close(wait=link.failure is None and link.is_led_from_here)
