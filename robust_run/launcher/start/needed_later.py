@@ -23,7 +23,8 @@ AGENT = tuple(
 CONTROLLER = tuple(
     "launcher.core launcher.records launcher.controller health report fleet launcher.start.fleet_memory "
     "launcher.start.controller_records tracer launcher.model launcher.control launcher.operator.pages "
-    "launcher.operator.views launcher.operator.gauges launcher.operator.reading launcher.operator.server mounts.table".split()
+    "launcher.operator.views launcher.operator.gauges launcher.operator.reading launcher.operator.server mounts.table "
+    "launcher.agent.workers.this_machine".split()
 )
 #: Only imported where a job has begun to use them.
 IF_USED = tuple(
