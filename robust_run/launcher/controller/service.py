@@ -27,6 +27,7 @@ from robust_run.launcher.control.server import ControlServer
 from robust_run.launcher.controller.admission import Admission, has_stale
 from robust_run.launcher.controller.leadership.succession import Succession
 from robust_run.launcher.controller.leases import LeaseJournal, Leases
+from robust_run.launcher.controller.other_versions import OtherVersions
 from robust_run.launcher.controller.out_of_sight import SightWatch, sight_of
 from robust_run.launcher.core.failure_detector import FailureDetector
 from robust_run.launcher.core.membership import fewest_of
@@ -100,6 +101,7 @@ class Service:
         """The connected agents, by their ids."""
         self.succession = Succession(self, many, host_agent)
         self._admission = Admission(spec, many, run_id)
+        self._other_versions = OtherVersions()
         self._newest: tuple[Order, bytes] | None = None
         """The order that was sent last, and its frame: the same order for many nodes is encoded once."""
 
@@ -153,6 +155,8 @@ class Service:
             controller.tell(NodeReturned(node=node.id, attempt=hello.attempt, name=node.name))
         else:
             controller.tell(NodeJoined(node=node, attempt=hello.attempt))
+            if note := self._other_versions.note(node.name, node.version):
+                controller.book.say(note)
         if has_stale(controller.state, node.id, hello.attempt):
             self.send(node.id, EndAttempt(attempt=hello.attempt))
         self._line_up()

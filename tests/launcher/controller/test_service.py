@@ -20,6 +20,7 @@ from robust_run.launcher.control.messages import (
     ToldToLeave,
     Welcome,
 )
+from robust_run.launcher.controller.other_versions import OtherVersions
 from robust_run.launcher.controller.service import Service
 from robust_run.launcher.core.state import CorePolicy, JobState
 from robust_run.launcher.core.step import step
@@ -35,6 +36,7 @@ from robust_run.launcher.model.node_events import (
     NodeLost,
     NodeReturned,
 )
+from robust_run.version import __version__
 
 POLICY = CorePolicy(
     fewest=2, most=2, max_restarts=3, progress_after_s=600.0, restart_grace_s=3.0, shutdown_timeout_s=30.0, many=True
@@ -80,7 +82,11 @@ class Mind:
 
     def __init__(self) -> None:
         self.told: list[Event] = []
-        self.policy, self.state = POLICY, JobState()
+        self.said: list[str] = []
+        self.policy, self.state, self.book = POLICY, JobState(), self
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
 
     def tell(self, event: Event) -> None:
         self.told.append(event)
@@ -125,7 +131,12 @@ class World:
 
     def join(self, node: str, name: str = "", peer: StandIn | None = None, **hello: Any) -> Any:
         info = NodeInfo(
-            id=node, name=name or node, nproc=1, node_rank=hello.pop("rank", None), candidate=hello.pop("candidate", "")
+            id=node,
+            name=name or node,
+            nproc=1,
+            node_rank=hello.pop("rank", None),
+            candidate=hello.pop("candidate", ""),
+            version=hello.pop("version", ""),
         )
         peer = peer or StandIn(node, name or node, self.clock.now_s)
         return peer, self.service.joined(peer, Hello(node=info, **hello))  # type: ignore[arg-type]
@@ -139,6 +150,24 @@ def test_an_agent_is_welcomed_with_what_it_must_know() -> None:
     _, answer = world.join("a", nnodes="2:2", job="job")
     assert answer == Welcome(term=4, run_id="run", rdzv_id="job", heartbeat_s=1.0, lease_s=3.0)
     assert world.kinds() == [NodeJoined]
+
+
+def test_a_node_of_another_version_is_let_in_and_named() -> None:
+    world = World()
+    world.join("a", "gpu-1", version=__version__)
+    world.join("b", "gpu-2", version="99.1")
+    assert world.mind.said == [
+        f"gpu-2 runs robust-run 99.1, its controller {__version__}: install the same on all nodes"
+    ]
+    assert world.kinds() == [NodeJoined, NodeJoined]
+
+
+def test_nodes_of_another_version_are_named_once_each_and_not_by_the_hundred() -> None:
+    others = OtherVersions("1.0")
+    said = [others.note(f"gpu-{number}", "1.1") for number in (0, 0, 1, 2, 3, 4)]
+    assert [bool(each) for each in said] == [True, False, True, True, True, False]
+    assert said[-2].endswith("; of further nodes it is not said")
+    assert others.note("gpu-9", "") == "", "one that is too old to say"
 
 
 def test_with_etcd_workers_outlive_an_election() -> None:
