@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from etcd import free_port
 from jobs import STUCK_S, Job, running, wait_for
 from small_optimizer import SGD
 
@@ -174,4 +175,26 @@ def test_a_folder_in_memory_that_was_cleaned_away_is_made_again(tmp_path: Path) 
         assert job.finish() == 0, job.err
         assert "cannot write" not in job.err
         assert [event["attempt"] for event in job.events("first_step")] == [0, 1]
+        job.assert_nothing_left()
+
+
+def test_a_controller_that_died_while_its_installation_was_away_comes_back_with_it(tmp_path: Path) -> None:
+    """As with a file system that does not answer for a minute. It is a process of its own where there may be several nodes."""
+    many = ("--nnodes", "1:2", "--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--rdzv-conf", "last_call_timeout=0")
+    with training(tmp_path, *many, "--local-addr", "127.0.0.1") as (job, site):
+        (site / "robust_run").rename(tmp_path / "away")
+        (site / "robust_run").mkdir()
+        install_another(site)  # where a test runs there may be another one behind it
+        (controller,) = (line for line in job.leftovers() if "controller_process" in line)
+        os.kill(int(controller.partition(":")[0]), signal.SIGKILL)
+        assert job.process.stderr is not None
+        tried = next(line for line in job.process.stderr if "the controller cannot be started" in line)
+        assert f"was replaced by 9.9.9 in {site}" in tried
+        shutil.rmtree(site / "robust_run")
+        (tmp_path / "away").rename(site / "robust_run")
+        wait_for(lambda: job.events("controller_resumed"), "the controller")
+        kill_rank(job, 0, tmp_path)
+        (tmp_path / "enough").touch()
+        assert job.finish() == 0, job.err
+        assert "the controller is back" in job.err
         job.assert_nothing_left()

@@ -55,6 +55,9 @@ class PlayedStarter:
         self.told.append(modules)
         return True
 
+    def is_outdated(self) -> bool:
+        return False
+
     def drop_warm(self) -> None:
         pass
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from robust_run.errors import PlatformError
+from robust_run.installation import OURS
 from robust_run.launcher.agent.workers import workers
 from robust_run.launcher.controller.config import ControllerConfig
 from robust_run.launcher.model.job import JobSpec
@@ -131,16 +132,19 @@ class ControllerSupervisor:
         if worker.pidfd >= 0:
             self._loop.remove_reader(worker.pidfd)
         worker.close()
-        if worker.exit_code in (0, 1, 2) or self._closing:
+        change = OURS.change()
+        could_not_begin = worker.exit_code == 1 and bool(change)  # as Python ends that finds nothing to run
+        if self._closing or (worker.exit_code in (0, 1, 2) and not could_not_begin):
             self._ended.set()
             self.on_ended(worker.exit_code or 0)  # it has said why
             return
         self._deaths = 0 if self._loop.time() - self._started_at_s > WELL_S else self._deaths + 1
         delay_s = min(SLOWEST_S, 0.02 * 2**self._deaths) if self._deaths > 1 else 0.0
+        how = f"cannot be started ({change})" if could_not_begin else describe_exit(worker.exit_code)
         if worker.exit_code != REPLACED and self._deaths < MOST_TOLD:
-            self._say(f"the controller {describe_exit(worker.exit_code)}; it is started again, workers are not touched")
+            self._say(f"the controller {how}; it is started again, workers are not touched")
         elif self._deaths == MOST_TOLD:
-            often = f"{describe_exit(worker.exit_code)} {MOST_TOLD} times in a row"
+            often = f"{how} {MOST_TOLD} times in a row"
             self._say(f"the controller {often}; it is started again every {SLOWEST_S:g} s")
         self._loop.call_later(delay_s, self._again)
 
