@@ -53,26 +53,12 @@ def import_all(names: Iterable[str], rest: Callable[[float], object] = time.slee
             rest(REST * (time.thread_time() - used_s))
 
 
-def begin(
-    rooms: Iterable[str], *, if_used: Sequence[str], elsewhere: Sequence[str], first: Callable[[], None] | None = None
-) -> None:
-    """Import all of some rooms beside what this process does; those `if_used` where it has begun to use them.
-
-    `first`: called before.
-    """
-    used = tuple(each for each in if_used if is_used(each, sys.modules))
-    unused = tuple(each for each in if_used if each not in used)
-    names = modules_of((*rooms, *used), (*elsewhere, *unused))
+def begin(rooms: Iterable[str], leave_out: Sequence[str], first: Callable[[], None] | None = None) -> None:
+    """Import all of some rooms beside what this process does. `first`: called before."""
 
     def run() -> None:
         if first is not None:
             first()
-        import_all(names)
+        import_all(modules_of(rooms, leave_out))
 
     threading.Thread(target=run, name="import ahead", daemon=True).start()
-
-
-def is_used(room: str, loaded: Iterable[str]) -> bool:
-    """Whether a module of this room is among those that are loaded."""
-    beginning = f"{PACKAGE}.{room}."
-    return any(name.startswith(beginning) for name in tuple(loaded))

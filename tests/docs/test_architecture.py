@@ -30,6 +30,8 @@ BELOW_ALL = {
     "version",
     "harmless",
     "atomic_file",
+    "imported_ahead",
+    "installation",
     "settings_file",
     "terminal",
     "json_output",

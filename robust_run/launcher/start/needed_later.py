@@ -17,20 +17,15 @@ Later = Callable[[float, Callable[[], None]], object]
 #: Acts on a node: evidence, the end of an attempt and the start of the next, what is seen of ranks that hang.
 AGENT = tuple(
     "launcher.agent health launcher.records launcher.model launcher.control launcher.start.many tracer "
-    "report.summary mounts.table terminal".split()
+    "report.summary mounts.table terminal ckpt_io.memory.node_memory ckpt_io.newest_far ckpt_io.ahead.area "
+    "launcher.controller.leadership".split()
 )
 #: Decides: verdicts, restarts, the ladder, what is said, and answers people. First what no failure can do without.
 CONTROLLER = tuple(
     "launcher.core launcher.records launcher.controller health report fleet launcher.start.fleet_memory "
     "launcher.start.controller_records tracer launcher.model launcher.control launcher.operator.pages "
     "launcher.operator.views launcher.operator.gauges launcher.operator.reading launcher.operator.server mounts.table "
-    "launcher.agent.workers.this_machine".split()
-)
-#: Only imported where a job has begun to use them.
-IF_USED = tuple(
-    "launcher.agent.places launcher.agent.checkpoint launcher.agent.memory launcher.agent.nccl "
-    "launcher.agent.code_versions launcher.controller.code launcher.controller.leadership launcher.records.code "
-    "launcher.records.notifier".split()
+    "launcher.agent.workers.this_machine launcher.agent.code_versions".split()
 )
 #: They run in processes of their own, or in workers.
 ELSEWHERE = tuple(
@@ -55,5 +50,5 @@ def prepare_agent(later: Later, spec: JobSpec, run_directory: RunDirectory, *roo
 def _later(later: Later, rooms: tuple[str, ...], first: Callable[[], None] | None) -> None:
     later(
         imported_ahead.AFTER_S,
-        lambda: imported_ahead.begin(rooms, if_used=IF_USED, elsewhere=ELSEWHERE, first=first),
+        lambda: imported_ahead.begin(rooms, ELSEWHERE, first),
     )
