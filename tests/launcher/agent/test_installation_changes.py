@@ -57,10 +57,15 @@ main()
 NEVER = AT_ONCE.replace("0.2", "3600.0")
 
 
+def site_of(tmp_path: Path) -> Path:
+    """Return the folder that a test's job is installed in. It lies outside of the job's own code, which has versions."""
+    return tmp_path.with_name(f"{tmp_path.name}-installed") / "site-packages"
+
+
 @contextmanager
 def training(tmp_path: Path, *options: str, launch: str = AT_ONCE, first: str = "") -> Iterator[tuple[Job, Path]]:
     """Yield a job of two ranks that trains, and the folder that it and its workers are installed in."""
-    site = tmp_path / "site"
+    site = site_of(tmp_path)
     shutil.copytree(Path(robust_run.__file__).parent, site / "robust_run", dirs_exist_ok=True)
     (tmp_path / "train.py").write_text(TRAIN % {"first": first})
     job_options = ("--nproc-per-node", "2", "--max-restarts", "3", *options, str(tmp_path / "train.py"))
@@ -147,16 +152,18 @@ def test_workers_start_from_nothing_where_a_package_was_replaced_that_waiting_on
         made.mkdir()
         (made / "__init__.py").write_text(f"NUMBER = {number}\n")
         (made / "late.py").write_text(f"from mine import NUMBER\nassert NUMBER == {number}, 'half of each'\n")
-        shutil.rmtree(tmp_path / "site" / "mine", ignore_errors=True)
-        shutil.move(made, tmp_path / "site" / "mine")
+        shutil.rmtree(site / "mine", ignore_errors=True)
+        shutil.move(made, site / "mine")
 
-    (tmp_path / "site").mkdir()
+    site = site_of(tmp_path)
+    site.mkdir(parents=True)
     preload = ("--preload", "torch,torch.distributed,mine")
     install(1)
     with training(tmp_path, *preload, first="import mine, mine.late") as (job, _):
         install(2)
         kill_rank(job, 0, tmp_path)
         wait_for(lambda: len(job.events("warm_ready")) >= 2, "a warm process of what is there now")
+        kill_rank(job, 1, tmp_path)
         (tmp_path / "enough").touch()
         assert job.finish() == 0, job.err
         assert "2 spawned: mine was replaced on disk since the warm process imported it" in job.err

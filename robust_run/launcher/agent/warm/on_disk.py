@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable
 
 from robust_run.installation import OURS, Mark, mark, replaced
 
 
+#: Folders of installed packages. What lies elsewhere may be the job's code: its workers run that from a copy, whatever is edited.
+INSTALLED = frozenset(("site-packages", "dist-packages"))
+
+
 class OnDisk:
-    """The packages of some modules, as they lie where this process finds them."""
+    """The installed packages of some modules, as they lie where this process finds them."""
 
     def __init__(self, modules: Iterable[str]) -> None:
         self._names: dict[str, str] = {}
@@ -35,10 +40,11 @@ def why_no_new_one() -> str:
 
 
 def _file_of(name: str) -> str:
-    """Return the file of a top-level module, without importing it; empty: it is built in, or not to be found."""
+    """Return the file of a top-level module, without importing it; empty: it is built in, no installed package, or not to be found."""
     try:
         specs = (finder.find_spec(name, None) for finder in sys.meta_path)
         spec = next((each for each in specs if each is not None), None)
     except Exception:  # whatever finders there are
         return ""
-    return spec.origin if spec is not None and spec.has_location and spec.origin else ""
+    path = spec.origin if spec is not None and spec.has_location and spec.origin else ""
+    return path if INSTALLED.intersection(path.split(os.sep)) else ""
