@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from robust_run.installation import ROOT
 
-#: How long after the start it begins: workers import torch until then.
-AFTER_S = 10.0
+#: How long after the start it begins: workers import torch until then, and short jobs have no use for it.
+AFTER_S = 30.0
 #: The thread rests so many times the CPU that an import took: it takes a fifth of a core, for some 6 s.
 REST = 4.0
 

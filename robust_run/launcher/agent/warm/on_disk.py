@@ -8,7 +8,6 @@ from collections.abc import Iterable
 
 from robust_run.installation import OURS, Mark, mark, replaced
 
-
 #: Folders of installed packages. What lies elsewhere may be the job's code: its workers run that from a copy, whatever is edited.
 INSTALLED = frozenset(("site-packages", "dist-packages"))
 
@@ -40,7 +39,7 @@ def why_no_new_one() -> str:
 
 
 def _file_of(name: str) -> str:
-    """Return the file of a top-level module, without importing it; empty: it is built in, no installed package, or not to be found."""
+    """Return the file of a top-level module, without importing it; empty: it is built in, not installed, or not to be found."""
     try:
         specs = (finder.find_spec(name, None) for finder in sys.meta_path)
         spec = next((each for each in specs if each is not None), None)
