@@ -36,6 +36,9 @@ class NoStarter:
     def start(self, attempt: int, plans: list[StartPlan]) -> tuple[list[Any], list[Any]]:
         return [], []
 
+    def is_outdated(self) -> bool:
+        return False
+
 
 def test_of_attempts_that_are_over_hardly_anything_is_left_in_memory(tmp_path: Path) -> None:
     memory = tmp_path / "memory"
