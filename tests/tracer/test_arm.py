@@ -168,9 +168,9 @@ print(bool((before != model.weight).any()))
     ("content", "reason"),
     [
         (None, "No such file"),
-        (b"", "shorter than 64 bytes"),
-        (b"x" * 64, "not a steps file of version"),
-        (steps.MAGIC + b"\xff" * 56, "not a steps file of version"),
+        (b"", "shorter than 72 bytes"),
+        (b"x" * 72, "not a steps file of version"),
+        (steps.MAGIC + b"\xff" * 64, "not a steps file of version"),
     ],
 )
 def test_a_broken_steps_file_costs_one_line_and_nothing_else(

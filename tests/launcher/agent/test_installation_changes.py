@@ -42,6 +42,15 @@ while not is_enough:
 dist.destroy_process_group()
 """
 
+#: The same without torch, where neither workers that wait nor steps matter.
+WAIT = """
+import os, pathlib, time
+rank, attempt = int(os.environ["RANK"]), os.environ["TORCHELASTIC_RESTART_COUNT"]
+pathlib.Path(f"stepped-{attempt}-{rank}").touch()
+while not os.path.exists("enough"):
+    time.sleep(0.02)
+"""
+
 #: Starts the launcher so that it imports ahead at once, and leaves a file when that is done.
 AT_ONCE = """
 import sys
@@ -63,16 +72,20 @@ def site_of(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def training(tmp_path: Path, *options: str, launch: str = AT_ONCE, first: str = "") -> Iterator[tuple[Job, Path]]:
+def training(
+    tmp_path: Path, *options: str, launch: str = AT_ONCE, first: str = "", trains: bool = True
+) -> Iterator[tuple[Job, Path]]:
     """Yield a job of two ranks that trains, and the folder that it and its workers are installed in."""
     site = site_of(tmp_path)
     shutil.copytree(Path(robust_run.__file__).parent, site / "robust_run", dirs_exist_ok=True)
-    (tmp_path / "train.py").write_text(TRAIN % {"first": first})
-    job_options = ("--nproc-per-node", "2", "--max-restarts", "3", *options, str(tmp_path / "train.py"))
+    (tmp_path / "train.py").write_text(TRAIN % {"first": first} if trains else WAIT)
+    warm = () if trains else ("--no-warm",)
+    job_options = ("--nproc-per-node", "2", "--max-restarts", "3", *warm, *options, str(tmp_path / "train.py"))
     env = {"PYTHONPATH": str(site), "ROBUST_WARM_DAEMON": "off"}
     with running(tmp_path, *job_options, env=env, prefix=(sys.executable, "-c", launch)) as job:
         job.wait_for_file("stepped-0-1", tmp_path)
-        wait_for(lambda: len(job.events("standby_ready")) >= 2, "standby workers")
+        wait_for(lambda: len(job.events("standby_ready")) >= 2 or not trains, "standby workers")
+        wait_for((job.run_dir / "api.json").exists, "that it answers")
         if launch is AT_ONCE:
             job.wait_for_file("imported", tmp_path)
         yield job, site
@@ -120,7 +133,7 @@ def test_the_warm_process_is_not_started_again_where_it_would_run_the_program(tm
 
 
 def test_a_job_that_lacks_what_it_needs_ends_in_one_line_and_can_be_resumed(tmp_path: Path) -> None:
-    with training(tmp_path, launch=NEVER) as (job, site):
+    with training(tmp_path, launch=NEVER, trains=False) as (job, site):
         shutil.move(site / "robust_run", tmp_path / "away")
         os.kill(job.pids()[1], signal.SIGKILL)
         assert job.finish() == 1, job.err
@@ -185,7 +198,7 @@ def test_a_folder_in_memory_that_was_cleaned_away_is_made_again(tmp_path: Path) 
 def test_a_controller_that_died_while_its_installation_was_away_comes_back_with_it(tmp_path: Path) -> None:
     """As with a file system that does not answer for a minute. It is a process of its own where there may be several nodes."""
     many = ("--nnodes", "1:2", "--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--rdzv-conf", "last_call_timeout=0")
-    with training(tmp_path, *many, "--local-addr", "127.0.0.1") as (job, site):
+    with training(tmp_path, *many, "--local-addr", "127.0.0.1", trains=False) as (job, site):
         (site / "robust_run").rename(tmp_path / "away")
         (site / "robust_run").mkdir()
         install_another(site)  # where a test runs there may be another one behind it

@@ -172,12 +172,22 @@ def test_a_second_kill_before_the_stock_is_full_again_forks(tmp_path: Path) -> N
     assert "no standby worker was ready" in job.err
 
 
+#: Starts the launcher so that it imports nothing in its idle time: that memory is no growth.
+IMPORTS_NOTHING_AHEAD = (
+    *PATIENT[:2],
+    PATIENT[2].replace(
+        "import sys;", "import sys; from robust_run import imported_ahead; imported_ahead.AFTER_S = 1e6;"
+    ),
+)
+
+
 def test_a_hundred_kills_in_a_row(tmp_path: Path) -> None:
     """No relaunch fails, each kill is blamed rightly, and nothing of the agent grows: descriptors, threads, children, memory."""
     kills, nproc = 100, 2
     path = script(tmp_path, THEN_REDUCES % {"restarts": kills})
     sizes = {}
-    with running(tmp_path, "--nproc-per-node", str(nproc), "--max-restarts", "1000", path) as job:
+    options = ("--nproc-per-node", str(nproc), "--max-restarts", "1000", path)
+    with running(tmp_path, *options, prefix=IMPORTS_NOTHING_AHEAD) as job:
         agent = job.agent_pid()
         for attempt in range(kills):
             if attempt == 0:
