@@ -79,6 +79,10 @@ NOT_THE_END = {
     "a crash in a thread that it waits for": (
         "threading.Thread(target=lambda: (time.sleep(0.3), os.kill(os.getpid(), 11))).start()", -11,
     ),
+    "a child that is about to be waited for": (
+        "import atexit, multiprocessing.util\natexit.unregister(multiprocessing.util._exit_function)\n"
+        "multiprocessing.get_context('fork').Process(target=time.sleep, args=(1,)).start()", 0,
+    ),
     "a program without torch": ("del sys.modules['torch']", 0),
 }  # fmt: skip
 

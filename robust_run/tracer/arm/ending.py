@@ -27,7 +27,9 @@ MOST_NAMELESS = 2
 
 def note(steps_file: str) -> None:
     """Note that now is when the program has ended, if it is known to have. Raises OSError, and whatever ctypes does."""
-    if getattr(sys, "last_value", None) is not None or not is_script() or not is_of_main(names_on_stack()):
+    if getattr(sys, "last_value", None) is not None or not is_script() or waits_for_children():
+        return
+    if not is_of_main(names_on_stack()):
         return
     from struct import pack
     from time import monotonic
@@ -43,6 +45,15 @@ def is_script() -> bool:
     """Whether a file or a command is run. Of a module (-m) or a folder, main functions return after SystemExit, too."""
     main = sys.modules.get("__main__")
     return main is not None and getattr(main, "__spec__", main) is None
+
+
+def waits_for_children() -> bool:
+    """Whether processes that the program has started are about to be waited for: they may do its work.
+
+    In a worker that a warm process has become, multiprocessing's exit handler is older than ours, and so comes after it.
+    """
+    process = sys.modules.get("multiprocessing.process")
+    return process is not None and any(not child.daemon for child in process.active_children())
 
 
 def is_of_main(names: Sequence[str]) -> bool:
