@@ -83,6 +83,9 @@ NOT_THE_END = {
         "import atexit, multiprocessing.util\natexit.unregister(multiprocessing.util._exit_function)\n"
         "multiprocessing.get_context('fork').Process(target=time.sleep, args=(1,)).start()", 0,
     ),
+    "an exception that a hook of its own makes forgotten": (
+        "sys.excepthook = lambda *_: setattr(sys, 'last_value', None)\n1 / 0", 1,
+    ),
     "a program without torch": ("del sys.modules['torch']", 0),
 }  # fmt: skip
 

@@ -50,7 +50,7 @@ def gather(
         spoke_at_s=spoke_at_s,
         raised_at_s=raised_at_s,
         finding=finding,
-        had_ended=was_cleaning_up(steps, worker.exit_code),
+        had_ended=was_cleaning_up(steps, worker.exit_code, finding),
         steps=steps.steps if steps else None,
         stderr_path=os.path.relpath(path, run_directory.path) if path else "",
         stderr_tail=stderr[-TAIL_BYTES:],
@@ -61,13 +61,18 @@ def seen_at_once(exited: RankExited, run_directory: RunDirectory, stderr: str) -
     """Return a failed rank's end with what is seen of it by then."""
     place = (exited.attempt, exited.rank)
     finding = find(run_directory.error_file(*place), stderr, exited.exit_code)
-    had_ended = was_cleaning_up(read_steps(run_directory.steps_file(*place)), exited.exit_code)
+    had_ended = was_cleaning_up(read_steps(run_directory.steps_file(*place)), exited.exit_code, finding)
     return msgspec.structs.replace(exited, finding=finding, had_ended=had_ended)
 
 
-def was_cleaning_up(steps: StepCount | None, exit_code: int | None) -> bool:
-    """Whether a rank died of a signal when its program had come to its end, by its interpreter (see `tracer/arm/ending.py`)."""
-    return exit_code is not None and exit_code < 0 and steps is not None and steps.ended_monotonic_s is not None
+def was_cleaning_up(steps: StepCount | None, exit_code: int | None, finding: Finding | None) -> bool:
+    """Whether a rank died of a signal when its program had come to its end, by its interpreter (see `tracer/arm/ending.py`).
+
+    One that shows an exception may have ended by it, whatever its interpreter knows.
+    """
+    shows_exception = finding is not None and bool(finding.exception)
+    has_noted = steps is not None and steps.ended_monotonic_s is not None
+    return exit_code is not None and exit_code < 0 and has_noted and not shows_exception
 
 
 def last_raised(steps: StepCount, exit_code: int | None, ended_at_s: float) -> float | None:

@@ -10,7 +10,7 @@ from robust_run.launcher.core.attempts import (
 )
 from robust_run.launcher.core.membership import awaits_resume, placement_of
 from robust_run.launcher.core.state import CorePolicy, JobState
-from robust_run.launcher.model.actions import Action, EndAttempt, WakeAt
+from robust_run.launcher.model.actions import Action, EndAttempt, Say, WakeAt
 from robust_run.launcher.model.events import (
     AttemptEnded,
     AttemptStarted,
@@ -105,10 +105,10 @@ def _rank_exited(policy: CorePolicy, state: JobState, event: RankExited, now_s: 
     if not state.is_going:
         return []
     if event.had_ended:  # the others may still save what they have: a rank that would have ended is nothing they need
-        state.crashed_at_exit[event.rank] = now_s
+        state.crashed_at_exit.add(event.rank)
     if event.exit_code == 0 or event.had_ended:
         if state.live:
-            return _left(state, now_s)
+            return [*_crashed_at_exit(state, event), *_left(state, now_s)]
         # Every rank is gone. If one failed before (suspecting), the verdict waits for the evidence; else all is well
         # and children that workers left behind get the same time to end as survivors of a failure.
         state.all_well = state.phase == "running" and not state.crashed_at_exit
@@ -121,6 +121,15 @@ def _rank_exited(policy: CorePolicy, state: JobState, event: RankExited, now_s: 
         return []
     state.phase, state.deadline_at_s = "suspecting", now_s + policy.patience_s
     return [WakeAt(state.deadline_at_s)]
+
+
+def _crashed_at_exit(state: JobState, event: RankExited) -> list[Action]:
+    if not event.had_ended or len(state.crashed_at_exit) > 1 or state.phase != "running":
+        return []
+    from robust_run.signals import describe_exit
+
+    how = f"{describe_exit(event.exit_code)} when its program had ended"
+    return [Say(text=f"attempt {state.attempt}: rank {event.rank} {how}; the other ranks go on")]
 
 
 def _left(state: JobState, now_s: float) -> list[Action]:

@@ -108,7 +108,7 @@ def _open(state: JobState, layout: tuple[Placement, ...]) -> list[Action]:
     state.unended = set(state.places)
     state.address, state.port = "", 0
     state.started, state.live, state.early_exits = set(), set(), []
-    state.crashed_at_exit = {}
+    state.crashed_at_exit = set()
     state.evidence, state.causes = [], []
     state.progress, state.trouble, state.all_well = Progress(), "", False
     state.is_inquiring, state.suspected_at_s, state.traced = False, None, None

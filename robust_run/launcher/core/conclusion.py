@@ -103,13 +103,12 @@ def _done_but_for_exit(policy: CorePolicy, state: JobState, verdict: AttemptJudg
     """
     _trust_code(state)
     asked = _asked_ladder(policy, state, None, progressed=True, standing="over", now_s=now_s)
-    seen_at_s = min(state.crashed_at_exit.values(), default=now_s)
     draft, reason = verdict.draft, "all ranks had come to the end of their program: there is nothing to train again"
     incident = RecordIncident(
         attempt=state.attempt,
         symptom=verdict.symptom,
         onset_at_s=verdict.onset_at_s if verdict.onset_at_s is not None else now_s,
-        detected_at_s=seen_at_s,
+        detected_at_s=now_s,
         verdict=draft,
         action="stop",
         reason=reason,

@@ -18,7 +18,7 @@ def reopen(state: JobState, restart: int) -> None:
     state.attempt = max(state.attempt, state.told_of)
     state.unended, state.strays, state.live, state.started = set(), {}, set(), set()
     state.early_exits, state.evidence, state.causes = [], [], []
-    state.crashed_at_exit = {}
+    state.crashed_at_exit = set()
     state.stop_signal, state.stopped_by, state.finish, state.ending = None, "", None, None
     state.is_inquiring, state.suspected_at_s, state.traced, state.is_traced_end = False, None, None, False
     state.all_well, state.trouble, state.awaits_post_mortem = False, "", False

@@ -224,8 +224,8 @@ class JobState(msgspec.Struct, kw_only=True, rename={"ladder_state": "climb"}): 
     """The evidence is being looked at for that reason."""
     all_well: bool = False
     """Every rank has ended with exit code 0."""
-    crashed_at_exit: dict[int, float] = {}
-    """Ranks that died of a signal when their program had come to its end, and when that was seen. Else they ended well."""
+    crashed_at_exit: set[int] = set()
+    """Ranks that died of a signal when their program had come to its end: like those that ended well, but for the exit code."""
     trouble: str = ""
     """A failure of this attempt that is no rank's: a worker that could not be started, a lost store."""
     detected_at_s: float | None = None

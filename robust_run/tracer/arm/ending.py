@@ -16,6 +16,12 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from types import ModuleType
+
+    def load(name: str) -> ModuleType:
+        """Return a module made of the file of this name beside this one."""
+        ...
+
 
 # Of the steps file, see robust_run.tracer.files.steps: a test keeps the two equal.
 ENDED_CELL = 8
@@ -27,7 +33,7 @@ MOST_NAMELESS = 2
 
 def note(steps_file: str) -> None:
     """Note that now is when the program has ended, if it is known to have. Raises OSError, and whatever ctypes does."""
-    if getattr(sys, "last_value", None) is not None or not is_script() or waits_for_children():
+    if has_raised() or not is_script() or waits_for_children():
         return
     if not is_of_main(names_on_stack()):
         return
@@ -39,6 +45,14 @@ def note(steps_file: str) -> None:
         os.pwrite(descriptor, pack("d", monotonic()), 8 * ENDED_CELL)
     finally:
         os.close(descriptor)
+
+
+def has_raised() -> bool:
+    """Whether an exception may have ended the program: one has, or a hook of its own would be all that knows of it."""
+    hook = sys.excepthook
+    is_torchs = str(getattr(hook, "__module__", "")).partition(".")[0] == "torch"  # init_process_group puts one there
+    is_known = is_torchs or hook is sys.__excepthook__ or isinstance(hook, load("tracebacks").Hook)
+    return not is_known or any(getattr(sys, name, None) is not None for name in ("last_value", "last_type", "last_exc"))
 
 
 def is_script() -> bool:

@@ -243,18 +243,28 @@ def note_start(path: str, awaited: dict[str, Callable[[ModuleType], None]]) -> N
 
 
 def note_end(path: str) -> None:
-    """Let the launcher see that the program came to its end, and crashed, if it does, only while Python cleaned up after it."""
-    armed_pid = os.getpid()
+    """Let the launcher see that the program came to its end, and crashed, if it does, only while Python cleaned up after it.
+
+    That comes after all exit handlers. In a worker that a warm process has become some are older than ours, which is why that one
+    has left a place for it (`launcher/agent/warm/start/sitecustomize.py`); without one nothing is noted.
+    """
+    armed_pid, at_end = os.getpid(), vars(sys).pop("_robust_run_at_end", None)
 
     def note() -> None:
         try:
-            by_python = sys._getframe().f_back is None  # else the program runs its exit handlers itself
-            if by_python and os.getpid() == armed_pid and "torch" in sys.modules and "ctypes" in sys.modules:
+            if os.getpid() == armed_pid and "torch" in sys.modules and "ctypes" in sys.modules:
                 load("ending").note(path)
         except Exception:  # noqa: S110 - then it is not known
             pass
 
-    atexit.register(note)  # the first that is registered is called last
+    def by_python() -> None:
+        if sys._getframe().f_back is None:  # else the program runs its exit handlers itself
+            note()
+
+    if at_end is not None:
+        at_end.append(note)
+    elif "torch" not in sys.modules:
+        atexit.register(by_python)  # the first that is registered is called last
 
 
 def around_imports() -> dict[str, Callable[[], Callable[[], Any]]]:

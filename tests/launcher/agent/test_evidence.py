@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
-from robust_run.launcher.agent.evidence import LONGEST_END_S, last_raised
+from robust_run.health.types import Finding
+from robust_run.launcher.agent.evidence import LONGEST_END_S, last_raised, was_cleaning_up
 from robust_run.tracer.files.steps import StepCount
 
 
@@ -35,3 +37,26 @@ def test_what_a_rank_raised_just_before_its_end_ended_it(exit_code: int | None, 
 )
 def test_what_did_not_end_it_is_not_taken_for_it(count: StepCount, exit_code: int, ended_at_s: float) -> None:
     assert last_raised(count, exit_code, ended_at_s) is None
+
+
+RAISED = Finding(kind="exception", line="ValueError: boom", exception="ValueError", message="boom")
+ABORTED = Finding(kind="native_crash", line="terminate called without an active exception")
+
+
+@pytest.mark.parametrize(
+    ("noted", "exit_code", "finding", "is_so"),
+    [
+        pytest.param(True, -11, None, True, id="a signal, after its end"),
+        pytest.param(True, -6, ABORTED, True, id="and with the words of C++"),
+        pytest.param(False, -11, None, False, id="no end was noted"),
+        pytest.param(True, 1, None, False, id="no signal"),
+        pytest.param(True, None, None, False, id="it lives"),
+        pytest.param(
+            True, -11, RAISED, False, id="it shows an exception, which the program may have made its interpreter forget"
+        ),
+    ],
+)
+def test_who_died_while_it_cleaned_up(noted: bool, exit_code: int | None, finding: Finding | None, is_so: bool) -> None:
+    count = msgspec.structs.replace(steps(None), ended_monotonic_s=100.0 if noted else None)
+    assert was_cleaning_up(count, exit_code, finding) == is_so
+    assert not was_cleaning_up(None, exit_code, finding)

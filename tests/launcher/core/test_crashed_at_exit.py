@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from stories import BUG, PEER, Story, evidence, incident_of, kinds, told_to_end
 
-from robust_run.launcher.model.actions import EndAttempt, Finish, OpenStore, RecordIncident
+from robust_run.launcher.model.actions import EndAttempt, Finish, OpenStore, RecordIncident, Say
 from robust_run.launcher.model.job import RankEvidence
 from robust_run.launcher.model.node_events import JobStarted
 
@@ -29,7 +29,10 @@ def two_ranks() -> Story:
 
 def test_the_others_go_on_and_the_job_ends_with_its_exit_code_when_they_have_ended_well() -> None:
     story = two_ranks()
-    assert EndAttempt not in kinds(story.exits(1, SEGV, had_ended=True)), "rank 0 may be saving"
+    seen = story.exits(1, SEGV, had_ended=True)
+    assert EndAttempt not in kinds(seen), "rank 0 may be saving"
+    said = "attempt 0: rank 1 was killed by SIGSEGV (signal 11) when its program had ended; the other ranks go on"
+    assert seen[0] == Say(text=said)
     assert EndAttempt in kinds(story.exits(0, 0, after_s=100))
     story.ends("a", evidence(0, 0, 101.0))
     actions = story.ends("b", crashed(1))
@@ -38,7 +41,7 @@ def test_the_others_go_on_and_the_job_ends_with_its_exit_code_when_they_have_end
     assert (verdict.rule, verdict.ranks, verdict.nodes, verdict.exit_code) == ("crashed_at_exit", (1,), ("b",), 139)
     assert verdict.sentence == "rank 1 was killed by SIGSEGV (signal 11)"
     assert verdict.aftermath == "its program had ended before"
-    assert incident_of(actions).detected_at_s == 0.0, "when it was seen, 100 s before the others had ended"
+    assert incident_of(actions).onset_at_s == 101.0, "until the other had ended nothing stood still"
     assert (actions[1].exit_code, actions[1].outcome) == (139, "failed")
     assert "nothing to train again" in actions[1].reason
 
@@ -60,7 +63,18 @@ def test_all_of_them_may_die_so() -> None:
     assert (verdict.ranks, verdict.aftermath) == ((1,), "its program had ended before; 1 other rank died so, too")
 
 
-@pytest.mark.parametrize("finding", [BUG, PEER, None])
+def test_one_that_another_still_needed_is_why_that_one_lost_its_connection() -> None:
+    story = two_ranks()
+    story.exits(1, SEGV, had_ended=True)
+    story.exits(0, 1, PEER, after_s=0.1)
+    story.ends("b", crashed(1))
+    actions = story.ends("a", evidence(0, 1, 1.1, finding=PEER))
+    verdict = incident_of(actions).verdict
+    assert (verdict.rule, verdict.ranks, verdict.aftermath) == ("died_of_signal", (1,), "1 other rank failed after it")
+    assert OpenStore in kinds(actions)
+
+
+@pytest.mark.parametrize("finding", [BUG, None])
 def test_another_rank_that_fails_is_the_cause_and_the_job_starts_again(finding: object) -> None:
     story = two_ranks()
     story.exits(1, SEGV, had_ended=True)
@@ -68,6 +82,7 @@ def test_another_rank_that_fails_is_the_cause_and_the_job_starts_again(finding: 
     story.ends("b", crashed(1))
     actions = story.ends("a", evidence(0, 1, 11.0, finding=finding))
     assert incident_of(actions).verdict.ranks == (0,)
+    assert incident_of(actions).onset_at_s == 11.0, "that of the failure, not of the end that harmed nobody"
     assert OpenStore in kinds(actions)
 
 

@@ -495,3 +495,34 @@ def test_code_that_changed_since_the_start_is_what_runs(tmp_path: Path) -> None:
         os.kill(job.pids(0)[0], signal.SIGKILL)
         assert job.finish() == 0
     assert job.out == "second edition of the script, helper is new and longer\n"
+
+
+def test_exit_handlers_of_what_was_imported_before_belong_to_the_program(tmp_path: Path) -> None:
+    """A worker that dies in one has not ended: it is started again. One that dies after all of them has."""
+    path = script(
+        tmp_path,
+        """
+        import os, sys, time, weakref
+        import torch
+        attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+        class Kept:
+            def __del__(self, kill=os.kill, pid=os.getpid(), crashes=attempt == "2"):
+                if crashes:
+                    kill(pid, 11)
+        while attempt == "0" and not os.path.exists("go"):
+            time.sleep(0.02)
+        if attempt == "0":
+            os.kill(os.getpid(), 9)
+        sys.kept = Kept()
+        if attempt == "1":
+            weakref.finalize(sys.kept, os.kill, os.getpid(), 11)  # torch has used weakref.finalize by then
+        """,
+    )
+    with running(tmp_path, "--preload", "torch", "--max-restarts", "3", path) as job:
+        standbys(job, 1)
+        (tmp_path / "go").touch()
+        assert job.finish() == 139, job.err
+    assert [each["verdict"]["rule"] for each in job.actions("record_incident")] == [
+        "died_of_signal", "died_of_signal", "crashed_at_exit",
+    ]  # fmt: skip
+    assert how(job)[1] == ["promote"]

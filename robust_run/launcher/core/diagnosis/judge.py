@@ -83,7 +83,7 @@ def judge(state: JobState) -> AttemptJudgement | None:
         return None
     if len(state.evidence) == state.world_size and (draft := crashed_at_exit(tuple(state.evidence))) is not None:
         hosts = tuple(filter(None, (node_of_rank(state, rank) for rank in draft.ranks)))
-        onset_at_s = draft.culprit.exited_at_s if draft.culprit is not None else None
+        onset_at_s = max(rank.exited_at_s for rank in state.evidence)  # until then all went on
         draft = msgspec.structs.replace(draft, nodes=hosts)
         return AttemptJudgement(draft=draft, symptom="worker_failed", onset_at_s=onset_at_s)
     if state.code_fault is not None:
@@ -108,7 +108,8 @@ def judge(state: JobState) -> AttemptJudgement | None:
         return _from_cause(cause, state)
     hosts = tuple(dict.fromkeys(filter(None, (node_of_rank(state, rank) for rank in draft.ranks))))
     aftermath = "; ".join(filter(None, (draft.aftermath, _clauses(state.causes))))
-    failures = filter(None, map(own_failure, state.evidence))
+    counted = [rank for rank in state.evidence if not rank.had_ended or rank.rank in draft.ranks]
+    failures = filter(None, map(own_failure, counted))
     return AttemptJudgement(
         draft=msgspec.structs.replace(draft, nodes=hosts, aftermath=aftermath),
         symptom="worker_failed",

@@ -10,7 +10,8 @@ before the first one has finished dying. So the order of exits alone is not enou
 4. An exit weighs more than words: a program may print a traceback that it has dealt with. What a rank said before we ended it
    counts only if every rank that ended by itself shows no more than a broken connection. An exception of which the interpreter
    says that nobody caught it is as good as an exit: that may take it seconds more (exit handlers, CUDA, millions of objects).
-5. A rank that died while its interpreter cleaned up, its program being done, is the cause only where no other failed.
+5. A rank that died while its interpreter cleaned up, its program being done, is the cause only where no other failed, or others
+   show no more than that it was gone.
 """
 
 from __future__ import annotations
@@ -74,7 +75,9 @@ def own_failure(rank: RankEvidence) -> RankFailure | None:
 def attribute(ranks: tuple[RankEvidence, ...]) -> VerdictDraft | None:
     """Return the verdict on an attempt, or None if no rank failed by itself."""
     failures = sorted(filter(None, map(own_failure, ranks)), key=lambda failure: (failure.at_s, failure.evidence.rank))
-    failures = [failure for failure in failures if not failure.evidence.had_ended] or failures
+    others = [failure for failure in failures if not failure.evidence.had_ended]
+    if not all(failure.is_peer_error for failure in others):  # else they needed one that had ended, and that is why
+        failures = others
     exits = [failure for failure in failures if not failure.by_words]
     causes = [failure for failure in failures if not failure.is_peer_error]
     first = next((failure for failure in causes if not failure.by_words), causes[0] if causes else None)

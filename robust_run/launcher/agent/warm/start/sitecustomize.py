@@ -6,6 +6,7 @@ the user's `sitecustomize` is imported, as in any worker, or the tracer's before
 
 from __future__ import annotations
 
+import atexit
 import os
 import sys
 
@@ -72,7 +73,24 @@ def warm(name: str, *arguments: str) -> None:
             os._exit(70)
 
 
+def call_last() -> list[Any]:
+    """Return a list; what the worker puts there is called after the exit handlers of all that is imported from now on.
+
+    The first handler that is registered is called last, unless the program runs its handlers itself.
+    """
+    at_end: list[Any] = []
+
+    def call() -> None:
+        if sys._getframe().f_back is None:
+            for each in at_end:
+                each()
+
+    atexit.register(call)
+    return at_end
+
+
 if __name__ == "sitecustomize":
+    sys._robust_run_at_end = call_last()  # type: ignore[attr-defined]  # the tracer takes it away again
     warm(*undo_start())
     if "ROBUST_ARM_PYTHONPATH" in os.environ:  # armed, as a worker that started from nothing would be
         sys.path.insert(0, os.environ["PYTHONPATH"].split(os.pathsep)[0])
