@@ -88,8 +88,7 @@ def undo_arming() -> str:
 def redirect_code() -> int:
     """Have modules imported from a copy of the code where the launcher says so; return how many steps are a probation."""
     root, copy = os.environ.pop("ROBUST_CODE_ROOT", ""), os.environ.pop("ROBUST_CODE_COPY", "")
-    probation = os.environ.pop("ROBUST_CODE_PROBATION", "")
-    steady = os.environ.pop("ROBUST_CODE_STEADY", "")
+    probation, steady = os.environ.pop("ROBUST_CODE_PROBATION", ""), os.environ.pop("ROBUST_CODE_STEADY", "")
     if root and copy:
         try:
             load("startup/redirect").install(root, copy)
@@ -243,28 +242,22 @@ def note_start(path: str, awaited: dict[str, Callable[[ModuleType], None]]) -> N
 
 
 def note_end(path: str) -> None:
-    """Let the launcher see that the program came to its end, and crashed, if it does, only while Python cleaned up after it.
-
-    That comes after all exit handlers. In a worker that a warm process has become some are older than ours, which is why that one
-    has left a place for it (`launcher/agent/warm/start/sitecustomize.py`); without one nothing is noted.
+    """Let the launcher see that the program ended, all exit handlers included: a crash after that is one of Python's clean-up.
+    A warm process has older handlers than ours, so it has left a place for it; without one nothing is noted.
     """
     armed_pid, at_end = os.getpid(), vars(sys).pop("_robust_run_at_end", None)
 
-    def note() -> None:
+    def note(*, is_end: bool = True) -> None:
         try:
-            if os.getpid() == armed_pid and "torch" in sys.modules and "ctypes" in sys.modules:
+            if is_end and os.getpid() == armed_pid and "torch" in sys.modules and "ctypes" in sys.modules:
                 load("ending").note(path)
         except Exception:  # noqa: S110 - then it is not known
             pass
 
-    def by_python() -> None:
-        if sys._getframe().f_back is None:  # else the program runs its exit handlers itself
-            note()
-
     if at_end is not None:
         at_end.append(note)
-    elif "torch" not in sys.modules:
-        atexit.register(by_python)  # the first that is registered is called last
+    elif "torch" not in sys.modules:  # the first handler is called last: by Python, unless the program runs them itself
+        atexit.register(lambda: note(is_end=sys._getframe().f_back is None))
 
 
 def around_imports() -> dict[str, Callable[[], Callable[[], Any]]]:

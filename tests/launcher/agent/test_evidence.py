@@ -52,7 +52,7 @@ ABORTED = Finding(kind="native_crash", line="terminate called without an active 
         pytest.param(True, 1, None, False, id="no signal"),
         pytest.param(True, None, None, False, id="it lives"),
         pytest.param(
-            True, -11, RAISED, False, id="it shows an exception, which the program may have made its interpreter forget"
+            True, -11, RAISED, False, id="it shows an exception, which its interpreter may have forgotten"
         ),
     ],
 )
