@@ -72,6 +72,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 def main() -> None:
     """Entry point of the `robust` command: 0 done, 1 what was looked for is not there, 2 a wrong command line."""
     collect_seldom()  # a fifth of what most commands take
+    _open_what_is_closed()
     try:
         exit_code = robust(standalone_mode=False)
     except RobustRunError as error:
@@ -91,6 +92,13 @@ def main() -> None:
         exit_code = error.exit_code
     collect_as_ever()
     sys.exit(exit_code or 0)
+
+
+def _open_what_is_closed() -> None:
+    """Give who has closed a standard stream (`>&-`) one that leads nowhere: Python has None there, and nobody asks for that."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - until the end
 
 
 def _drop_the_rest() -> None:

@@ -51,9 +51,7 @@ ABORTED = Finding(kind="native_crash", line="terminate called without an active 
         pytest.param(False, -11, None, False, id="no end was noted"),
         pytest.param(True, 1, None, False, id="no signal"),
         pytest.param(True, None, None, False, id="it lives"),
-        pytest.param(
-            True, -11, RAISED, False, id="it shows an exception, which its interpreter may have forgotten"
-        ),
+        pytest.param(True, -11, RAISED, False, id="it shows an exception, which its interpreter may have forgotten"),
     ],
 )
 def test_who_died_while_it_cleaned_up(noted: bool, exit_code: int | None, finding: Finding | None, is_so: bool) -> None:

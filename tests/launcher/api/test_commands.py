@@ -497,6 +497,13 @@ def test_a_full_disk_below_what_is_printed_is_said_in_a_line(
     )
 
 
+def test_a_closed_standard_stream_is_no_fault(make_controller: Callable[..., Any], tmp_path: Path) -> None:
+    make_controller().start()
+    program = f"{sys.executable} -c 'from robust_run.robust_cli import main; main()' status >&- <&-"
+    result = subprocess.run(program, shell=True, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
 def test_a_suspended_controller_is_not_called_dead(
     make_controller: Callable[..., Any], robust: Robust, run_directory: Path
 ) -> None:
