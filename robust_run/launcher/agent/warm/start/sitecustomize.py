@@ -94,5 +94,7 @@ if __name__ == "sitecustomize":
     warm(*undo_start())
     if "ROBUST_ARM_PYTHONPATH" in os.environ:  # armed, as a worker that started from nothing would be
         sys.path.insert(0, os.environ["PYTHONPATH"].split(os.pathsep)[0])
+    else:
+        del sys._robust_run_at_end  # type: ignore[attr-defined]
     del sys.modules["sitecustomize"]
     __import__("sitecustomize")
