@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-from robust_run.installation import ROOT
+from robust_run.installation import OURS, ROOT
 
 #: How long after the start it begins: workers import torch until then, and short jobs have no use for it.
 AFTER_S = 30.0
@@ -41,10 +41,18 @@ def modules_of(rooms: Iterable[str], leave_out: Sequence[str], folder: str = ROO
     return found
 
 
-def import_all(names: Iterable[str], rest: Callable[[float], object] = time.sleep) -> None:
-    """Import modules one by one. One that cannot be imported is left to who needs it, and says then what is missing."""
+def import_all(
+    names: Iterable[str], rest: Callable[[float], object] = time.sleep, change: Callable[[], str] = OURS.change
+) -> None:
+    """Import modules one by one. One that cannot be imported is left to who needs it, and says then what is missing.
+
+    None is imported from the moment on at which the installation has changed (`change` tells how): they would be of another
+    version than the modules that are there.
+    """
     for name in names:
         if name not in sys.modules:
+            if change():
+                return
             used_s = time.thread_time()
             try:
                 __import__(name)
@@ -57,7 +65,7 @@ def begin(rooms: Iterable[str], leave_out: Sequence[str], first: Callable[[], No
     """Import all of some rooms beside what this process does. `first`: called before."""
 
     def run() -> None:
-        if first is not None:
+        if first is not None and not OURS.change():
             first()
         import_all(modules_of(rooms, leave_out))
 

@@ -125,3 +125,10 @@ def test_a_module_that_cannot_be_imported_keeps_none_after_it_from_being_importe
     import_all(["robust_run.there_is_no_such_module", "robust_run.clock"], rests.append)
     assert "robust_run.clock" in sys.modules
     assert len(rests) == 1
+
+
+def test_nothing_is_imported_of_another_version(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(robust_run, "clock", clock)
+    monkeypatch.delitem(sys.modules, "robust_run.clock")
+    import_all(["robust_run.clock"], lambda s: None, lambda: "it was replaced")
+    assert "robust_run.clock" not in sys.modules
