@@ -1,6 +1,8 @@
 # Everything a developer or a newcomer types. `make demo`, `make test` and `make test-all` set up a fresh machine by themselves.
 
-PYTHON ?= python3
+# The distribution's Python where it can do all: pyenv builds one without profile-guided optimisation, and a seventh more CPU is used.
+FIT := import ensurepip, os, sys, sysconfig as of; sys.exit(sys.version_info < (3, 10) or not os.path.exists(of.get_path("include") + "/Python.h"))
+PYTHON ?= $(shell for each in /usr/bin/python3 python3; do $$each -c '$(FIT)' 2>/dev/null && echo $$each && exit; done; echo python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -170,7 +172,7 @@ packages:
 # pip would compile all that is in the packages, which takes a minute of CPU; Python compiles what it imports. What every rank and
 # launcher imports is imported once here, else all those of a first job would compile it at the same time.
 $(STAMP): pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	$(BIN)/python -m pip install --quiet --no-compile --upgrade pip
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
 	$(BIN)/python -c "import torch, torch.distributed, torch._dynamo, aiohttp, click, fsspec, msgspec, rich.console"

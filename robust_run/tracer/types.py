@@ -270,6 +270,8 @@ class RankSight(msgspec.Struct, frozen=True, kw_only=True):
     ended_at_s: float | None = None
     finding: Finding | None = None
     """What its stderr says."""
+    had_ended: bool = False
+    """Its program had come to its end when it died of a signal: nobody needs it any more than one that ended with exit code 0."""
     trace: RankTrace | None = None
     """None: not traced (ROBUST_TRACE=0, no Python, no torch yet, a damaged ring)."""
     recorded: tuple[Op, ...] = ()
@@ -302,6 +304,11 @@ class RankSight(msgspec.Struct, frozen=True, kw_only=True):
     """What regular looks at torch's flight recorder said before this one; None: nothing."""
     hidden: str = ""
     """Why the kernel does not let us see what it waits for, as a clause; "": it does, or that was not asked."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether its program has come to its end."""
+        return self.exit_code == 0 or self.had_ended
 
 
 class Scene(msgspec.Struct, frozen=True, kw_only=True):

@@ -65,6 +65,13 @@ def seen_at_once(exited: RankExited, run_directory: RunDirectory, stderr: str) -
     return msgspec.structs.replace(exited, finding=finding, had_ended=had_ended)
 
 
+def had_ended(worker: Worker, steps_file: str, evidence: RankEvidence | None) -> bool:
+    """Whether the program of a rank that is gone had come to its end before the rank died of a signal."""
+    if evidence is not None:
+        return evidence.had_ended
+    return was_cleaning_up(read_steps(steps_file), worker.exit_code, None)
+
+
 def was_cleaning_up(steps: StepCount | None, exit_code: int | None, finding: Finding | None) -> bool:
     """Whether a rank died of a signal when its program had come to its end, by its interpreter (see `tracer/arm/ending.py`).
 

@@ -2,10 +2,11 @@
 
 `sitecustomize` loads this file by its path when Python ends, after all exit handlers that the program has registered.
 
-What looks the same and is not: `sys.exit(1)` of a program that has failed (its exit code is known to nobody by then, so no end
-by SystemExit is noted, and none of a module that is run by -m), an exception that nobody caught, exit handlers that the program
-itself runs before it goes on, a forked child. An end is noted only where the stack of C shows Python's main function ending by
-itself.
+What looks the same and is not: `sys.exit(1)` of a program that has failed (its exit code is known to nobody by then), an
+exception that nobody caught, exit handlers that the program itself runs before it goes on, a forked child. An end is noted only
+where the stack of C shows Python's main function ending by itself, or by a SystemExit, and then only if the program has called
+`sys.exit` for success on its outermost line. Of a module that is run by -m, main functions return after SystemExit, too: there
+only such a call tells.
 """
 
 from __future__ import annotations
@@ -28,14 +29,18 @@ ENDED_CELL = 8
 DEEPEST = 64
 #: Who may stand between the interpreter and its main function when that ends: `Py_FinalizeEx`, and functions without a name.
 FINALIZE, MAIN, INTERPRETER = "Py_FinalizeEx", "Py_RunMain", "_PyEval_EvalFrameDefault"
+VECTORCALL = "_PyFunction_Vectorcall"
+#: Who ends Python after SystemExit, from within what prints exceptions.
+EXIT = "Py_Exit"
 MOST_NAMELESS = 2
 
 
 def note(steps_file: str) -> None:
     """Note that now is when the program has ended, if it is known to have. Raises OSError, and whatever ctypes does."""
-    if has_raised() or not is_script() or waits_for_children():
+    if has_raised() or waits_for_children():
         return
-    if not is_of_main(names_on_stack()):
+    by = ended_by(names_on_stack())
+    if not by or ((by == EXIT or not is_script()) and not load("exits").installed.is_success):
         return
     from struct import pack
     from time import monotonic
@@ -70,19 +75,25 @@ def waits_for_children() -> bool:
     return process is not None and any(not child.daemon for child in process.active_children())
 
 
-def is_of_main(names: Sequence[str]) -> bool:
-    """Whether functions of C, the innermost first, are those of a main function that ends by itself.
+def ended_by(names: Sequence[str]) -> str:
+    """Return by which of `MAIN` and `EXIT` Python ends, of functions of C, the innermost first; empty: by neither, or not known.
 
-    After SystemExit, Python ends from within what prints exceptions, below what runs the program: then there are more of them.
+    After SystemExit it ends from within what prints exceptions, below what runs the program: then there are more of them.
     """
     if MAIN not in names:
-        return False
+        return ""
     inner = list(names[: names.index(MAIN)])
     if INTERPRETER not in inner:
-        return False
-    between = inner[len(inner) - inner[::-1].index(INTERPRETER) :]
-    nameless = between.count("")
-    return nameless <= MOST_NAMELESS and all(name in ("", FINALIZE, "_PyFunction_Vectorcall") for name in between)
+        return ""
+    between = [name for name in inner[len(inner) - inner[::-1].index(INTERPRETER) :] if name != VECTORCALL]
+    if EXIT in between:
+        return EXIT if is_nothing_but_end(between[: between.index(EXIT)]) else ""
+    return MAIN if is_nothing_but_end(between) else ""
+
+
+def is_nothing_but_end(names: Sequence[str]) -> bool:
+    """Whether functions of C are those that Python's end calls exit handlers by."""
+    return names.count("") <= MOST_NAMELESS and all(name in ("", FINALIZE) for name in names)
 
 
 def names_on_stack() -> list[str]:

@@ -15,7 +15,6 @@ Not counted: steps of forked or spawned children, and steps that torch.compile h
 
 from __future__ import annotations
 
-import atexit
 import os
 import sys
 
@@ -242,22 +241,11 @@ def note_start(path: str, awaited: dict[str, Callable[[ModuleType], None]]) -> N
 
 
 def note_end(path: str) -> None:
-    """Let the launcher see that the program ended, all exit handlers included: a crash after that is one of Python's clean-up.
-    A warm process has older handlers than ours, so it has left a place for it; without one nothing is noted.
-    """
-    armed_pid, at_end = os.getpid(), vars(sys).pop("_robust_run_at_end", None)
-
-    def note(*, is_end: bool = True) -> None:
-        try:
-            if is_end and os.getpid() == armed_pid and "torch" in sys.modules and "ctypes" in sys.modules:
-                load("ending").note(path)
-        except Exception:  # noqa: S110 - then it is not known
-            pass
-
-    if at_end is not None:
-        at_end.append(note)
-    elif "torch" not in sys.modules:  # the first handler is called last: by Python, unless the program runs them itself
-        atexit.register(lambda: note(is_end=sys._getframe().f_back is None))
+    """Let the launcher see that the program ended, all exit handlers included: a crash after that is one of Python's clean-up."""
+    try:
+        load("exits").note_end(path, vars(sys).pop("_robust_run_at_end", None))
+    except Exception as error:
+        give_up(error, "noting the program's end")
 
 
 def around_imports() -> dict[str, Callable[[], Callable[[], Any]]]:

@@ -48,5 +48,6 @@ def sight_without_looking(target: Target, trace: RankTrace | None) -> RankSight:
         exit_code=target.exit_code,
         ended_at_s=target.ended_at_s,
         finding=target.finding,
+        had_ended=target.had_ended,
         trace=trace,
     )

@@ -21,6 +21,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     ended_at_s: float | None = None
     finding: Finding | None = None
     """What its stderr says, if it has ended."""
+    had_ended: bool = False
+    """Its program had come to its end when it died of a signal."""
     alive: bool = True
     """It has not been waited for, so its pid is its own."""
 

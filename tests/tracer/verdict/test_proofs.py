@@ -9,6 +9,7 @@ import pytest
 from tracer.verdict.looking import settled
 from tracer.verdict.scenes import FAULTS, LAYOUTS, Call, World, ended, faulty, flat, seen_as
 
+from robust_run.health.types import Finding
 from robust_run.tracer.files.ring_format import DOUBTS
 from robust_run.tracer.types import Frame, Group, Op, ProcessSight, RankTrace, Scene, ThreadStack, TraceVerdict
 from robust_run.tracer.verdict import RankPatience, look, look_at_leftovers
@@ -393,6 +394,26 @@ def test_a_peer_that_ended_while_others_wait_for_it_is_proven() -> None:
     assert (found.rule, found.ranks, found.proven) == ("early_exit", (1,), True)
 
 
+def crashed_at_exit(scene: Scene, rank: int) -> Scene:
+    return ended(scene, rank, -11, 1.0, had_ended=True)
+
+
+def test_so_is_one_that_crashed_when_its_program_had_ended() -> None:
+    found = verdict_on(crashed_at_exit(scene_of("exit 0"), 1))
+    assert (found.rule, found.ranks, found.proven) == ("early_exit", (1,), True)
+    assert found.sentence.startswith("rank 1 has come to the end of its program, but")
+
+
+def test_nobody_is_said_to_have_failed_where_one_crashed_so_and_nobody_waits_for_it() -> None:
+    assert look(crashed_at_exit(scene_of("exit 0", waited_s=0.0), 1), RankPatience()).verdict is None
+
+
+def test_where_the_others_lost_their_connections_to_it_they_needed_it() -> None:
+    lost = Finding(kind="peer_connection", line="RuntimeError: Connection closed by peer")
+    found = verdict_on(ended(crashed_at_exit(scene_of("exit 0"), 1), 0, 1, 1.5, finding=lost))
+    assert (found.rule, found.ranks, found.confidence) == ("exited", (1,), "high")
+
+
 def receiving_from_any(gone: tuple[int, ...]) -> Scene:
     groups = {"0": ((0, 1, 2), "default_pg")}
     programs = [[Call("init"), Call("exit")] if rank in gone else [Call("init"), Call("stuck")] for rank in range(3)]
@@ -654,6 +675,14 @@ def test_a_rank_that_is_left_behind_may_be_at_work() -> None:
     assert found is not None
     assert found.at_work
     assert found.sentence.endswith("; it uses 99 % of a core in data.py:88 get")
+
+
+def test_a_crash_when_the_program_had_ended_is_an_end_there() -> None:
+    found = look_at_leftovers(crashed_at_exit(last_rank(), 3), 5.0).verdict
+    assert found is not None
+    assert found.sentence.startswith(
+        "rank 0 still runs 5.0 s after the 3 others had come to the end of their program; it is asleep"
+    )
 
 
 def test_ranks_that_are_just_ending_are_not_left_behind() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from robust_run.harmless import Harmless
+from robust_run.launcher.agent.evidence import end_of, had_ended
 from robust_run.launcher.agent.workers.workers import Worker
 from robust_run.launcher.model.actions import Collect
 from robust_run.launcher.model.job import RankEvidence, Sights
@@ -89,7 +90,6 @@ class RankSights:
         if not logs:
             return sight
         from robust_run.health.output import classify
-        from robust_run.launcher.agent.evidence import end_of
 
         return msgspec.structs.replace(sight, finding=classify(end_of(f"{logs}/stderr.log"), None))
 
@@ -104,13 +104,15 @@ class RankSights:
     def _target(self, worker: Worker, evidence: RankEvidence | None = None) -> Target:
         ended = worker.exit_code is not None
         by_itself = ended and (worker.signalled_at_s is None or worker.exited_at_s <= worker.signalled_at_s)
+        steps_file = self._run_directory.steps_file(self._attempt, worker.rank)
         return Target(
             rank=worker.rank,
             node="",  # the controller knows what it is called
             pid=worker.pid,
-            steps_file=self._run_directory.steps_file(self._attempt, worker.rank),
+            steps_file=steps_file,
             exit_code=worker.exit_code if by_itself else None,
             ended_at_s=worker.exited_at_s if ended else None,
             finding=evidence.finding if evidence is not None else None,
+            had_ended=had_ended(worker, steps_file, evidence) if by_itself else False,
             alive=not ended,
         )

@@ -57,7 +57,8 @@ def rank_lines(sight: RankSight) -> list[str]:
     activity = activity_of(sight)
     lines = [clean(f"rank {sight.rank} on {sight.node}: {activity.reason}")]
     if sight.exit_code is not None:
-        lines = [clean(f"rank {sight.rank} on {sight.node} has ended with exit code {sight.exit_code}")]
+        after = "; its program had ended before" if sight.had_ended else ""
+        lines = [clean(f"rank {sight.rank} on {sight.node} has ended with exit code {sight.exit_code}{after}")]
     trace = sight.trace
     if trace is not None:
         lines.append(f"  {plural(trace.steps, 'step')}, waited for peers {trace.blocked_s:.1f} s in all")
@@ -151,7 +152,9 @@ def incident_lines(
         lines.append(f"  {what} {age_between(incident.onset_s, incident.resumed_s)} after the onset")
     for evidence in incident.evidence:
         of = f" of rank {evidence.rank}" if evidence.rank is not None else ""
-        lines.append(f"  {evidence.what}{of}{', ' + evidence.path if evidence.path else ''}:")
+        lines.append(
+            f"  {evidence.what}{of}{', ' + evidence.path if evidence.path else ''}:{'' if evidence.text.strip() else ' empty'}"
+        )
         lines += [f"    {line}" for line in evidence.text.splitlines()[:60]]
     if scene is not None and not is_older(scene, incident):
         at = f", seen at {time.strftime('%H:%M:%S', local(scene.at_unix_s))}" if scene.at_unix_s else ""

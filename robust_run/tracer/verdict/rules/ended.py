@@ -35,7 +35,7 @@ KILLED = frozenset({-9, -15, 137, 143})
 
 def failed(sights: tuple[RankSight, ...]) -> list[RankSight]:
     """Return the ranks that ended with a failure, the first to end first."""
-    ended = [sight for sight in sights if sight.exit_code not in (None, 0)]
+    ended = [sight for sight in sights if sight.exit_code is not None and not sight.is_done]
     return sorted(ended, key=lambda sight: (_ended(sight), sight.rank))
 
 
@@ -46,7 +46,10 @@ def first_fault(sights: tuple[RankSight, ...]) -> RankSight | None:
         put_down = position > 0 and sight.exit_code in KILLED and sight.finding is None
         if not lost_peer and not put_down:
             return sight
-    return None
+    if not failed(sights):
+        return None
+    crashed_at_exit = [sight for sight in sights if sight.had_ended]  # and the others still needed it
+    return min(crashed_at_exit, key=_ended, default=None)
 
 
 def crashed(picture: Picture) -> TraceVerdict | None:
@@ -91,7 +94,7 @@ def _called_differently(picture: Picture, fault: RankSight, finding: Finding) ->
 
 def left_early(picture: Picture, older_than_s: float) -> TraceVerdict | None:
     """Name ranks that ended with code 0 although others still wait for them. Of many senders one that is left is enough."""
-    gone = {sight.rank for sight in picture.scene.ranks if sight.exit_code == 0}
+    gone = {sight.rank for sight in picture.scene.ranks if sight.is_done}
     waited = [
         here
         for here in picture.places
@@ -106,13 +109,16 @@ def left_early(picture: Picture, older_than_s: float) -> TraceVerdict | None:
     if len(ranks) > len(here.waiters) and not set(here.group.ranks) - gone - set(here.waiters):
         return _stayed(picture, here, ranks)
     waiters = dependents(picture, ranks)
-    left = "has ended normally" if len(ranks) == 1 else "have ended normally"
+    verb = "has" if len(ranks) == 1 else "have"
+    left = f"{verb} ended normally (exit code 0)"
+    if any(picture.sights[rank].had_ended for rank in ranks):
+        left = f"{verb} come to the end of {'its' if len(ranks) == 1 else 'their'} program"
     return draft(
         picture,
         kind="desync",
         ranks=ranks,
         rule="early_exit",
-        sentence=f"{picture.who(ranks)} {left} (exit code 0), but {_waiting_for(picture, here, len(waiters))}",
+        sentence=f"{picture.who(ranks)} {left}, but {_waiting_for(picture, here, len(waiters))}",
         confidence="high",
         here=here,
         onset_s=min((_ended(picture.sights[rank]) for rank in ranks), default=None),
@@ -206,7 +212,7 @@ def never_ran(ranks: tuple[int, ...], before: Scene, now: Scene) -> bool:
 def leftover(picture: Picture, older_than_s: float) -> TraceVerdict | None:
     """Name the few ranks that still run when the others have ended with code 0; None if there are none, or only just."""
     sights = picture.scene.ranks
-    gone = [sight for sight in sights if sight.exit_code == 0]
+    gone = [sight for sight in sights if sight.is_done]
     left = [sight for sight in sights if sight.exit_code is None]
     last_s = max(map(_ended, gone), default=math.inf)
     since_s = picture.scene.at_s - last_s
@@ -216,12 +222,15 @@ def leftover(picture: Picture, older_than_s: float) -> TraceVerdict | None:
     activities = [activity_of(sight) for sight in left]
     runs = "still runs" if len(left) == 1 else "still run"
     whose = "it" if len(left) == 1 else f"rank {ranks[0]}"
+    ended = "ended with exit code 0"
+    if any(sight.had_ended for sight in gone):
+        ended = f"had come to the end of {'its' if len(gone) == 1 else 'their'} program"
     found = draft(
         picture,
         kind="hang",
         ranks=ranks,
         rule=LEFTOVER,
-        sentence=f"{picture.who(ranks)} {runs} {since_s:.1f} s after {_others(len(gone))} ended with exit code 0; "
+        sentence=f"{picture.who(ranks)} {runs} {since_s:.1f} s after {_others(len(gone))} {ended}; "
         f"{_clause(whose, activities[0].reason)}{_chain(left[0])}",
         confidence="high",
         onset_s=last_s,

@@ -196,7 +196,7 @@ def _kind(picture: Picture, fault: NcclFault) -> TraceKind:
     sights = [picture.sights[rank] for rank in fault.ranks if rank in picture.sights]
     if fault.kind == "deadlock":
         return "desync"
-    if fault.kind == "dead" and any(sight.exit_code == 0 for sight in sights):
+    if fault.kind == "dead" and any(sight.is_done for sight in sights):
         return "desync"  # it ended too early
     return "hang" if fault.kind == "late" else "comm_stall"
 
