@@ -226,6 +226,15 @@ def test_a_builder_sweeps_what_killed_builds_left(node: Node, tmp_path: Path) ->
     work.remove_work(in_use)
 
 
+def test_a_builder_whose_clock_is_a_year_ahead_sweeps_nothing_that_is_in_use(tmp_path: Path) -> None:
+    in_use, killed = work.make_work(str(tmp_path)), tmp_path / "robust-setup-without-a-lock"
+    killed.mkdir()
+    year_ahead_s = os.stat(in_use).st_mtime + 365 * 86400.0
+    assert work.sweep(str(tmp_path), building.SWEPT_AFTER_S, year_ahead_s) == [str(killed)]
+    assert os.path.isdir(in_use)
+    work.remove_work(in_use)
+
+
 @pytest.mark.parametrize(
     ("error", "runs"),
     [

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from robust_run.harmless import cut
 from robust_run.launcher.control import frames, handshake
+from robust_run.launcher.control.clock_offset import ClockOffset
 from robust_run.launcher.control.errors import ProtocolError
 from robust_run.launcher.control.greeting import ControllerHalf, TurnedAway
 from robust_run.launcher.control.messages import (
@@ -29,8 +30,6 @@ MOST_BACKLOG_BYTES = 64 << 20
 """A peer that leaves more than this unread is dropped."""
 LINGER_S = 1.0
 """How long a peer may take to read why it was refused, or the last messages before an orderly close."""
-CLOCK_CREEP_S = 0.001
-"""How much larger each heartbeat may make `Peer.clock_ahead_s`: clocks drift apart far slower than that."""
 _EAGER_BYTES = 1 << 20  # pending messages beyond this are not kept until the loop's next turn
 
 
@@ -114,8 +113,7 @@ class Peer(asyncio.BufferedProtocol):
         self.node: NodeInfo | None = None
         self.last_heard_s = 0.0
         """When anything was received last, by the server's clock."""
-        self.clock_ahead_s = 0.0
-        """The server's clock minus the agent's: add it to a time of the agent's. Too large by the time a message takes."""
+        self._offset = ClockOffset()
         self.transport: asyncio.Transport | None = None
         """None until the connection is ready to use: with TLS that takes a while."""
         self.opening: asyncio.Task[None] | None = None
@@ -171,6 +169,11 @@ class Peer(asyncio.BufferedProtocol):
             cut(self.transport)
         elif self.opening is not None:
             self.opening.cancel()
+
+    @property
+    def clock_ahead_s(self) -> float:
+        """The server's clock minus the agent's: add it to a time of the agent's. Too large by the time a message takes."""
+        return self._offset.ahead_s
 
     @property
     def backlog_bytes(self) -> int:
@@ -288,7 +291,7 @@ class Peer(asyncio.BufferedProtocol):
         self.node = hello.node
         self.id = hello.node.id
         self.name = hello.node.name
-        self.clock_ahead_s = self.last_heard_s - hello.now_s
+        self._offset = ClockOffset(self.last_heard_s - hello.now_s)
         answer = self._server.handler.joined(self, hello)
         if isinstance(answer, JoinRefused):
             if answer.final:
@@ -310,9 +313,7 @@ class Peer(asyncio.BufferedProtocol):
 
     def _take(self, message: FromAgent) -> None:
         if type(message) is Heartbeat:
-            ahead_s = self.last_heard_s - message.now_s
-            # the quickest message tells best how far apart the clocks are
-            self.clock_ahead_s = min(ahead_s, self.clock_ahead_s + CLOCK_CREEP_S)
+            self._offset.take(self.last_heard_s - message.now_s)
             term = self._server.beat_term
             if term is not None and self.last_heard_s < self._server.beat_until_s:
                 lease_s = self._server.grant(self, message.late_s)

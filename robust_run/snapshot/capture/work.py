@@ -56,7 +56,8 @@ def remove_work(folder: str) -> None:
 def sweep(parent: str, older_than_s: float, now_unix_s: float) -> list[str]:
     """Remove the work folders of builders that were killed, and return them. Raises OSError.
 
-    `older_than_s`: those without a lock are taken for such from this age on.
+    `older_than_s`: where no lock tells, they are taken for such from this age on. A lock of this machine counts at any age: its
+    clock may have been set.
     """
     found = []
     for item in list(os.scandir(parent)):
@@ -72,15 +73,15 @@ def sweep(parent: str, older_than_s: float, now_unix_s: float) -> list[str]:
 def _is_left(folder: str, modified_s: float, older_than_s: float, now_unix_s: float) -> bool:
     """Whether no builder works in a folder."""
     is_old = now_unix_s - modified_s > older_than_s
-    if is_old or folder.endswith(_NEW):
+    if folder.endswith(_NEW):
         return is_old
     try:
         descriptor = os.open(os.path.join(folder, _LOCK), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
-    except FileNotFoundError:
-        return False
+    except OSError:
+        return is_old
     try:
         if os.read(descriptor, 64) != _kernel():
-            return False
+            return is_old
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False

@@ -184,6 +184,14 @@ def test_what_ranks_have_saved_is_kept_and_a_restarted_controller_knows_it() -> 
     assert replay(story.policy, story.told).last_saved == saved(30)
 
 
+def test_what_was_saved_after_a_clock_was_set_back_is_newer_all_the_same() -> None:
+    story = runs("a", "b")
+    story.happens(CheckpointSaved(attempt=0, node="a", saved=saved(10)))
+    later = msgspec.structs.replace(saved(20), created_unix_s=1e9 - 3600.0)
+    story.happens(CheckpointSaved(attempt=0, node="a", saved=later))
+    assert story.state.last_saved == later
+
+
 def test_what_was_saved_is_known_of_a_node_that_is_lost_and_of_an_attempt_that_is_over() -> None:
     story = runs("a", "b")
     story.exits(0, -9)

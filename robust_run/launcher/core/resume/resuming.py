@@ -97,9 +97,13 @@ def _remember_memory(state: JobState) -> None:
 
 
 def saved(state: JobState, found: SavedCheckpoint) -> None:
-    """Keep that there was a checkpoint: where none is seen any more, none was saved yet is not the reason."""
+    """Keep that there was a checkpoint: where none is seen any more, none was saved yet is not the reason.
+
+    The newer one counts: of a later time, as after a rollback, or of a later step, as after a clock was set back.
+    """
     known = state.last_saved
-    if known is None or found.created_unix_s > known.created_unix_s:
+    is_later_step = known is not None and (found.step or 0) > (known.step or 0)
+    if known is None or is_later_step or found.created_unix_s > known.created_unix_s:
         state.last_saved = found
 
 
