@@ -19,6 +19,7 @@ import msgspec
 from robust_run.atomic_file import write_file
 from robust_run.launcher.agent.workers.environment import warning_file
 from robust_run.launcher.model.job_parts import SlurmUse
+from robust_run.slurm.alarm import CalendarAlarm
 from robust_run.slurm.rules import limits
 from robust_run.slurm.rules.reasons import is_over
 from robust_run.slurm.rules.types import Reason, SlurmJobFacts, Warned
@@ -47,7 +48,7 @@ class TimeLimit:
         self._use, self._env, self._say, self._end, self._loop = use, env, say, end, loop
         self.path = warning_file(folder, use)
         """Where workers look for a warning."""
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm = CalendarAlarm(loop)
         self._is_warned = False
         loop.call_later(FIRST_LOOK_S, self._ask, self._learn)
 
@@ -68,9 +69,7 @@ class TimeLimit:
 
     def _at(self, unix_s: float, then: Callable[[SlurmJobFacts | None, Answer], None]) -> None:
         """Ask then, and go on with the answer."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._loop.call_later(max(0.0, unix_s - time.time()), self._ask, then)
+        self._alarm.set(unix_s, lambda: self._ask(then))
 
     def _learn(self, facts: SlurmJobFacts | None, answer: Answer) -> None:
         end_unix_s = facts.end_unix_s if facts is not None else self._use.end_unix_s
@@ -90,9 +89,12 @@ class TimeLimit:
         if facts is not None and is_over(facts):
             return  # its EndTime is when it was ended
         if end_unix_s is None or limits.is_far(self._use, end_unix_s, time.time()):
-            self._learn(facts, answer)  # it was moved
+            self._moved(facts, answer)
             return
         self._limit(facts, end_unix_s, "")
+        if facts is None and not answer.is_missing and self._end is not None:
+            # whether it may be requeued, and so is ended in time, is still to be heard
+            self._at(time.time() + ASK_AGAIN_S, self._near)
 
     def _warned_by(self, name: str, facts: SlurmJobFacts | None) -> None:
         end_unix_s = facts.end_unix_s if facts is not None else self._use.end_unix_s
@@ -115,13 +117,18 @@ class TimeLimit:
             return
         end_unix_s = facts.end_unix_s if facts is not None else self._use.end_unix_s
         if facts is not None and (end_unix_s is None or limits.is_far(self._use, end_unix_s, time.time())):
+            self._moved(facts, answer)
+        elif self._end is not None:
+            self._end()
+
+    def _moved(self, facts: SlurmJobFacts | None, answer: Answer) -> None:
+        """Plan anew; take the warning back, if there was one."""
+        if self._is_warned:
             self._is_warned = False
             with suppress(OSError):
                 os.unlink(self.path)
             self._say("the time limit was moved, the job goes on")
-            self._learn(facts, answer)
-        elif self._end is not None:
-            self._end()
+        self._learn(facts, answer)
 
     def _warn(self, reason: Reason, deadline: float | None, by: str, text: str) -> None:
         is_first, self._is_warned = not self._is_warned, True

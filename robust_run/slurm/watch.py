@@ -21,6 +21,7 @@ from robust_run.launcher.agent.workers.environment import warning_file
 from robust_run.launcher.model.events import LimitNear
 from robust_run.launcher.model.links import ControllerLink
 from robust_run.signals import signal_name
+from robust_run.slurm.alarm import CalendarAlarm
 from robust_run.slurm.pulse import PULSE_S, beat
 from robust_run.slurm.rules import limits
 from robust_run.slurm.rules.reasons import SENTENCES, classify, is_over
@@ -61,7 +62,7 @@ class SlurmWatch:
         self._loop = loop
         self._use = node.spec.slurm
         self._aside = ScontrolClient(node, loop, os.environ)
-        self._timer: asyncio.TimerHandle | None = None
+        self._alarm = CalendarAlarm(loop)
         self._warned: Warned | None = None
         self._is_ending = False
         self._began_s = loop.time()
@@ -101,7 +102,7 @@ class SlurmWatch:
                     "docs/slurm.md says how to show it inside"
                 )
             elif not answer.is_missing:
-                self._at(time.time() + ASK_AGAIN_S, self._begin_again)
+                self._alarm.set(time.time() + ASK_AGAIN_S, self._begin_again)
         elif facts.end_unix_s is not None and not is_over(facts):
             self._plan(facts.end_unix_s)
 
@@ -109,13 +110,7 @@ class SlurmWatch:
         self._aside.job(self._use.job, self._learn_end)
 
     def _plan(self, end_unix_s: float) -> None:
-        self._at(end_unix_s - self._use.warn_before_s, lambda: self._aside.job(self._use.job, self._near))
-
-    def _at(self, unix_s: float, call: object) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        assert callable(call)
-        self._timer = self._loop.call_later(max(0.0, unix_s - time.time()), call)
+        self._alarm.set(end_unix_s - self._use.warn_before_s, lambda: self._aside.job(self._use.job, self._near))
 
     def _near(self, facts: SlurmJobFacts | None, answer: Answer) -> None:
         """It is time to warn, unless the limit was moved meanwhile. Without an answer, what was known counts."""
@@ -124,12 +119,18 @@ class SlurmWatch:
         end_unix_s = facts.end_unix_s if facts is not None else self._use.end_unix_s
         if end_unix_s is None:
             if facts is None and not answer.is_missing:
-                self._at(time.time() + ASK_AGAIN_S, self._begin_again)
+                self._alarm.set(time.time() + ASK_AGAIN_S, self._begin_again)
             return
         if limits.is_far(self._use, end_unix_s, time.time()):
-            self._plan(end_unix_s)
+            if self._warned is not None and self._warned.reason == "time_limit":
+                self._moved(end_unix_s)  # Slurm did not answer then, and this clock was wrong
+            else:
+                self._plan(end_unix_s)
             return
         self._warn_of_limit(facts, end_unix_s, "")
+        if facts is None and not answer.is_missing and self._link.is_led_from_here:
+            # whether it may be requeued, and so is ended in time, is still to be heard
+            self._alarm.set(time.time() + ASK_AGAIN_S, lambda: self._aside.job(self._use.job, self._near))
 
     def _warn_of_limit(self, facts: SlurmJobFacts | None, end_unix_s: float, by: str) -> None:
         found = limits.limit(self._use, facts, end_unix_s, self._node.spec.shutdown_timeout_s, time.time())
@@ -137,25 +138,29 @@ class SlurmWatch:
         if found.goes_on:
             if self._link.is_led_from_here and self._loop.time() - self._began_s >= EARLY_S:
                 self._link.report(LimitNear())
-            self._at(found.deadline_unix_s, lambda: self._aside.job(self._use.job, self._deadline))
+            self._alarm.set(found.deadline_unix_s, lambda: self._aside.job(self._use.job, self._deadline))
 
     def _deadline(self, facts: SlurmJobFacts | None, _: Answer) -> None:
         """Time is over: end the job, so that it can be requeued; unless the limit was moved."""
         if facts is not None and is_over(facts):
             return
         if facts is not None and (facts.end_unix_s is None or limits.is_far(self._use, facts.end_unix_s, time.time())):
-            self._warned = None
-            self._remove()
-            if self._link.is_led_from_here:
-                self._link.report(LimitNear(near=False))
-            self._node.say("the time limit was moved, the job goes on")
-            if facts.end_unix_s is not None:
-                self._plan(facts.end_unix_s)
+            self._moved(facts.end_unix_s)
             return
         if self._link.is_led_from_here:
             self._end()
         else:
             self._loop.call_later(LEADER_FIRST_S, self._end)
+
+    def _moved(self, end_unix_s: float | None) -> None:
+        """Take the warning back."""
+        self._warned = None
+        self._remove()
+        if self._link.is_led_from_here:
+            self._link.report(LimitNear(near=False))
+        self._node.say("the time limit was moved, the job goes on")
+        if end_unix_s is not None:
+            self._plan(end_unix_s)
 
     def _end(self) -> None:
         if not self._is_ending:
