@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 
-from robust_run.ckpt_io import address
+from robust_run.ckpt_io import address, storage_clock
 from robust_run.ckpt_io.errors import ManifestRefused, NotACheckpoint, TargetLost
 from robust_run.ckpt_io.finding import FoundManifest, StoreOpener, find_manifest, read_manifest
 from robust_run.ckpt_io.meetings import meetings_of, remove_meeting_of
@@ -113,21 +113,28 @@ def prune(
     grace_s: float = GRACE_S,
     dry_run: bool = False,
     stores: StoreOpener = open_store,
-    now_s: Callable[[], float] = time.time,
+    now_s: Callable[[], float] | None = None,
 ) -> list[CheckpointRemoval]:
     """Remove old checkpoints and leftovers of saves and jobs that died; return what was (or, with `dry_run`, would be) removed.
 
     The newest valid checkpoint is never removed, nor is anything behind a symbolic link. See `retention.plan_removals` for the
-    rules.
+    rules. `now_s`: the clock by which leftovers are old; None: the earlier one of this node's and that of storage, which is asked
+    by writing a small file (not with `dry_run`: then by this node's alone).
 
     Raises:
         TargetLost: A root cannot be listed, or something cannot be removed; what comes before it in the plan is gone.
         ValueError: The numbers are none.
     """
     found = list_checkpoints(root, also, stores=stores)
-    meetings, at_s = meetings_of(root, stores), now_s()
-    removals = plan_removals(found, keep=keep, keep_every=keep_every, grace_s=grace_s, now_s=at_s)
-    removals += plan_meetings(meetings, grace_s=max(grace_s, MEETING_S), now_s=at_s)
+    meetings = meetings_of(root, stores)
+
+    def planned(at_s: float) -> list[CheckpointRemoval]:
+        removals = plan_removals(found, keep=keep, keep_every=keep_every, grace_s=grace_s, now_s=at_s)
+        return removals + plan_meetings(meetings, grace_s=max(grace_s, MEETING_S), now_s=at_s)
+
+    removals = planned(time.time() if now_s is None else now_s())
+    if removals and now_s is None and not dry_run:
+        removals = planned(storage_clock.earlier_s(root, stores))
     by_name = {checkpoint.name: checkpoint for checkpoint in found}
     roots = _roots(root, also)
     for removal in () if dry_run else removals:

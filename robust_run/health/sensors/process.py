@@ -19,6 +19,7 @@ from typing import BinaryIO
 
 import msgspec
 
+from robust_run.clock import Clock, SystemClock
 from robust_run.decoders import json_decoder
 from robust_run.health.sensors.settings import SensorSettings
 from robust_run.health.sensors.types import Event, SensorWorld
@@ -60,8 +61,8 @@ class WatchedAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """Whether workers run, so that silence on the network is odd."""
     reports: tuple[str, ...] = ()
     """Folders of their report files."""
-    began_unix_s: float = 0.0
-    """When it began, by the node's clock."""
+    began_s: float | None = None
+    """When it began, by the node's monotonic clock; None: nothing did."""
 
 
 def command(descriptor: int | None = None) -> tuple[str, ...]:
@@ -109,7 +110,7 @@ class Now:
         self.attempt = WatchedAttempt()
 
 
-def world_of(setup: SensorSetup, now: Now) -> SensorWorld:
+def world_of(setup: SensorSetup, now: Now, clock: Clock) -> SensorWorld:
     """Return where the sensors look."""
     return SensorWorld(
         proc=setup.proc,
@@ -127,8 +128,13 @@ def world_of(setup: SensorSetup, now: Now) -> SensorWorld:
         is_training=lambda: now.attempt.training,
         reports=lambda: now.attempt.reports,
         event_folders=lambda: setup.event_folders,
-        began_unix_s=lambda: now.attempt.began_unix_s,
+        began_unix_s=lambda: began_unix_s(now.attempt, clock),
     )
+
+
+def began_unix_s(attempt: WatchedAttempt, clock: Clock) -> float:
+    """Return when an attempt began by the wall clock as it goes now: what is written by a clock that was set is compared with it."""
+    return 0.0 if attempt.began_s is None else clock.unix_s() - (clock.monotonic_s() - attempt.began_s)
 
 
 def serve(source: BinaryIO, output: int) -> None:
@@ -141,7 +147,7 @@ def serve(source: BinaryIO, output: int) -> None:
         return
     setup = json_decoder(SensorSetup).decode(line)
     now = Now()
-    world = world_of(setup, now)
+    world = world_of(setup, now, SystemClock())
 
     def emit(event: Event) -> None:
         write(msgspec.json.encode(event))

@@ -84,13 +84,12 @@ class AgentHealth:
         def tell() -> None:
             import shutil
 
-            folders, clock, number = self._node.run_directory, self._node.clock, attempt.number
+            folders, number = self._node.run_directory, attempt.number
             self._reports = folders.reports(number) if self._training.on else ""
             shutil.rmtree(folders.reports(number - 1), ignore_errors=True)
             if self._handle is not None:
-                began_unix_s = clock.unix_s() - (clock.monotonic_s() - attempt.started_at_s)
                 reports = (folders.reports(number),)
-                self._handle.attempt(WatchedAttempt(training=True, reports=reports, began_unix_s=began_unix_s))
+                self._handle.attempt(WatchedAttempt(training=True, reports=reports, began_s=attempt.started_at_s))
 
         self._harmless.run(tell)
 

@@ -21,6 +21,8 @@ from robust_run.launcher.model.node_events import LeaseRecorded
 
 #: Lateness that is not noted: it is far below what a lease has room for, and ten thousand nodes are never quite on time.
 NOT_NOTED_S = 0.05
+#: A controller that did not run for so long tells it with the nodes that it lost then: it may be why.
+STOOD_STILL_S = 3.0
 
 
 class LeaseRecord(Protocol):
@@ -100,6 +102,11 @@ class Leases:
         if self.recorded_s > self._base.lost_s and now_s > self._long_until_s + WINDOW_S:
             self.recorded_s = self._durable_s = self._base.lost_s
             self._record.begin(self.recorded_s)
+
+    def stood_s(self, now_s: float) -> float:
+        """Return for how long this process stood still in the last minute, at worst; 0.0 where that is nothing to tell."""
+        worst_s = self._own.worst_s(now_s)
+        return round(worst_s, 1) if worst_s >= STOOD_STILL_S else 0.0
 
     def connected(self, node: str, heard_s: float) -> LeaseTimes:
         """Return what a node is granted that was let in: the time without a connection is no lateness."""

@@ -150,7 +150,7 @@ class Service:
             self._sees_again(now_s)
         self.detector.heard(node.id, now_s)
         for event in hello.events:
-            controller.tell(rebase(event, peer.clock_ahead_s))
+            controller.tell(rebase(event, peer.clock_ahead_s, self._clock.unix_s()))
         if node.id in controller.state.members:
             controller.tell(NodeReturned(node=node.id, attempt=hello.attempt, name=node.name))
         else:
@@ -228,7 +228,7 @@ class Service:
         assert self.controller is not None
         if isinstance(event, SignalReceived) and peer.id != self._host_agent:
             return  # only the node where the user started the job can end it
-        self.controller.tell(rebase(event, peer.clock_ahead_s))
+        self.controller.tell(rebase(event, peer.clock_ahead_s, self._clock.unix_s()))
 
     def gone(self, peer: Peer, why: str) -> None:
         """Note that a connection ended; its agent may come back until it must have fenced itself."""
@@ -255,12 +255,13 @@ class Service:
             self.detector.heard_all([(each.id, each.last_heard_s) for each in heard])
         if not self._keeps_sight(now_s):
             return
+        stood_s = self.leases.stood_s(now_s)
         for node, silent_s in self.detector.lost(now_s):
             self.detector.forget(node)
             if (silent := self.peers.pop(node, None)) is not None:
                 silent.drop(f"silent for {silent_s:.1f} s")
             if self.controller is not None:
-                self.controller.tell(NodeLost(node=node, silent_s=silent_s))
+                self.controller.tell(NodeLost(node=node, silent_s=silent_s, stood_s=stood_s))
         self._line_up()
 
     def _keeps_sight(self, now_s: float) -> bool:

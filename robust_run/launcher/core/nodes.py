@@ -146,7 +146,8 @@ def lost(policy: CorePolicy, state: JobState, event: NodeLost, now_s: float) -> 
         return stray_ended(policy, state, event.node, now_s)
     if event.node in state.unended:
         text = f"node {member.info.name} {_silence(event.silent_s)}"
-        cause = EndCause(kind="lost", at_s=now_s - event.silent_s, node=member.info.name, text=text)
+        at_s, stood_s = now_s - event.silent_s, event.stood_s
+        cause = EndCause(kind="lost", at_s=at_s, node=member.info.name, text=text, stood_s=stood_s)
         return _without(policy, state, event.node, None if was_leaving else cause, now_s)
     if state.phase == "gathering":
         return try_to_gather(policy, state, now_s)

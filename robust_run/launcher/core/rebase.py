@@ -13,13 +13,16 @@ from robust_run.tracer.files.marks import StartMark
 from robust_run.tracer.types import FlightSight, Op, RankSight
 
 
-def rebase(event: NodeEvent, ahead_s: float) -> NodeEvent:
-    """Return the event with its monotonic times moved by what the controller's clock is ahead of the agent's."""
+def rebase(event: NodeEvent, ahead_s: float, now_unix_s: float) -> NodeEvent:
+    """Return the event with its monotonic times moved by what the controller's clock is ahead of the agent's.
+
+    What a sensor said is news by the controller's wall clock: people read "5 s ago", whatever the node's says.
+    """
     if isinstance(event, (FirstStep, WaitOver)):
         return msgspec.structs.replace(event, at_s=event.at_s + ahead_s)
     if isinstance(event, HealthSeen):
         sign = msgspec.structs.replace(event.event, at_s=event.event.at_s + ahead_s)
-        return msgspec.structs.replace(event, event=sign)
+        return msgspec.structs.replace(event, event=sign, at_unix_s=now_unix_s)
     if isinstance(event, AttemptEnded):
         ranks = tuple(_rank(rank, ahead_s) for rank in event.ranks)
         return msgspec.structs.replace(event, started_at_s=event.started_at_s + ahead_s, ranks=ranks)

@@ -107,6 +107,8 @@ class EndCause(msgspec.Struct, frozen=True, kw_only=True):
     text: str = ""
     rule: str = ""
     """The rule of health that had it evicted; empty: none did."""
+    stood_s: float = 0.0
+    """For how long the controller's own process had stood still, too; 0.0: it had not."""
 
 
 def policy_of(spec: JobSpec) -> CorePolicy:

@@ -23,7 +23,7 @@ class HealthSeen(msgspec.Struct, frozen=True, tag="health_seen", kw_only=True):
     node: str
     event: Event
     at_unix_s: float = 0.0
-    """By the node's clock, for people."""
+    """For people: by the clock of the controller, which heard of it then."""
 
 
 HealthEvent = SensorsBegan | HealthSeen

@@ -40,6 +40,8 @@ class NodeLost(msgspec.Struct, frozen=True, tag="node_lost", kw_only=True):
     node: str
     silent_s: float
     """Since the last sign of life."""
+    stood_s: float = 0.0
+    """For how long the controller's own process stood still lately, at worst; 0.0: for next to nothing."""
 
 
 class NodeLeft(msgspec.Struct, frozen=True, tag="node_left", kw_only=True):

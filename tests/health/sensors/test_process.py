@@ -16,7 +16,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sensor_ground import LIMIT_S, Tree
 
-from robust_run.health.sensors.process import SensorSetup, command, first_line, parse, parse_measured
+from robust_run.health.sensors.process import (
+    Now,
+    SensorSetup,
+    WatchedAttempt,
+    command,
+    first_line,
+    parse,
+    parse_measured,
+    world_of,
+)
 from robust_run.health.sensors.settings import KernelLogSettings, SensorSettings
 from robust_run.health.sensors.types import Event
 from robust_run.health.sensors.usage import Measured
@@ -171,3 +180,26 @@ def test_what_is_measured_is_no_event_and_no_event_is_a_measure() -> None:
     event = Event(name="gpu.hot", kind="alert", subject="", detail="", at_s=1.0)
     for other in (msgspec.json.encode(event), b"", b'{"type":"measured","values":"x"}', b'{"type":"measured"'):
         assert parse_measured(other) is None
+
+
+class SetClock:
+    """A node's clocks, of which people set one."""
+
+    def __init__(self) -> None:
+        self.now_s, self.ahead_s = 500.0, 1e9
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def unix_s(self) -> float:
+        return self.now_s + self.ahead_s
+
+
+def test_after_the_wall_clock_was_set_back_what_event_files_say_is_still_of_the_attempt_that_runs() -> None:
+    clock, now = SetClock(), Now()
+    world = world_of(SensorSetup(), now, clock)
+    assert world.began_unix_s() == 0.0, "nothing runs"
+    now.attempt = WatchedAttempt(training=True, began_s=400.0)
+    assert world.began_unix_s() == 1e9 + 400.0
+    clock.now_s, clock.ahead_s = 600.0, 1e9 - 3600.0
+    assert world.began_unix_s() < clock.unix_s() - 150.0

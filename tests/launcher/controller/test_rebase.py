@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from robust_run.health.types import Event as SensorEvent
 from robust_run.launcher.core.rebase import rebase, rebased_sights
 from robust_run.launcher.model.events import AttemptEnded, FirstStep, RankExited
+from robust_run.launcher.model.health_events import HealthSeen
 from robust_run.launcher.model.job import Progress, RankEvidence, Sights
 from robust_run.tracer.nccl.types import NcclGlance, NcclNote, NcclTrace
 from robust_run.tracer.types import FlightSight, GroupProgress, RankSight
+
+
+NOW_UNIX_S = 1.8e9
+
+
+def test_what_a_sensor_said_is_of_now_whatever_the_wall_clock_of_its_node_says() -> None:
+    """By a clock that is a day behind it was too old to be shown."""
+    sign = SensorEvent(name="disk.full", kind="alert", subject="/tmp", detail="full", at_s=5.0)
+    moved = rebase(HealthSeen(node="a", event=sign, at_unix_s=NOW_UNIX_S - 86400.0), 1000.0, NOW_UNIX_S)
+    assert isinstance(moved, HealthSeen)
+    assert (moved.at_unix_s, moved.event.at_s) == (NOW_UNIX_S, 1005.0)
 
 
 def test_times_of_a_report_move_by_what_the_clocks_differ() -> None:
@@ -15,7 +28,7 @@ def test_times_of_a_report_move_by_what_the_clocks_differ() -> None:
     )
     unasked = RankEvidence(rank=1, pid=8, exit_code=1, exited_at_s=11.5)
     ended = AttemptEnded(attempt=2, node="a", started_at_s=5.0, ranks=(told, unasked), progress=Progress(lived_s=7.0))
-    moved = rebase(ended, 1000.0)
+    moved = rebase(ended, 1000.0, NOW_UNIX_S)
     assert isinstance(moved, AttemptEnded)
     assert moved.started_at_s == 1005.0
     first, second = moved.ranks
@@ -26,12 +39,12 @@ def test_times_of_a_report_move_by_what_the_clocks_differ() -> None:
 
 
 def test_the_first_step_moves_too() -> None:
-    assert rebase(FirstStep(attempt=0, node="a", at_s=3.0), -2.0) == FirstStep(attempt=0, node="a", at_s=1.0)
+    assert rebase(FirstStep(attempt=0, node="a", at_s=3.0), -2.0, NOW_UNIX_S) == FirstStep(attempt=0, node="a", at_s=1.0)
 
 
 def test_what_has_no_time_stays_what_it_is() -> None:
     event = RankExited(attempt=0, rank=1, exit_code=1)
-    assert rebase(event, 1000.0) is event
+    assert rebase(event, 1000.0, NOW_UNIX_S) is event
 
 
 def test_times_of_nccl_are_told_how_far_they_are_off() -> None:

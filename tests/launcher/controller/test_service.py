@@ -291,6 +291,26 @@ def test_silence_counts_from_the_last_sign_of_life_whether_connected_or_not() ->
     assert world.kinds().count(NodeLost) == 2, "each is lost once"
 
 
+def test_a_node_that_is_lost_after_the_controller_stood_still_itself_is_told_with_that() -> None:
+    world = World()
+    world.join("a")
+    world.service.look()
+    for world.clock.now_s in (130.0, 130.1):
+        world.service.look()
+    (lost,) = (event for event in world.mind.told if isinstance(event, NodeLost))
+    assert lost.stood_s == pytest.approx(30.0, abs=0.1)
+
+
+def test_a_node_that_is_lost_while_the_controller_runs_is_told_without() -> None:
+    world = World()
+    world.join("a")
+    for tenths in range(40):
+        world.clock.now_s = 100.0 + tenths / 10
+        world.service.look()
+    (lost,) = (event for event in world.mind.told if isinstance(event, NodeLost))
+    assert lost.stood_s == 0.0
+
+
 def test_only_the_node_of_the_controller_can_end_the_job() -> None:
     world = World()
     host, _ = world.join("host")

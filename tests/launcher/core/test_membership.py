@@ -12,6 +12,7 @@ from stories import (
 
 from robust_run.launcher.model.actions import OpenStore, RecordIncident, Say, WakeAt
 from robust_run.launcher.model.events import Tick
+from robust_run.launcher.model.node_events import NodeLost
 
 
 def test_a_lost_node_ends_the_attempt_and_a_standby_takes_its_place() -> None:
@@ -27,6 +28,18 @@ def test_a_lost_node_ends_the_attempt_and_a_standby_takes_its_place() -> None:
     assert (incident.onset_at_s, incident.detected_at_s) == (96.5, 100), "trouble began with the last sign of life"
     assert follow_up == OpenStore(attempt=1, node="a")
     assert story.world == ["a", "spare", "c"], "survivors keep their ranks"
+
+
+def test_where_the_controller_stood_still_too_the_nodes_are_not_named_without_that() -> None:
+    """A whole cluster was suspended, or its virtual machines were moved."""
+    story = several_nodes("a", "b")
+    story.happens(NodeLost(node="a", silent_s=30.5, stood_s=30.2))
+    said, *_ = story.happens(NodeLost(node="b", silent_s=30.5, stood_s=30.2))
+    assert isinstance(said, RecordIncident)
+    assert said.verdict.sentence == (
+        "2 nodes (a, b) stopped answering; the controller had stood still itself for 30.2 s: "
+        "was its machine suspended, moved or overloaded?"
+    )
 
 
 def test_the_node_of_rank_0_is_replaced_like_any() -> None:
