@@ -146,8 +146,8 @@ def lost(policy: CorePolicy, state: JobState, event: NodeLost, now_s: float) -> 
         return stray_ended(policy, state, event.node, now_s)
     if event.node in state.unended:
         text = f"node {member.info.name} {_silence(event.silent_s)}"
-        at_s, stood_s = now_s - event.silent_s, event.stood_s
-        cause = EndCause(kind="lost", at_s=at_s, node=member.info.name, text=text, stood_s=stood_s)
+        cause = cause_of(state, "lost", event.node, text, now_s - event.silent_s)
+        cause = msgspec.structs.replace(cause, stood_s=event.stood_s)
         return _without(policy, state, event.node, None if was_leaving else cause, now_s)
     if state.phase == "gathering":
         return try_to_gather(policy, state, now_s)
@@ -243,7 +243,6 @@ def _without(policy: CorePolicy, state: JobState, node: str, cause: EndCause | N
     if placement is not None:
         state.live.difference_update(ranks_of(placement))
     if cause is not None:
-        cause = cause_of(state, cause.kind, node, cause.text, cause.at_s)
         actions = end_because(policy, state, cause, now_s)
     return actions
 
