@@ -1,4 +1,4 @@
-"""Alarm for a time of the calendar, as Slurm's limits are: when a clock is set or a machine sleeps, it goes off by what is right then.
+"""Alarm for a time of the calendar, as Slurm's limits are. When a clock is set, it goes off by what the clock says then.
 
 The event loop's own timers count seconds. One that was set for hours while a clock was five minutes slow would go off five
 minutes after the limit, with the clock long put right.

@@ -133,7 +133,7 @@ def world_of(setup: SensorSetup, now: Now, clock: Clock) -> SensorWorld:
 
 
 def began_unix_s(attempt: WatchedAttempt, clock: Clock) -> float:
-    """Return when an attempt began by the wall clock as it goes now: what is written by a clock that was set is compared with it."""
+    """Return when an attempt began by the wall clock as it goes now: what is written after that was set says times by it."""
     return 0.0 if attempt.began_s is None else clock.unix_s() - (clock.monotonic_s() - attempt.began_s)
 
 

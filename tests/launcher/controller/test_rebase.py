@@ -10,7 +10,6 @@ from robust_run.launcher.model.job import Progress, RankEvidence, Sights
 from robust_run.tracer.nccl.types import NcclGlance, NcclNote, NcclTrace
 from robust_run.tracer.types import FlightSight, GroupProgress, RankSight
 
-
 NOW_UNIX_S = 1.8e9
 
 
@@ -39,7 +38,9 @@ def test_times_of_a_report_move_by_what_the_clocks_differ() -> None:
 
 
 def test_the_first_step_moves_too() -> None:
-    assert rebase(FirstStep(attempt=0, node="a", at_s=3.0), -2.0, NOW_UNIX_S) == FirstStep(attempt=0, node="a", at_s=1.0)
+    assert rebase(FirstStep(attempt=0, node="a", at_s=3.0), -2.0, NOW_UNIX_S) == FirstStep(
+        attempt=0, node="a", at_s=1.0
+    )
 
 
 def test_what_has_no_time_stays_what_it_is() -> None:

@@ -214,7 +214,8 @@ def _from_cause(cause: EndCause, state: JobState) -> AttemptJudgement:
     if cause.kind == "fenced" and not hosts:
         sentence = _clauses(same)
     if stood_s := max((each.stood_s for each in same), default=0.0):
-        sentence += f"; the controller had stood still itself for {stood_s:.1f} s: was its machine suspended, moved or overloaded?"
+        stood = f"the controller had stood still itself for {stood_s:.1f} s"
+        sentence += f"; {stood}: was its machine suspended, moved or overloaded?"
     others = [each for each in state.causes if each.kind != cause.kind]
     if cause.kind == "fenced" and len(hosts) == len(state.layout) > 1:
         sentence, hosts = f"no controller could be reached: {sentence}", ()  # not one of them is to blame
