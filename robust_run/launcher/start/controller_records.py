@@ -19,6 +19,17 @@ from robust_run.launcher.start.controller_past import Past
 LARGEST_SNAPSHOT_BYTES = 900 << 10
 
 
+class Lifetime:
+    """How long a job has lived, of which this process has led the last part: the wall clock may have been set meanwhile."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock, self._began_unix_s, self._began_s = clock, clock.unix_s(), clock.monotonic_s()
+
+    def of_job_s(self, started_unix_s: float) -> float:
+        """Return it, of a job that was started then; by another clock maybe, which counts for the time before this process."""
+        return max(self._began_unix_s - started_unix_s, 0.0) + self._clock.monotonic_s() - self._began_s
+
+
 class ControllerRecords:
     """What one controller keeps of its job."""
 
@@ -29,6 +40,7 @@ class ControllerRecords:
         self.started_unix_s = started_unix_s
         """When the job was started, as far as it is known."""
         self._config, self._run_directory, self._console, self._clock = config, folders, console, clock
+        self._lifetime = Lifetime(clock)
         self.journal = Journal(folders.journal, clock, on_error=console.complain)
         if not config.campaigns and not self.journal.claim(GONE_S):
             raise UserError(
@@ -63,7 +75,7 @@ class ControllerRecords:
     def say_goodbye(self, finish: Finish, state: JobState, *, refused: int) -> None:
         """Say how the job ended, and have all of it on the disk. `refused`: agents that were not let in."""
         self.book.flush()
-        lived_s = self._clock.unix_s() - self.started_unix_s
+        lived_s = self._lifetime.of_job_s(self.started_unix_s)
         say_goodbye(
             self._console.say,
             self._run_directory,
