@@ -14,7 +14,7 @@ class NcclWindow(msgspec.Struct, frozen=True, tag="nccl_window", kw_only=True):
 
     attempt: int
     number: int
-    """Of the window: windows of all nodes begin at multiples of their length, by the calendar's clock."""
+    """Of the window: windows of all nodes begin at multiples of their length, by the node's calendar."""
     works: tuple[RankWork, ...]
     past: tuple[RankWork, ...] = ()
     """What ranks did in the minutes before, where they are looked at anew."""

@@ -152,9 +152,11 @@ class Controller:
         self.told: list[Event] = []
         self.complaints: list[str] = []
         self.story = several_nodes(*NODES)
-        self.number = 0
+        self.number, self.clock = 0, Clock()
+        self.ahead = [0] * len(NODES)
+        """By node: how many windows its calendar is ahead."""
         self.slowness = NcclSlowness(
-            state=self.story.state, clock=Clock(), ask=self.ask, tell=self.told.append, say=self.complaints.append
+            state=self.story.state, clock=self.clock, ask=self.ask, tell=self.told.append, say=self.complaints.append
         )
 
     def ask(self) -> None:
@@ -168,11 +170,12 @@ class Controller:
         speaks: Callable[[int], bool] = lambda _: True,
     ) -> None:
         self.number += 1
+        self.clock.now_s += WINDOW_S
         for rank, node in enumerate(NODES):
             if speaks(rank):
                 said = NcclWindow(
                     attempt=self.story.state.attempt,
-                    number=self.number,
+                    number=self.number + self.ahead[rank],
                     works=(works[rank],),
                     past=(past[rank],) if past is not None else (),
                     nics=nics,
@@ -195,6 +198,27 @@ def test_what_stays_slow_is_said_once_and_as_other_slow_verdicts_are() -> None:
     assert (told.verdict.kind, told.verdict.ranks, told.verdict.rule) == ("slow", (1, 2), "nccl_slow_link")
     assert told.verdict.nodes == ()  # it is not known which of the two; nobody is evicted for it
     assert controller.complaints == []
+
+
+@pytest.mark.parametrize("ahead", [[0, 0, 0, 0], [0, 1800, 0, 0], [-43200, 0, 0, 1], [9, 1800, -7, 43200]])
+def test_what_is_slow_is_found_where_calendars_of_nodes_are_hours_apart(ahead: list[int]) -> None:
+    controller = Controller()
+    controller.ahead = ahead
+    for _ in range(WARM_UP + FEWEST):
+        controller.window(WELL)
+    controller.window(SLOW)
+    assert controller.asked == 1
+
+
+@pytest.mark.parametrize("windows", [-1800, 1800])
+def test_after_all_calendars_were_set_what_is_slow_is_still_found(windows: int) -> None:
+    controller = Controller()
+    for _ in range(WARM_UP + FEWEST):
+        controller.window(WELL)
+    controller.ahead = [windows] * len(NODES)
+    controller.window(WELL)
+    controller.window(SLOW)
+    assert controller.asked == 1
 
 
 def test_what_nics_are_unlike_their_peers_is_evidence() -> None:

@@ -15,15 +15,37 @@ from robust_run.launcher.core.membership import name_of
 from robust_run.launcher.core.state import JobState
 from robust_run.launcher.model.events import Event, Inquired
 from robust_run.launcher.model.nccl_windows import NcclWindow
-from robust_run.tracer.nccl.slowness import Slowness
+from robust_run.tracer.nccl.slowness import WINDOW_S, Slowness
 from robust_run.tracer.nccl.work import RankWork, SlowFault
 from robust_run.tracer.types import TraceVerdict
 
 #: A window is judged when all nodes have spoken of it, or when one speaks of a window so much later: nodes none of whose ranks
 #: are sampled say nothing.
 LATE = 2
+#: A node whose windows come further from when they should, in windows, has a calendar of its own, or one that was set.
+NEAR = 1.5
 #: Lines of evidence of a verdict.
 MOST_LINES = 40
+
+
+class WindowNumbers:
+    """Numbers windows alike on all nodes, also where a node's calendar is wrong or is set: by when they come, if need be."""
+
+    def __init__(self) -> None:
+        self._shifts: dict[str, int] = {}
+        """By node: what is to be added to its numbers."""
+        self._newest: int | None = None
+        """The shift that was found last: nodes with one calendar have one."""
+
+    def of(self, node: str, number: int, now_s: float) -> int:
+        """Return the number of a window that a node tells now; `now_s`: by the controller's monotonic clock."""
+        current = now_s / WINDOW_S
+        known = (shift for shift in (self._shifts.get(node), self._newest) if shift is not None)
+        shift = next((shift for shift in known if abs(number + shift - current) <= NEAR), None)
+        if shift is None:
+            shift = self._newest = round(current - number)
+        self._shifts[node] = shift
+        return number + shift
 
 
 class NcclSlowness:
@@ -48,6 +70,7 @@ class NcclSlowness:
         """Newest window that was judged."""
         self._held: dict[int, dict[str, NcclWindow]] = {}
         self._slowness = Slowness()
+        self._numbers = WindowNumbers()
         self._told: set[tuple[str, tuple[int, ...]]] = set()
         self._nics: dict[str, tuple[str, ...]] = {}
         """Of each node by its name, what its NICs were unlike their peers when they were last looked at."""
@@ -60,9 +83,10 @@ class NcclSlowness:
         if said.attempt != self._attempt:
             self._attempt, self._judged, self._held, self._slowness = said.attempt, -1, {}, Slowness()
             self._told, self._nics = set(), {}
-        if said.number <= self._judged:
+        number = self._numbers.of(node, said.number, self._clock.monotonic_s())
+        if number <= self._judged:
             return
-        self._held.setdefault(said.number, {})[node] = said
+        self._held.setdefault(number, {})[node] = said
         newest = max(self._held)
         for number in sorted(self._held):
             if number + LATE <= newest or self._held[number].keys() >= set(state.unended):
