@@ -14,6 +14,11 @@ import msgspec
 
 #: How often headers are looked at.
 LOOK_S = 0.25
+#: Looks that are further apart: who looks stood still in between, and its ranks most likely too, as on a machine that was
+#: suspended or moved. No more than the second counts then.
+APART_S, COUNTS_S = 10.0, 1.0
+#: Of such times the newest are kept.
+STANDSTILLS = 64
 #: The threshold is this many times the gap that 99 % of the last `GAPS` are shorter than.
 FACTOR = 3.0
 GAPS = 200
@@ -91,6 +96,9 @@ class Suspicion:
         """By rank, those it had made when the wait was first reported that goes on; None: none does."""
         self._waiters: frozenset[int] = frozenset()
         """Who waited when that was first reported."""
+        self._looked_at_s: float | None = None
+        self._standstills: deque[tuple[float, float]] = deque(maxlen=STANDSTILLS)
+        """When one was over, and how long it was."""
         self.over: int | None = None
         """Number of the long wait that was over at the newest look; None: none was."""
 
@@ -101,12 +109,16 @@ class Suspicion:
         """
         longest: LongWait | None = None
         self.over = None
+        apart_s = now_s - self._looked_at_s if self._looked_at_s is not None else 0.0
+        self._looked_at_s = now_s
+        if apart_s > APART_S:
+            self._standstills.append((now_s, apart_s - COUNTS_S))
         for rank, beat in beats.items():
             known = self._ranks.setdefault(rank, _Rank(now_s))
             known.take(beat, now_s)
             if beat.waiting_since_s is None:
                 continue
-            waited_s = now_s - beat.waiting_since_s
+            waited_s = self._awake_s(beat.waiting_since_s, now_s)
             if waited_s < self._floor_s or (longest is not None and waited_s <= longest.waited_s):
                 continue
             after_s = known.threshold_s(self._floor_s, beat.steps)
@@ -127,6 +139,11 @@ class Suspicion:
             self._steps = {rank: beat.steps for rank, beat in beats.items()}
             self._waiters = frozenset(rank for rank, beat in beats.items() if beat.waiting_since_s is not None)
         return msgspec.structs.replace(longest, number=self._number)
+
+    def _awake_s(self, since_s: float, now_s: float) -> float:
+        """Return how much time has passed since then, without that in which nobody could run."""
+        stood_s = sum(min(length_s, over_s - since_s) for over_s, length_s in self._standstills if over_s > since_s)
+        return now_s - since_s - stood_s
 
     def _note_end(self, beats: Mapping[int, RingHeartbeat], failed: Set[int]) -> None:
         """Note whether the wait that was reported is over. That a threshold has grown meanwhile does not end it."""
