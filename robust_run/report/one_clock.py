@@ -1,19 +1,19 @@
 """One clock for the traces of several nodes: each says times of its own machine's, which counts from when that was booted. Pure.
 
-How it is known: a call that ranks of two nodes make together ends on both at about the same moment, so the median of what the
-ends of such calls differ by is what the clocks do. That is right to the milliseconds that a message takes. **What looks the
-same:** calls on a GPU end, for the program, when they are enqueued; one node may be ahead of the other by as much as it may
-enqueue. Nodes that have no finished call in common, with each other or by way of others, are put so that their newest events
-meet, if they are so far apart that no job explains it.
+How it is known: a call that two ranks make together ends on both at about the same moment, so the median of what the ends of
+such calls differ by is what their clocks do. That is right to the milliseconds that a message takes, and below `SAME_S` it is
+taken for one clock: which ranks were on one node is not known of an attempt that is over. **What looks the same:** calls on a GPU
+end, for the program, when they are enqueued; one rank may be ahead of the other by as much as it may enqueue. Clocks whose ranks
+have no finished call in common, with each other or by way of others, are put so that their newest events meet, if they are so far
+apart that no job explains it.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -21,49 +21,74 @@ from robust_run.report.nccl_tracks import NcclTracks
 from robust_run.tracer.types import LIFECYCLE, Op, RankTrace
 
 #: Calls of each rank that are compared, the newest.
-COMPARED = 500
+COMPARED = 100
+#: What clocks of one machine seem to differ by at most, and hardly any two machines.
+SAME_S = 1.0
 #: Newest events that are further apart are of different clocks.
 FAR_S = 3600.0
 
 Ends = dict[tuple[object, ...], float]
-"""When calls ended on a node, by what tells that they are the same."""
+"""When calls ended, by what tells that they are the same."""
+
+
+class _OneClock:
+    """Ranks whose clocks are one."""
+
+    def __init__(self) -> None:
+        self.ranks: list[int] = []
+        self.ends: Ends = {}
+        self.newest_s = -math.inf
+
+    def take(self, trace: RankTrace, ends: Ends) -> None:
+        self.ranks.append(trace.rank)
+        self.ends = ends | self.ends
+        if math.isfinite(trace.last_at_s):
+            self.newest_s = max(self.newest_s, trace.last_at_s)
 
 
 def on_one_clock(
-    traces: Sequence[RankTrace], nodes: Mapping[int, str], inside: Sequence[NcclTracks] = ()
+    traces: Sequence[RankTrace], inside: Sequence[NcclTracks] = ()
 ) -> tuple[list[RankTrace], list[NcclTracks]]:
-    """Return traces with their times by the clock of the first rank's node; ranks without a known node are all of one."""
-    shifts = {rank: shift_s for rank, shift_s in _shifts(traces, nodes).items() if shift_s}
+    """Return traces with their times by the clock of the first rank."""
+    shifts = {rank: shift_s for rank, shift_s in _shifts(traces).items() if shift_s}
     moved = [_moved(trace, shifts[trace.rank]) if trace.rank in shifts else trace for trace in traces]
     tracks = [
-        msgspec.structs.replace(each, shift_s=each.shift_s + shifts.get(each.rank, 0.0)) if shifts else each
+        msgspec.structs.replace(each, shift_s=each.shift_s + shifts[each.rank]) if each.rank in shifts else each
         for each in inside
     ]
     return moved, tracks
 
 
-def _shifts(traces: Sequence[RankTrace], nodes: Mapping[int, str]) -> dict[int, float]:
+def _shifts(traces: Sequence[RankTrace]) -> dict[int, float]:
     """Return by rank what is to be added to its times."""
-    of_nodes: dict[str, list[RankTrace]] = {}
-    for trace in sorted(traces, key=lambda trace: trace.rank):
-        of_nodes.setdefault(nodes.get(trace.rank, ""), []).append(trace)
-    if len(of_nodes) < 2:
+    clocks = _clocks(traces)
+    if len(clocks) < 2:
         return {}
-    ends = {node: dict(itertools.chain.from_iterable(map(_ends, own))) for node, own in of_nodes.items()}
-    first = next(iter(of_nodes))
-    found, waiting = {first: 0.0}, deque([first])
+    found, waiting = {0: 0.0}, deque([0])
     while waiting:
         known = waiting.popleft()
-        for node in ends.keys() - found.keys():
-            apart_s = _apart_s(ends[known], ends[node])
+        for other in range(len(clocks)):
+            apart_s = _apart_s(clocks[known].ends, clocks[other].ends) if other not in found else None
             if apart_s is not None:
-                found[node] = found[known] + apart_s
-                waiting.append(node)
-    newest_s = _newest_s(of_nodes[first])
-    for node, own in of_nodes.items():
-        apart_s = newest_s - _newest_s(own)
-        found.setdefault(node, apart_s if math.isfinite(apart_s) and abs(apart_s) > FAR_S else 0.0)
-    return {trace.rank: found[node] for node, own in of_nodes.items() for trace in own}
+                found[other] = found[known] + apart_s
+                waiting.append(other)
+    for number, clock in enumerate(clocks):
+        apart_s = clocks[0].newest_s - clock.newest_s
+        found.setdefault(number, apart_s if math.isfinite(apart_s) and abs(apart_s) > FAR_S else 0.0)
+    return {rank: found[number] for number, clock in enumerate(clocks) for rank in clock.ranks}
+
+
+def _clocks(traces: Sequence[RankTrace]) -> list[_OneClock]:
+    """Return which ranks have one clock, the first rank's first."""
+    clocks: list[_OneClock] = []
+    for trace in sorted(traces, key=lambda trace: trace.rank):
+        ends = dict(_ends(trace))
+        apart_s = ((clock, _apart_s(clock.ends, ends)) for clock in reversed(clocks))
+        own = next((clock for clock, by_s in apart_s if by_s is not None and abs(by_s) < SAME_S), None)
+        if own is None:
+            clocks.append(own := _OneClock())
+        own.take(trace, ends)
+    return clocks
 
 
 def _ends(trace: RankTrace) -> Iterator[tuple[tuple[object, ...], float]]:
@@ -86,10 +111,6 @@ def _apart_s(one: Ends, other: Ends) -> float | None:
     """Return what is to be added to the other's times; None: they have no call in common."""
     common = one.keys() & other.keys()
     return statistics.median(one[key] - other[key] for key in common) if common else None
-
-
-def _newest_s(traces: Sequence[RankTrace]) -> float:
-    return max((trace.last_at_s for trace in traces if math.isfinite(trace.last_at_s)), default=math.nan)
 
 
 def _moved(trace: RankTrace, by_s: float) -> RankTrace:

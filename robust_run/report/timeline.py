@@ -3,8 +3,8 @@
 A rank is a process; its steps are the first track, then come its threads, one track each, and one more for each call that
 overlaps another of its thread (begun and waited for later). A call that is never waited for has no end of its own: it lasts until
 a later call of its group was done. What the GPU says of steps is a track below, NCCL's operations are some more, and arrows lead
-from who was waited for to who waited. Times are microseconds since the earliest event, to the nanosecond; those of other nodes
-are moved to the clock of the first rank's (`one_clock`).
+from who was waited for to who waited. Times are microseconds since the earliest event, to the nanosecond; those of other
+machines are moved to the clock of the first rank's (`one_clock`).
 
 Format: "Trace Event Format", Google: X is a span (`ts`, `dur`), M names a process or thread, s and f are the ends of an arrow.
 """
@@ -76,7 +76,7 @@ def trace_events(
     inside: Sequence[NcclTracks] = (),
 ) -> Iterator[Event]:
     """Return the events, rank by rank, names first. What has no sound time is left out."""
-    moved, inside = on_one_clock(traces, nodes, inside)
+    moved, inside = on_one_clock(traces, inside)
     ordered = sorted(moved, key=lambda trace: trace.rank)
     ops = {trace.rank: _drawn(trace, newest_ops) for trace in ordered}
     times = [mark.at_s for trace in ordered for _, mark in _marks(trace)]

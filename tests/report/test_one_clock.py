@@ -12,7 +12,6 @@ from robust_run.report.one_clock import FAR_S, on_one_clock
 from robust_run.tracer.types import Op, RankTrace, StepMark
 
 WEEK_S = 7 * 86400.0
-NODES = {0: "a", 1: "a", 2: "b", 3: "c"}
 
 
 def op(seq: int, at_s: float, group: str = "world", **more: Any) -> Op:
@@ -43,8 +42,8 @@ def trace(rank: int, booted_s: float, *ops: Op, last_s: float = 100.0) -> RankTr
     )
 
 
-def begins(*traces: RankTrace, nodes: dict[int, str] | None = None) -> dict[int, list[float]]:
-    moved, _ = on_one_clock(traces, NODES if nodes is None else nodes)
+def begins(*traces: RankTrace) -> dict[int, list[float]]:
+    moved, _ = on_one_clock(traces)
     return {each.rank: [pytest.approx(one.at_s, abs=1e-6) for one in each.ops] for each in moved}
 
 
@@ -52,7 +51,7 @@ def test_calls_that_are_made_together_are_drawn_together() -> None:
     here = trace(0, 0.0, op(1, 10.0), op(2, 20.0))
     there = trace(2, WEEK_S, op(1, 10.2, done_at_s=11.0), op(2, 20.2, done_at_s=21.0))
     assert begins(here, there) == {0: [10.0, 20.0], 2: [10.2, 20.2]}
-    moved, _ = on_one_clock([here, there], NODES)
+    moved, _ = on_one_clock([here, there])
     assert [each.last_at_s for each in moved] == [100.0, pytest.approx(100.0)]
     assert [each.marks[0].at_s for each in moved] == [95.0, pytest.approx(95.0)]
 
@@ -76,13 +75,11 @@ def test_what_one_sends_to_the_other_is_a_call_in_common() -> None:
     assert begins(sends, receives) == {1: [10.0], 2: [10.0]}
 
 
-def test_ranks_of_one_node_are_not_moved_against_each_other() -> None:
-    late = trace(1, 0.0, op(1, 10.0, done_at_s=19.0))
+def test_ranks_of_one_machine_are_not_moved_against_each_other() -> None:
+    late = trace(1, 0.0, op(1, 10.0, done_at_s=11.9))
     assert begins(trace(0, 0.0, op(1, 10.0)), late) == {0: [10.0], 1: [10.0]}
-    assert begins(trace(0, 0.0, op(1, 10.0)), trace(2, WEEK_S, op(1, 10.0)), nodes={}) == {
-        0: [10.0],
-        2: [WEEK_S + 10.0],
-    }
+    there = (trace(2, WEEK_S, op(1, 10.0)), trace(3, WEEK_S, op(1, 10.0, done_at_s=11.3)))
+    assert begins(trace(0, 0.0, op(1, 10.0)), *there) == {0: [10.0], 2: [10.0], 3: [10.0]}
 
 
 def test_where_no_call_is_done_the_newest_events_meet_if_the_clocks_are_certainly_others() -> None:
@@ -94,5 +91,5 @@ def test_where_no_call_is_done_the_newest_events_meet_if_the_clocks_are_certainl
 
 def test_times_that_are_none_move_nothing() -> None:
     broken = trace(2, 0.0, op(1, math.nan, done_at_s=math.nan), last_s=math.inf)
-    moved, _ = on_one_clock([trace(0, 0.0, op(1, 10.0)), broken], NODES)
+    moved, _ = on_one_clock([trace(0, 0.0, op(1, 10.0)), broken])
     assert moved[1].last_at_s == math.inf
