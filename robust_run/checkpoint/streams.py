@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from robust_run.checkpoint import together
-from robust_run.checkpoint.rules.cadence import Every, is_step_due, is_time_due
+from robust_run.checkpoint.rules.cadence import Every, is_step_due, is_time_due, stored_since_s
 from robust_run.checkpoint.rules.settings import WARNING, Settings
 from robust_run.errors import UserError
 
@@ -83,7 +83,8 @@ class Stream:
         from robust_run.checkpoint import storage
 
         newest_s, self.found_step = storage.newest_there(self.folder)
-        return _age_s(newest_s)
+        is_restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") not in ("", "0")
+        return stored_since_s(newest_s, time.time(), is_restart=is_restart)
 
     def check_objects(self, state: dict[str, Any], step: int) -> None:
         """Raise UserError if another state than the one that was saved last claims the same step of the same folder."""
@@ -123,11 +124,3 @@ class Agreed(NamedTuple):
     is_told: bool
     """Somebody said so; else it is a default, for streams that memory has."""
     has_memory: bool
-
-
-def _age_s(newest_s: float | None) -> float:
-    """Return for how long storage has had nothing newer. That goes on over restarts, or a job that fails often never saves."""
-    if newest_s is not None:
-        return max(0.0, time.time() - newest_s)
-    is_restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") not in ("", "0")
-    return float("inf") if is_restart else 0.0

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from robust_run.checkpoint.rules.cadence import Every, is_step_due, is_time_due, parse_every
+from robust_run.checkpoint.rules.cadence import Every, is_step_due, is_time_due, parse_every, stored_since_s
 from robust_run.checkpoint.rules.encoding import decode, encode, pack_plain, unpack_plain
 from robust_run.checkpoint.rules.settings import Generation, checked_step, generation_of, settings_of
 from robust_run.checkpoint.rules.tree import Packer, unpack
@@ -136,3 +136,22 @@ def test_a_step_that_does_not_count_is_refused(step: Any) -> None:
 def test_an_address_in_memory() -> None:
     assert generation_of("rrck+memory://3/4000") == Generation(3, 4000)
     assert [generation_of(text) for text in ("", "/ckpt/step-1", "rrck+memory://3", "rrck+memory://a/b")] == [None] * 4
+
+
+@pytest.mark.parametrize(
+    ("made_ago_s", "is_restart", "waited_s"),
+    [
+        (30.0, True, 30.0),
+        (30.0, False, 30.0),
+        (-5.0, True, 0.0),
+        (-3600.0, True, float("inf")),  # this clock was set back, or another made it: else nothing is saved for an hour
+        (-3600.0, False, 0.0),
+        (None, True, float("inf")),
+        (None, False, 0.0),
+    ],
+)
+def test_for_how_long_storage_has_had_nothing_newer(
+    made_ago_s: float | None, is_restart: bool, waited_s: float
+) -> None:
+    newest_s = None if made_ago_s is None else 1e9 - made_ago_s
+    assert stored_since_s(newest_s, 1e9, is_restart=is_restart) == waited_s

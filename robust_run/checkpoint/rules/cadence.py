@@ -21,6 +21,8 @@ class Every:
 
 AT_EVERY_CALL = Every(steps=1)
 BESIDE_MEMORY = Every(seconds=600.0)
+#: What is younger than nothing by more was made by another clock, or before this one was set back.
+AHEAD_S = 60.0
 
 
 def parse_every(text: int | str) -> Every:
@@ -46,3 +48,14 @@ def is_step_due(every: Every, last: int, step: int) -> bool:
 def is_time_due(every: Every, waited_s: float) -> bool:
     """Whether storage is written, so long after it was last."""
     return waited_s >= every.seconds
+
+
+def stored_since_s(newest_unix_s: float | None, now_unix_s: float, *, is_restart: bool) -> float:
+    """Return for how long storage has had nothing newer. That goes on over restarts, or a job that fails often never saves.
+
+    `newest_unix_s`: when its newest checkpoint was made; None: there is none, or no telling. One that is yet to come tells
+    nothing: a job that fails often would save no more until that time has come.
+    """
+    if newest_unix_s is not None and newest_unix_s <= now_unix_s + AHEAD_S:
+        return max(0.0, now_unix_s - newest_unix_s)
+    return float("inf") if is_restart else 0.0
