@@ -7,12 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from robust_run.launcher.model import events as e
 from robust_run.launcher.model import node_events as n
 from robust_run.launcher.model.job import NodeInfo, Progress
 from robust_run.launcher.operator.commands.story import Story
+from robust_run.launcher.records.journal import JournalEntry
 from robust_run.tracer.flight.lag import Lag
 
 Make = Callable[..., Any]
@@ -113,7 +115,7 @@ def test_a_journal_that_begins_with_a_takeover_has_names_all_the_same() -> None:
 
 def test_the_day_is_said_where_it_changes() -> None:
     story = Story(local=time.gmtime)
-    lines = [b'{"at":%d,"mono":0,"event":{"type":"job_started"}}' % at for at in (0, 60, 90_000)]
+    lines = [b'{"at":%d,"mono":%d,"event":{"type":"job_started"}}' % (at, at) for at in (0, 60, 90_000)]
     assert [text for line in lines for text in story.tell(line)] == [
         "--- 1970-01-01 ---",
         "00:00:00  -             the job starts",
@@ -127,3 +129,30 @@ def test_a_line_of_a_newer_robust_run_is_passed_over(make_controller: Make) -> N
     line = b'{"at":0,"mono":0,"event":{"type":"something_new","x":"\\u001b[2J"}}'
     assert Story().tell(line) == []
     assert all(text.isprintable() for text in Story(everything=True).tell(line))
+
+
+def line_at(at_s: float, mono_s: float, event: e.Event, term: int = 1) -> bytes:
+    return msgspec.json.encode(JournalEntry(at=at_s, mono=mono_s, term=term, event=event))
+
+
+def test_where_the_clock_was_set_that_times_are_of_a_line_says_so() -> None:
+    story = Story(local=time.gmtime)
+    ready = e.WarmReady(pid=7, modules=(), took_s=1.0, node="a")
+    exited = e.RankExited(attempt=0, rank=1, exit_code=-9)
+    assert len(story.tell(line_at(1e9, 100.0, exited))) == 2, "the day, and what happened"
+    assert len(story.tell(line_at(1e9 + 60.5, 160.0, exited))) == 1, "it is corrected all the time"
+    assert story.tell(line_at(1e9 - 4080.0, 220.0, ready)) == [
+        "00:38:40  -             the clock of the controller's node was set back by 70 min"
+    ]
+    assert len(story.tell(line_at(1e9 - 4070.0, 230.0, exited))) == 1
+
+
+def test_another_controller_has_another_clock() -> None:
+    story = Story(local=time.gmtime)
+    resumed, later = n.ControllerResumed(term=2), n.ControllerResumed(term=2, restart=1)
+    story.tell(line_at(1e9, 100.0, n.JobStarted()))
+    told = [
+        story.tell(line_at(1e9 + at_s, mono_s, event, term=2))
+        for at_s, mono_s, event in ((9, 7.0, resumed), (19, 1.0, later))
+    ]
+    assert not any("clock" in line for lines in told for line in lines)

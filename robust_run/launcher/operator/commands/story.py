@@ -25,6 +25,10 @@ from robust_run.launcher.operator.views.show import clean, plural
 from robust_run.launcher.records.journal import JournalEntry, Terms
 from robust_run.signals import describe_exit, signal_name
 from robust_run.tracer.flight.types import OF_RECORDER
+from robust_run.tracer.words import duration
+
+#: A wall clock that went another way than the monotonic one by more was set. Less is corrected all the time.
+SET_S = 2.0
 
 
 class Story:
@@ -40,6 +44,8 @@ class Story:
         self._first_step_of = -1
         self._terms = Terms()
         self._day = ""
+        self._clocks: tuple[int, float] | None = None
+        """The controller's term, and what its wall clock was ahead of its monotonic one."""
 
     def tell(self, line: bytes | msgspec.Raw) -> list[str]:
         """Return what there is to say of a line of the journal: nothing, or a line (and the date where it changes)."""
@@ -50,6 +56,21 @@ class Story:
         if not self._terms.hold(entry.term):
             return []
         self._learn(entry)
+        return [*self._of_clock(entry), *self._of_entry(entry)]
+
+    def _of_clock(self, entry: JournalEntry) -> list[str]:
+        """Say that the clock was set by which the times of lines are: they are in order, whatever they say."""
+        before, now = self._clocks, (entry.term, entry.at - entry.mono)
+        self._clocks = now
+        if before is None or before[0] != now[0] or isinstance(entry.event, n.ControllerResumed):
+            return []
+        by_s = now[1] - before[1]
+        if abs(by_s) < SET_S:
+            return []
+        way = "forward" if by_s > 0 else "back"
+        return self._dated(entry.at, "", f"the clock of the controller's node was set {way} by {duration(abs(by_s))}")
+
+    def _of_entry(self, entry: JournalEntry) -> list[str]:
         subject = entry.event if entry.event is not None else entry.action
         if subject is None:
             return []
