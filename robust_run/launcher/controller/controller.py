@@ -45,6 +45,7 @@ from robust_run.launcher.model.events import (
     WarmReady,
     WarmRefused,
 )
+from robust_run.launcher.model.health_events import HealthSeen
 from robust_run.launcher.model.job import Paces, Sights
 from robust_run.launcher.model.node_events import (
     LeaseRecorded,
@@ -231,7 +232,11 @@ class Controller:
         except BaseException:
             self._journal.event(event, now_s)  # what could not be decided on must be known
             raise
-        self._journal.event(event, now_s, actions)
+        kept: Event | None = event
+        if isinstance(event, HealthSeen):
+            kept = self.parts.repeats.on_record(event, now_s, has_consequences=bool(actions))
+        if kept is not None:
+            self._journal.event(kept, now_s, actions)
         self._note(event)
         self._on_change(event)
         for action in actions:

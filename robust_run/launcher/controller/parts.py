@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from robust_run.launcher.controller.comparing.reduced_values import ReducedComparison
     from robust_run.launcher.controller.memory_groups import MemoryGroupsLook
     from robust_run.launcher.controller.news import News
+    from robust_run.launcher.controller.repeats import Repeats
     from robust_run.launcher.controller.starts import StartBook
     from robust_run.launcher.model.links import Outbox, Timer
 
@@ -83,6 +84,13 @@ class ControllerParts:
         from robust_run.launcher.controller.comparing.reduced_values import ReducedComparison
 
         return ReducedComparison(self._state, self._clock, self._tell, self._book.say)
+
+    @cached_property
+    def repeats(self) -> Repeats:
+        """What is left out of the journal of that which sensors say again and again."""
+        from robust_run.launcher.controller.repeats import Repeats
+
+        return Repeats()
 
     @property
     def starts(self) -> StartBook:

@@ -17,13 +17,15 @@ class SensorsBegan(msgspec.Struct, frozen=True, tag="sensors_began", kw_only=Tru
     """A sentence each: what is not on this machine, or may not be read."""
 
 
-class HealthSeen(msgspec.Struct, frozen=True, tag="health_seen", kw_only=True):
+class HealthSeen(msgspec.Struct, frozen=True, tag="health_seen", kw_only=True, omit_defaults=True):
     """A sensor of a node said something. A symptom: what follows from it is the rules' to say."""
 
     node: str
     event: Event
     at_unix_s: float = 0.0
     """For people: by the clock of the controller, which heard of it then."""
+    left_out: int = 0
+    """In the journal: how often the same was said since the line before about it (`controller.repeats`)."""
 
 
 HealthEvent = SensorsBegan | HealthSeen
