@@ -22,7 +22,6 @@ from robust_run.orchestrator.guarding.words import (
     Send,
     Shown,
     Spawn,
-    started_at,
 )
 from robust_run.orchestrator.members import MemberLauncher, console
 from robust_run.orchestrator.model.command import Meets, command_line, environment, parsed, run_name
@@ -36,6 +35,7 @@ from robust_run.orchestrator.restarting import ask_to_restart
 from robust_run.orchestrator.rules.update_rules import start_again
 from robust_run.orchestrator.updates.shelf import Shelf
 from robust_run.orchestrator.updates.stager import Stager
+from robust_run.process_start import started_at
 
 #: How often launchers are looked at once no guard says when they end.
 LOOK_S = 0.2

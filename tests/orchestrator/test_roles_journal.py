@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from robust_run.errors import PlatformError
 from robust_run.orchestrator.guarding.restarts import MOST_IN_A_ROW, STEADY_S, Restarts
-from robust_run.orchestrator.guarding.words import started_at
+from robust_run.process_start import started_at
 from robust_run.orchestrator.journal import NAME, Journal, Line, read, spec_of
 from robust_run.orchestrator.model.names import MemberName
 from robust_run.orchestrator.model.state import JobState

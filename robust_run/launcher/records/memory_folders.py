@@ -66,7 +66,11 @@ def remove_memory_folders(of_pid: int) -> None:
 
 
 def remove_dead_memory() -> None:
-    """Remove what launchers left in memory that were killed, guard and all; those that live keep theirs."""
+    """Remove what launchers left in memory that were killed, guard and all; those that live keep theirs.
+
+    For a launcher that has made no folder yet: one that is named for it is of a process that had its number before, as
+    launchers of a container have that is started again.
+    """
     namespace, _, _ = _owner(0).rpartition(".")
     try:
         names = os.listdir(_MEMORY)
@@ -75,7 +79,7 @@ def remove_dead_memory() -> None:
     for name in names:
         head, _, pid = name.rpartition(".")
         ours = name.startswith(_PREFIX) and head.endswith(f"-{namespace}")
-        if ours and pid.isdecimal() and not os.path.exists(f"/proc/{pid}"):
+        if ours and pid.isdecimal() and (int(pid) == os.getpid() or not os.path.exists(f"/proc/{pid}")):
             _remove_ours(os.path.join(_MEMORY, name))
 
 

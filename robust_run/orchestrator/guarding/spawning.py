@@ -7,7 +7,8 @@ import signal
 import subprocess
 
 from robust_run.launcher.agent.workers.process_tree import PR_SET_PDEATHSIG, prctl
-from robust_run.orchestrator.guarding.words import Known, Spawn, started_at
+from robust_run.orchestrator.guarding.words import Known, Spawn
+from robust_run.process_start import started_at
 
 #: Exit code of a launcher whose guard was gone before it began.
 ORPHAN = 70

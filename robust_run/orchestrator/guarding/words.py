@@ -122,13 +122,3 @@ class Link:
                 return
             payload, self._data = self._data[_HEADER_BYTES:end], self._data[end:]
             yield self._decoder.decode(payload)
-
-
-def started_at(pid: int) -> int:
-    """Return when a process was started, in ticks; 0: there is none."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-        return 0 if fields[0] in b"ZX" else int(fields[19])
-    except (OSError, IndexError, ValueError):
-        return 0

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 from jobs import running, script, wait_for
 
-from robust_run.launcher.records.memory_folders import _owner, joined_here
+from robust_run.launcher.records.memory_folders import _owner, joined_here, remove_dead_memory
 from robust_run.robust_cli import robust
 
 RUN = f"ready-{os.getpid()}"
@@ -41,6 +41,13 @@ def test_one_that_is_gone_does_not(folder: Path) -> None:
         assert f"{RUN}-gone" not in joined_here()
     finally:
         gone.rmdir()
+
+
+def test_one_that_had_the_number_of_this_one_does_not(folder: Path) -> None:
+    """Launchers of a container that is started again have the same number, and its memory may outlive it."""
+    remove_dead_memory()
+    assert not folder.exists()
+    assert RUN not in joined_here()
 
 
 def test_one_of_another_container_does_not(folder: Path) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -500,6 +501,33 @@ def test_another_namespace(shared: Warm, tmp_path: Path) -> None:
         pytest.skip("no namespaces may be made here")
     line = refused(tmp_path, shared, prefix=("unshare", "--uts"))
     assert "its uts namespace differs" in line
+
+
+SEEN_FROM_INSIDE = """
+sleep 300 &
+{robust} warm status > {folder}/status 2>&1
+{robust} warm stop > {folder}/said 2>&1; echo $? > {folder}/code
+{robust} warm stop --all >> {folder}/said 2>&1
+{robust} warm start --preload json >> {folder}/said 2>&1
+kill -0 $! && echo lives > {folder}/neighbour
+"""
+
+
+def test_one_of_another_container_is_not_ended_from_this_one_nor_is_anybody_else(own: Warm, tmp_path: Path) -> None:
+    """It has no number there. To the kernel, what stands in for one means everybody."""
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("only root makes a PID namespace with unshare")
+    pid = own.start(*LIGHT)
+    inside = SEEN_FROM_INSIDE.format(robust=shlex.join(ROBUST), folder=shlex.quote(str(tmp_path)))
+    namespace = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    subprocess.run([*namespace, "sh", "-c", inside], env={**os.environ, **own.env}, check=False, timeout=170)
+    assert (tmp_path / "neighbour").exists(), "all processes of the container were told to end"
+    assert (tmp_path / "code").read_text() == "2\n"
+    said = (tmp_path / "said").read_text()
+    assert said.count("can be stopped where it was started, not from here") == 2
+    assert "set ROBUST_WARM_FOLDER to another folder" in said
+    assert "pid -1" not in (tmp_path / "status").read_text()
+    assert own.pids() == [pid]
 
 
 def test_fewer_capabilities(shared: Warm, tmp_path: Path) -> None:

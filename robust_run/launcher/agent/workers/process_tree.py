@@ -121,7 +121,9 @@ def descendants(pid: int, spare: Collection[int] = ()) -> list[int]:
 
 
 def send(pid: int, signal_number: int) -> bool:
-    """Send a signal; False if there is no such process or it is not ours to signal."""
+    """Send a signal; False if there is no such process or it is not ours to signal. 0 and -1 are no numbers of a process."""
+    if pid <= 0:  # to the kernel: the own group, everybody
+        return False
     try:
         os.kill(pid, signal_number)
     except OSError:
@@ -131,6 +133,8 @@ def send(pid: int, signal_number: int) -> bool:
 
 def send_group(group: int, signal_number: int) -> bool:
     """Send a signal to a process group; False if there is none or it is not ours."""
+    if group <= 1:  # to the kernel: the own group, everybody
+        return False
     try:
         os.killpg(group, signal_number)
     except OSError:

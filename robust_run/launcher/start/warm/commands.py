@@ -106,7 +106,7 @@ def parse_duration_s(text: str) -> float | None:
 
 
 def _lines(seen: WarmSeen, explain: bool) -> list[str]:
-    facts = [f"pid {seen.pid}", seen.state]
+    facts = [f"pid {seen.pid}" if seen.pid > 0 else "in another container, or outside of this one", seen.state]
     if seen.running:
         facts.append(f"{len(seen.running)} job{'s' if len(seen.running) > 1 else ''} ({', '.join(seen.running)})")
     if seen.age_s is not None:

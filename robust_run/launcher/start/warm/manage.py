@@ -21,11 +21,14 @@ from robust_run.launcher.agent.warm.start_up import start_environment
 from robust_run.launcher.agent.workers.process_tree import read_status, send
 from robust_run.launcher.start.warm import client, key, origins, registry
 from robust_run.launcher.start.warm.lease import AskWarmStatus, Listening, WarmConfig, WarmStatus
+from robust_run.process_start import started_at
 
 _MAIN = "robust_run.launcher.start.warm.daemon:main"
 
 #: Shown by `ps`. It never runs: a warm process stops before its program.
 _PROGRAM = "raise SystemExit('a warm process of robust-run: see robust warm status')"
+
+_ELSEWHERE = "a warm process of yours in another container, or outside of this one,"
 
 #: How long a new one may import, an old one take to answer, and to end.
 IMPORT_S = 600.0
@@ -94,6 +97,8 @@ def start(
         raise UserError(f"the path of a socket in {folder} is too long; set {registry.VARIABLE} to a shorter folder")
     there = next((each for each in registry.find(env, os.getuid())[0] if each.name == name), None)
     if there is not None:
+        if there.is_elsewhere:
+            raise UserError(f"{_ELSEWHERE} holds the place in {there.folder}; set {registry.VARIABLE} to another folder")
         if there.announcement is not None and not origins.stale(there.announcement):
             imported = there.announcement.fingerprint.preload
             return WarmStarted(pid=there.pid, modules=imported, took_s=0.0, was_there=True)
@@ -250,10 +255,11 @@ def stop(pid: int, lock_path: str = "") -> bool:
 
     Jobs go on in either case. One that does not react is killed. `lock_path` is looked at to know that it takes no more.
     """
+    began = started_at(pid)
     send(pid, signal.SIGTERM)
     send(pid, signal.SIGCONT)
     give_up_at_s = time.monotonic() + END_S
-    while not _is_gone(pid):
+    while not _is_gone(pid) and started_at(pid) == began:  # else its number is another's by now
         if lock_path and registry.holder(lock_path) != pid and _has_agents(pid):
             return False
         if time.monotonic() > give_up_at_s:
@@ -279,7 +285,9 @@ def stop_found(env: Mapping[str, str], pids: tuple[int, ...], *, everyone: bool)
     Raises UserError for a pid that is none, and if it is not clear which one is meant.
     """
     found, _ = registry.find(env, os.getuid())
-    there = {each.pid: each for each in found}
+    there = {each.pid: each for each in found if not each.is_elsewhere}
+    if found and not there and not pids:
+        raise UserError(f"{_ELSEWHERE} can be stopped where it was started, not from here")
     if strangers := [pid for pid in pids if pid not in there]:
         raise UserError(f"process {strangers[0]} is no warm process of yours; see robust warm status")
     chosen = list(there) if everyone else list(pids)

@@ -115,6 +115,11 @@ class WarmProcessFound(msgspec.Struct, frozen=True, kw_only=True):
     announcement: Announcement | None
     """None: of another version, which is not to be talked to."""
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether it has no number here: it is of another container, or of the machine around this one. Nothing can be sent to it."""
+        return self.pid <= 0
+
 
 def find(env: Mapping[str, str], uid: int) -> tuple[list[WarmProcessFound], list[str]]:
     """Return the warm processes that take jobs, oldest first, and the folders not looked into with the reason."""
