@@ -249,20 +249,33 @@ def patiently(
 
 
 def _has_just_begun(path: str, host: str) -> bool:
-    """Whether a controller on this host has begun its journal a moment ago, and serves nothing yet."""
+    """Whether a controller on this host has begun its journal a moment ago, and serves nothing yet.
+
+    A journal may be of months: of an old one no more than its beginning is read.
+    """
     from robust_run.launcher.operator.reading.dead import read_dead
     from robust_run.launcher.operator.reading.life_signs import may_be
 
     try:
         if read_place(path) is not None:
             return False
-        left = read_dead(path)
-    except RobustRunError:
+        began_on, pid, started_unix_s = _beginning_of(os.path.join(path, JOURNAL_NAME))
+        age_s = time.time() - (started_unix_s or time.time())
+        if abs(age_s) >= BEGIN_S or began_on != host or not may_be(pid, started_unix_s):
+            return False
+        return read_dead(path).state.finish is None
+    except (OSError, RobustRunError):
         return False
-    age_s = time.time() - (left.started_unix_s or time.time())
-    began_on, pid = left.first_process
-    is_there = began_on == host and may_be(pid, left.started_unix_s)
-    return left.state.finish is None and abs(age_s) < BEGIN_S and is_there
+
+
+def _beginning_of(journal: str) -> tuple[str, int, float]:
+    """Return who began a journal, its host and pid, and when; 0: it has no event yet. Raises OSError, UserError."""
+    from robust_run.launcher.records.journal_reading import follow
+    from robust_run.report.files import open_regular
+
+    with open_regular(journal) as file:
+        header, entries = follow(file, journal)
+        return header.host, header.pid, next((entry.at for entry in entries), 0.0)
 
 
 def _how_it_ended(path: str, silence: NoAnswerError) -> str:
