@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from robust_run.prefetch.errors import ControlFailed
 from robust_run.prefetch.rules.guard import MOST_DEATHS, restart_after_s
 from robust_run.prefetch.rules.types import QUANTUM_BYTES, BlockMap, BlockRun, Touch
-from robust_run.prefetch.server import control, protocol, shared
+from robust_run.prefetch.server import control, handle, protocol, shared
 from robust_run.prefetch.server.config import ServeOptions, ServerConfig
 from robust_run.prefetch.server.keeping import Keeper
 
@@ -130,6 +130,38 @@ def _listening(tmp_path: Path) -> Iterator[tuple[str, socket.socket]]:
     with control.listen(path) as listening:
         yield path, listening
         listening.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_server_that_starts_keeps_its_socket_while_another_one_removes_those_of_the_dead(tmp_path: Path) -> None:
+    """Jobs of one node start at the same moment."""
+    folder = tmp_path / "control"
+    is_over = threading.Event()
+
+    def others_start() -> None:
+        while not is_over.is_set():
+            handle._new_control_path(str(tmp_path))
+
+    folder.mkdir()
+    other = threading.Thread(target=others_start)
+    other.start()
+    lost = []
+    try:
+        for number in range(300):
+            with control.listen(str(folder / f"{number}.sock")):
+                lost += [number] * (not (folder / f"{number}.sock").exists())
+    finally:
+        is_over.set()
+        other.join()
+    assert lost == []
+    handle._new_control_path(str(tmp_path))
+    assert list(folder.iterdir()) == []
+
+
+def test_a_socket_that_somebody_listens_at_is_not_taken_over(listening: tuple[str, socket.socket]) -> None:
+    path, _ = listening
+    with pytest.raises(FileExistsError):
+        control.listen(path)
+    assert os.listdir(os.path.dirname(path)) == [os.path.basename(path)]
 
 
 def test_a_request_and_its_answer_however_long_the_path(listening: tuple[str, socket.socket]) -> None:

@@ -6,6 +6,7 @@ The socket is the keeper's, so it stays when a server is replaced; who asks mean
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 import struct
 import threading
@@ -105,14 +106,22 @@ def short(path: str) -> Iterator[str]:
 
 
 def listen(path: str) -> socket.socket:
-    """Return a socket that listens at a path, for our user only. Raises OSError."""
+    """Return a socket that listens at a path, for our user only. Raises OSError.
+
+    It has its name only once it listens: another server that starts meanwhile removes names that nobody listens at.
+    """
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    new = f"{path}.{secrets.token_hex(4)}.new"
     try:
-        with short(path) as address:
+        with short(new) as address:
             os.fchmod(listening.fileno(), 0o600)  # before it has a name
             listening.bind(address)
             os.chmod(address, 0o600)
         listening.listen(64)
+        try:
+            os.link(new, path)
+        finally:
+            os.unlink(new)
     except BaseException:
         listening.close()
         raise

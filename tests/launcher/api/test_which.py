@@ -9,14 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from robust_run.errors import PlatformError, UserError
-from robust_run.launcher.model.events import SignalReceived
+from robust_run.launcher.model.events import SignalReceived, Tick
 from robust_run.launcher.operator.reading.client import ApiTarget, NoAnswerError
 from robust_run.launcher.operator.reading.living import may_live
 from robust_run.launcher.operator.reading.place import ApiEndpoint, this_boot, write_place
-from robust_run.launcher.operator.reading.which import BEGIN_S, Subject, controller, patiently
+from robust_run.launcher.operator.reading.which import BEGIN_S, Subject, controller, patiently, subject
+from robust_run.launcher.records.journal import JournalEntry
 from robust_run.launcher.start.one_node import SERVE_AFTER_S, OneNode
 
 ANSWERS = ApiTarget(socket="/run/api.sock")
@@ -62,6 +64,26 @@ def test_one_that_is_dead_is_not_waited_for() -> None:
     with pytest.raises(NoAnswerError):
         patiently(lambda: ask_when(clock, 1e9), lambda: False, clock, clock.sleep)
     assert clock.now_s == 100.0
+
+
+def bytes_read() -> int:
+    """How much this process has read so far, as the kernel counts."""
+    fields = dict(line.split(": ") for line in Path("/proc/self/io").read_text().splitlines())
+    return int(fields["rchar"])
+
+
+def test_of_a_run_of_months_no_more_than_the_beginning_is_read_to_see_that_it_has_not_just_begun(
+    make_controller: Callable[..., Any],
+) -> None:
+    path = make_controller().journal_path
+    lines = [JournalEntry(at=1e9 + number, mono=float(number), event=Tick()) for number in range(100_000)]
+    with open(path, "ab") as file:
+        file.writelines(msgspec.json.encode(line) + b"\n" for line in lines)
+    which = {"run": os.path.dirname(path), "log_dir": "", "url": "", "token_file": "", "tls_ca": ""}
+    assert not subject({}, **which).is_alive  # what it needs is imported now
+    before = bytes_read()
+    assert not subject({}, **which).is_alive
+    assert bytes_read() - before < os.path.getsize(path) // 4
 
 
 def test_of_a_job_that_ends_while_it_is_asked_the_journal_tells(
