@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -18,7 +19,7 @@ import msgspec
 from robust_run.atomic_file import write_file
 from robust_run.decoders import json_decoder
 from robust_run.errors import PlatformError
-from robust_run.snapshot import catalog, lazy
+from robust_run.snapshot import catalog, lazy, node_cache
 from robust_run.snapshot.errors import SnapshotDamaged, SnapshotError
 from robust_run.snapshot.pack import sha256_of
 from robust_run.snapshot.restore.extract import alone_on_node
@@ -60,6 +61,7 @@ def fetch(store: Store, manifest: SnapshotManifest, cache: str, progress: Callab
     """
     target = cached_path(cache, manifest)
     if is_sealed(target):
+        node_cache.note_use(target)
         return target
     try:
         os.makedirs(os.path.dirname(target), mode=0o755, exist_ok=True)
@@ -69,6 +71,7 @@ def fetch(store: Store, manifest: SnapshotManifest, cache: str, progress: Callab
                 if not _is_good(target, manifest):
                     _bring(store, manifest, target, progress)
                 seal(target)
+        node_cache.prune(cache, os.path.basename(target), time.time())
     except OSError as error:
         raise SnapshotError(
             f"{target}: {error.strerror or error}: name another cache folder, or free some space"
@@ -86,6 +89,7 @@ def keep(image: str, manifest: SnapshotManifest, cache: str) -> None:
                 os.chmod(image, 0o444)
                 os.rename(image, target)
                 seal(target)
+        node_cache.prune(cache, os.path.basename(target), time.time())
 
 
 def is_sealed(target: str) -> bool:

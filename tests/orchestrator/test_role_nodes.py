@@ -15,9 +15,9 @@ from authorities import node_options
 from jobs import kill, running, script, unused_port, wait_for
 from role_jobs import FILE, ROLLOUT, TRAINER, RoleJob, nodes_of
 
-from robust_run.process_start import started_at
 from robust_run.orchestrator.model.node_words import KILL_S, LEASE_S, JobOver
 from robust_run.orchestrator.nodes.telling import how_it_ended
+from robust_run.process_start import started_at
 
 LONG_S = 120
 

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from robust_run.errors import PlatformError
 from robust_run.orchestrator.guarding.restarts import MOST_IN_A_ROW, STEADY_S, Restarts
-from robust_run.process_start import started_at
 from robust_run.orchestrator.journal import NAME, Journal, Line, read, spec_of
 from robust_run.orchestrator.model.names import MemberName
 from robust_run.orchestrator.model.state import JobState
 from robust_run.orchestrator.model.words import Asked, Begun, Event, NodeOffered, RankReady, Tick, WorldEnded, WorldRuns
 from robust_run.orchestrator.roles_file import parse
 from robust_run.orchestrator.rules.core import replay, step
+from robust_run.process_start import started_at
 
 SPEC = parse('[roles.a]\ncommand = "a.py"\n[roles.b]\ncommand = ["b.py"]\nmembers = 2\nrestart = "alone"\n')
 STORY: list[Event] = [

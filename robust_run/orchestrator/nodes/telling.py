@@ -11,11 +11,11 @@ from contextlib import suppress
 import msgspec
 
 from robust_run.atomic_file import write_file
-from robust_run.process_start import started_at
 from robust_run.orchestrator.machine import NodeHas
 from robust_run.orchestrator.model.node_words import Happened, JobOver, Offer, Several
 from robust_run.orchestrator.model.spec import MANY
 from robust_run.orchestrator.model.words import Event
+from robust_run.process_start import started_at
 from robust_run.roles.client import Place
 from robust_run.terminal import plain
 

@@ -58,7 +58,9 @@ class Journal:
         return [at_s for at_s, _ in self.lines]
 
 
-def alert(name: str = "memory.oom_kill", detail: str = "python was killed", number: int = 0, kind: str = "alert") -> Event:
+def alert(
+    name: str = "memory.oom_kill", detail: str = "python was killed", number: int = 0, kind: str = "alert"
+) -> Event:
     return Event(name=name, kind=kind, subject="", detail=detail, at_s=0.0, number=number)  # type: ignore[arg-type]
 
 
@@ -146,7 +148,9 @@ def test_the_controller_hears_all_of_it_and_its_journal_has_little(tmp_path: Pat
             policy=story.policy,
             state=story.state,
             journal=journal.Journal(str(tmp_path / "journal.jsonl"), SystemClock(), lambda *_: None),
-            book=IncidentBook(SystemClock(), RunDirectory(str(tmp_path), str(tmp_path)), lambda _: None, lambda *_: None),
+            book=IncidentBook(
+                SystemClock(), RunDirectory(str(tmp_path), str(tmp_path)), lambda _: None, lambda *_: None
+            ),
             clock=SystemClock(),
             outbox=Nobody(),
             later=asyncio.get_running_loop().call_later,

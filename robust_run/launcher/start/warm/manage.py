@@ -98,7 +98,9 @@ def start(
     there = next((each for each in registry.find(env, os.getuid())[0] if each.name == name), None)
     if there is not None:
         if there.is_elsewhere:
-            raise UserError(f"{_ELSEWHERE} holds the place in {there.folder}; set {registry.VARIABLE} to another folder")
+            raise UserError(
+                f"{_ELSEWHERE} holds the place in {there.folder}; set {registry.VARIABLE} to another folder"
+            )
         if there.announcement is not None and not origins.stale(there.announcement):
             imported = there.announcement.fingerprint.preload
             return WarmStarted(pid=there.pid, modules=imported, took_s=0.0, was_there=True)
