@@ -117,7 +117,7 @@ class WarmProcessFound(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether it has no number here, so that nothing can be sent to it: it is of another container, or of the machine around."""
+        """Whether it has no number here, and nothing can be sent to it: it is of another container, or of the machine around."""
         return self.pid <= 0
 
 
