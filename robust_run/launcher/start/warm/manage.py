@@ -295,7 +295,5 @@ def stop_found(env: Mapping[str, str], pids: tuple[int, ...], *, everyone: bool)
     chosen = list(there) if everyone else list(pids)
     if not chosen and len(there) > 1:
         raise UserError(f"{len(there)} warm processes run; name one ({', '.join(map(str, there))}) or give --all")
-    chosen = chosen or list(there)
-    return [
-        (pid, stop(pid, registry.path_of(there[pid].folder, there[pid].name, "lock"))) for pid in dict.fromkeys(chosen)
-    ]
+    locks = {pid: registry.path_of(each.folder, each.name, "lock") for pid, each in there.items()}
+    return [(pid, stop(pid, locks[pid])) for pid in dict.fromkeys(chosen or list(there))]
