@@ -17,7 +17,7 @@ def test_a_process_that_is_there_gets_it() -> None:
     assert send_group(os.getpgid(0), NOTHING)
 
 
-@pytest.mark.parametrize("no_number", [0, -1, -os.getpid()])
+@pytest.mark.parametrize("no_number", [0, -1, -4_000_000])
 def test_what_stands_in_for_a_number_is_nobody(no_number: int) -> None:
     """To the kernel 0 is the own group, -1 everybody, and what is less a group."""
     assert not send(no_number, NOTHING)
@@ -26,3 +26,7 @@ def test_what_stands_in_for_a_number_is_nobody(no_number: int) -> None:
 @pytest.mark.parametrize("no_number", [0, 1, -1])
 def test_what_stands_in_for_the_number_of_a_group_is_nobody(no_number: int) -> None:
     assert not send_group(no_number, NOTHING)
+
+
+def test_nor_is_a_group_where_a_process_is_meant() -> None:
+    assert not send(-os.getpgid(0), NOTHING)
