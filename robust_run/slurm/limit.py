@@ -19,7 +19,6 @@ import msgspec
 from robust_run.atomic_file import write_file
 from robust_run.launcher.agent.workers.environment import warning_file
 from robust_run.launcher.model.job_parts import SlurmUse
-from robust_run.slurm.alarm import CalendarAlarm
 from robust_run.slurm.rules import limits
 from robust_run.slurm.rules.reasons import is_over
 from robust_run.slurm.rules.types import Reason, SlurmJobFacts, Warned
@@ -31,6 +30,50 @@ FIRST_LOOK_S, ASK_AGAIN_S = 2.0, 5.0
 SPREAD_S, LONGEST_SPREAD_S = 0.01, 10.0
 #: How long members have to end after SIGTERM.
 SHUTDOWN_S = 30.0
+#: The calendar is looked at so often at least.
+LOOK_S = 15.0
+
+
+class CalendarAlarm:
+    """An alarm for a time of the calendar, as Slurm's limits are: when a clock is set, it goes off by what the clock says then.
+
+    A timer of the event loop that was set for hours while a clock was five minutes slow would go off five minutes after the
+    limit, with the clock long put right. Setting an alarm again replaces what it was set for. `unix_s`: seconds since the epoch.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, unix_s: Callable[[], float] = time.time) -> None:
+        self._loop, self._unix_s = loop, unix_s
+        self._timer: asyncio.TimerHandle | None = None
+
+    def set(self, at_unix_s: float, call: Callable[[], object]) -> None:
+        """Call then; at once, from the event loop, where that is over."""
+        self.cancel()
+        self._wait(at_unix_s, call)
+
+    def set_in(self, delay_s: float, call: Callable[[], object]) -> None:
+        """Call so much later, whatever the calendar says then."""
+        self.cancel()
+        self._timer = self._loop.call_later(delay_s, self._ring, call)
+
+    def cancel(self) -> None:
+        """Call nothing."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None
+
+    def _wait(self, at_unix_s: float, call: Callable[[], object]) -> None:
+        left_s = max(at_unix_s - self._unix_s(), 0.0)
+        self._timer = self._loop.call_later(min(left_s, LOOK_S), self._look, at_unix_s, call)
+
+    def _look(self, at_unix_s: float, call: Callable[[], object]) -> None:
+        if self._unix_s() < at_unix_s:
+            self._wait(at_unix_s, call)
+        else:
+            self._ring(call)
+
+    def _ring(self, call: Callable[[], object]) -> None:
+        self._timer = None
+        call()
 
 
 class TimeLimit:
@@ -78,7 +121,7 @@ class TimeLimit:
         if end_unix_s is not None:
             self._at(end_unix_s - self._use.warn_before_s, self._near)
         elif facts is None and not answer.is_missing:
-            self._at(time.time() + ASK_AGAIN_S, self._learn)
+            self._alarm.set_in(ASK_AGAIN_S, lambda: self._ask(self._learn))
         elif facts is None and self._use.node_id == 0:
             self._say(
                 "there is no scontrol here (a container?): the time limit is not known and the job cannot be requeued"
@@ -94,7 +137,7 @@ class TimeLimit:
         self._limit(facts, end_unix_s, "")
         if facts is None and not answer.is_missing and self._end is not None:
             # whether it may be requeued, and so is ended in time, is still to be heard
-            self._at(time.time() + ASK_AGAIN_S, self._near)
+            self._alarm.set_in(ASK_AGAIN_S, lambda: self._ask(self._near))
 
     def _warned_by(self, name: str, facts: SlurmJobFacts | None) -> None:
         end_unix_s = facts.end_unix_s if facts is not None else self._use.end_unix_s

@@ -21,7 +21,7 @@ from robust_run.launcher.agent.workers.environment import warning_file
 from robust_run.launcher.model.events import LimitNear
 from robust_run.launcher.model.links import ControllerLink
 from robust_run.signals import signal_name
-from robust_run.slurm.alarm import CalendarAlarm
+from robust_run.slurm.limit import CalendarAlarm
 from robust_run.slurm.pulse import PULSE_S, beat
 from robust_run.slurm.rules import limits
 from robust_run.slurm.rules.reasons import SENTENCES, classify, is_over
@@ -102,7 +102,7 @@ class SlurmWatch:
                     "docs/slurm.md says how to show it inside"
                 )
             elif not answer.is_missing:
-                self._alarm.set(time.time() + ASK_AGAIN_S, self._begin_again)
+                self._alarm.set_in(ASK_AGAIN_S, self._begin_again)
         elif facts.end_unix_s is not None and not is_over(facts):
             self._plan(facts.end_unix_s)
 
@@ -119,7 +119,7 @@ class SlurmWatch:
         end_unix_s = facts.end_unix_s if facts is not None else self._use.end_unix_s
         if end_unix_s is None:
             if facts is None and not answer.is_missing:
-                self._alarm.set(time.time() + ASK_AGAIN_S, self._begin_again)
+                self._alarm.set_in(ASK_AGAIN_S, self._begin_again)
             return
         if limits.is_far(self._use, end_unix_s, time.time()):
             if self._warned is not None and self._warned.reason == "time_limit":
@@ -130,7 +130,7 @@ class SlurmWatch:
         self._warn_of_limit(facts, end_unix_s, "")
         if facts is None and not answer.is_missing and self._link.is_led_from_here:
             # whether it may be requeued, and so is ended in time, is still to be heard
-            self._alarm.set(time.time() + ASK_AGAIN_S, lambda: self._aside.job(self._use.job, self._near))
+            self._alarm.set_in(ASK_AGAIN_S, lambda: self._aside.job(self._use.job, self._near))
 
     def _warn_of_limit(self, facts: SlurmJobFacts | None, end_unix_s: float, by: str) -> None:
         found = limits.limit(self._use, facts, end_unix_s, self._node.spec.shutdown_timeout_s, time.time())

@@ -39,6 +39,7 @@ BELOW_ALL = {
     "secret_file",
     "tls",
     "own_process",
+    "process_start",
     "forking",
     "robust_run",
 }

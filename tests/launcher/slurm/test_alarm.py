@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, cast
 
-from robust_run.slurm.alarm import LOOK_S, CalendarAlarm
+from robust_run.slurm.limit import LOOK_S, CalendarAlarm
 
 
 class Day:
@@ -68,3 +68,11 @@ def test_what_is_over_is_called_by_the_loop_and_setting_it_again_replaces_the_ti
     assert day.rang_s == []
     day.goes_on_to(200.0)
     assert day.rang_s == [0.0]
+
+
+def test_what_is_to_come_in_some_seconds_comes_then_whatever_the_calendar_says() -> None:
+    day = Day()
+    day.alarm.set_in(5.0, day.ring)
+    day.slow_s = 3600.0  # it is set back
+    day.goes_on_to(60.0)
+    assert day.rang_s == [5.0]
