@@ -14,7 +14,7 @@ from shown_commands import DOCS
 
 ROOT = DOCS.parent
 PACKAGE = ROOT / "robust_run"
-TEXT = (ROOT / "ARCHITECTURE.md").read_text()
+PAGE = ROOT / "ARCHITECTURE.md"  # its text mentions imports of torch, and who names such a text is in that tier
 
 #: Paths are below the repository, below robust_run/, or, on a walk, below robust_run/launcher/.
 PLACES = (ROOT, PACKAGE, PACKAGE / "launcher")
@@ -72,7 +72,7 @@ def _names_in(path: Path) -> set[str]:
 
 def _tables() -> Iterator[tuple[str, list[str]]]:
     """Yield the names in the first cells of each table of rooms: the heading's folder, and paths below it."""
-    for part in TEXT.partition("## The rooms")[2].split("\n### ")[1:]:
+    for part in PAGE.read_text().partition("## The rooms")[2].split("\n### ")[1:]:
         cells = re.findall(r"^\| (`.*?) \|", part, re.MULTILINE)
         yield part.splitlines()[0].rstrip("/"), [name for cell in cells for name in _names_of(cell)]
 
@@ -87,7 +87,7 @@ def _names_of(cell: str) -> Iterator[str]:
 
 def _rooms_drawn() -> set[str]:
     """Return the rooms in the floor plan, as paths below the package."""
-    plan = TEXT.partition("    robust_run/")[2].partition("\n\n")[0].splitlines()[1:]
+    plan = PAGE.read_text().partition("    robust_run/")[2].partition("\n\n")[0].splitlines()[1:]
     found: set[str] = set()
     for line in plan:
         if line.startswith("    │"):
@@ -101,7 +101,9 @@ def _rooms_drawn() -> set[str]:
 
 def _stated_imports() -> dict[str, set[str]]:
     """Return what each room of the launcher is said to import: rooms and packages, in the drawing's words."""
-    drawing = TEXT.partition("What the rooms of the launcher import")[2].partition("\n\n")[2].partition("\n\n")[0]
+    drawing = (
+        PAGE.read_text().partition("What the rooms of the launcher import")[2].partition("\n\n")[2].partition("\n\n")[0]
+    )
     return {words[0]: set(words[1:]) - {"·"} for words in (line.split() for line in drawing.splitlines())}
 
 
