@@ -43,6 +43,12 @@ def decide(book: Book, counts: Counts, node: str, event: Event, now_s: float) ->
     return counts, _decision(name, rule, node, event, f"{where}{said} ({event.name}{often})", tolerated=False)
 
 
+def count_key(book: Book, node: str, event: Event) -> tuple[str, str] | None:
+    """Return where an event of a node is counted; None: its rule counts nothing, or there is none."""
+    found = rule_of(book, event.name) if event.kind == "alert" else None
+    return None if found is None or found[1].count == 1 else (found[1].counts_as or found[0], node)
+
+
 def _decision(name: str, rule: HealthRule, node: str, event: Event, sentence: str, *, tolerated: bool) -> RuleDecision:
     return RuleDecision(
         rung="report" if tolerated else rule.rung,

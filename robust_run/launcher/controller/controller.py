@@ -227,16 +227,19 @@ class Controller:
         ):
             event = msgspec.structs.replace(event, has_sights=True)
         now_s = self._clock.monotonic_s()
+        counts = self.state.health.counts
         try:
             _, actions = step(self.policy, self.state, event, now_s)
         except BaseException:
             self._journal.event(event, now_s)  # what could not be decided on must be known
             raise
-        kept: Event | None = event
-        if isinstance(event, HealthSeen):
-            kept = self.parts.repeats.on_record(event, now_s, has_consequences=bool(actions))
-        if kept is not None:
-            self._journal.event(kept, now_s, actions)
+        lines: Sequence[Event] = (event,)
+        if self._parts is not None or isinstance(event, HealthSeen):
+            lines = self.parts.on_record(event, actions, counts, now_s)
+        for line in lines[:-1]:
+            self._journal.event(line, now_s)
+        if lines:
+            self._journal.event(lines[-1], now_s, actions)
         self._note(event)
         self._on_change(event)
         for action in actions:

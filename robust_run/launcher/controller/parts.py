@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from robust_run.clock import Clock
 from robust_run.launcher.controller.evidence_collector import EvidenceCollector
 from robust_run.launcher.core.state import CorePolicy, JobState
+from robust_run.launcher.model.actions import Action, Say, WakeAt
 from robust_run.launcher.model.events import Event
+from robust_run.launcher.model.health_events import HealthSeen
 from robust_run.launcher.records.incidents import IncidentBook
 
 if TYPE_CHECKING:
+    from robust_run.health.rules.types import Counts
     from robust_run.launcher.controller.checks.checking import Checking
     from robust_run.launcher.controller.code.staging import Staging
     from robust_run.launcher.controller.comparing.nccl_slowness import NcclSlowness
@@ -47,6 +50,7 @@ class ControllerParts:
         """What asks nodes what they see of their ranks."""
         self._checking: Checking | None = None
         self._starts: StartBook | None = None
+        self._repeats: Repeats | None = None
 
     def after(self, event: Event) -> None:
         """Note what happened, where checks may have waited for it."""
@@ -85,12 +89,27 @@ class ControllerParts:
 
         return ReducedComparison(self._state, self._clock, self._tell, self._book.say)
 
-    @cached_property
-    def repeats(self) -> Repeats:
-        """What is left out of the journal of that which sensors say again and again."""
-        from robust_run.launcher.controller.repeats import Repeats
+    def on_record(self, event: Event, actions: Sequence[Action], counts: Counts, now_s: float) -> Sequence[Event]:
+        """Return what the journal is to have of an event; what follows from it follows from the last of these.
 
-        return Repeats()
+        `counts`: what rules had counted of alerts before it. What sensors say again and again is left out.
+        """
+        if not isinstance(event, HealthSeen):
+            if self._repeats is None or all(isinstance(action, (Say, WakeAt)) for action in actions):
+                return (event,)
+            seen = self._repeats.recalled(now_s)
+        else:
+            if self._repeats is None:
+                from robust_run.launcher.controller.repeats import Repeats
+
+                self._repeats = Repeats()
+            seen = self._repeats.on_record(event, now_s, has_consequences=bool(actions))
+        if not seen:
+            return () if isinstance(event, HealthSeen) else (event,)
+        from robust_run.launcher.core.diagnosis.health_record import with_counted
+
+        lines = [with_counted(self._policy, self._state, each, counts) for each in seen]
+        return lines if isinstance(event, HealthSeen) else [*lines, event]
 
     @property
     def starts(self) -> StartBook:

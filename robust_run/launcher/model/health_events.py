@@ -26,6 +26,11 @@ class HealthSeen(msgspec.Struct, frozen=True, tag="health_seen", kw_only=True, o
     """For people: by the clock of the controller, which heard of it then."""
     left_out: int = 0
     """In the journal: how often the same was said since the line before about it (`controller.repeats`)."""
+    counted: tuple[float, ...] | None = None
+    """In the journal: when the alerts came that its rule had counted before this one, as not all of them are there; None: as they
+    are there."""
+    is_recalled: bool = False
+    """In the journal: it was heard of earlier, nothing followed from it, and what comes next may have to do with it."""
 
 
 HealthEvent = SensorsBegan | HealthSeen

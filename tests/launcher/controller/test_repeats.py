@@ -38,9 +38,8 @@ class Journal:
         self.heard += 1
         seen = HealthSeen(node=node, event=event, at_unix_s=1e9 + self.now_s)
         kept = self.repeats.on_record(seen, self.now_s, has_consequences=has_consequences)
-        if kept is not None:
-            self.lines.append((self.now_s, kept))
-        return kept is not None
+        self.lines += [(self.now_s, line) for line in kept]
+        return bool(kept)
 
     def lasts(self, *conditions: Condition, for_s: float, every_s: float = 30.0) -> None:
         """A sensor looks every so often, and finds this each time."""
@@ -165,3 +164,18 @@ def test_the_controller_hears_all_of_it_and_its_journal_has_little(tmp_path: Pat
     assert asyncio.run(hears()) == 199
     lines = (tmp_path / "journal.jsonl").read_text().count("health_seen")
     assert 1 <= lines < 200
+
+
+def test_another_gpu_port_or_rank_is_news_and_another_number_is_not() -> None:
+    journal = Journal()
+    for number in range(8):
+        assert journal.hears(alert("gpu.dropped", f"GPU {number} fell off the bus"))
+        assert journal.hears(alert("nic.errors", f"mlx5_{number} lost 3 packets"))
+        assert journal.hears(alert("disk.io", f"nvme{number}n1: sector 12345"))
+        assert journal.hears(alert("pcie", f"0000:{number}b:00.0 replays"))
+        assert journal.hears(alert("numbers", f"rank {number} differs"))
+    before = len(journal.lines)
+    for each in range(40):
+        journal.hears(alert("retransmitted", f"{5 + each / 10}% of the segments, at 0x{each:x}"))
+        journal.now_s += 30.0
+    assert len(journal.lines) - before < 10

@@ -49,20 +49,21 @@ def seen(policy: CorePolicy, state: JobState, event: HealthSeen, now_s: float) -
     blindness.note(state.health, name, event)
     if sign.name == blindness.PROCESS:
         health_record.begin_anew(state, name, but=NO_SENSORS)
-    if sign.name == DAMAGED:  # several nodes may read the same file
+    if sign.name == DAMAGED and not event.is_recalled:  # several nodes may read the same file
         is_news = _is_news(state, (f"{sign.name} {sign.kind}", "", sign.subject))
         return [Say(text=f"metrics from {sign.subject}: {sign.detail}")] if is_news else []
-    if sign.kind == "note":
+    if sign.kind == "note" or sign.name == DAMAGED:
         return []
     if sign.kind == "clear":
         state.health.active.pop((name, sign.name, sign.subject), None)
         return []
     book = book_of(policy)
+    health_record.take_counted(policy, state, event)
     counts, decision = deciding.decide(book, state.health.counts, name, sign, now_s)
-    state.health.counts = dict(counts)
+    state.health.counts = state.health.counts if event.is_recalled else dict(counts)
     rung = decision.rung if decision is not None else ""
     _remember(state, Sign(name=name, event=sign, at_unix_s=event.at_unix_s, rung=rung), now_s)
-    if decision is None or name in state.evicted:
+    if decision is None or name in state.evicted or event.is_recalled:
         return []
     decision = held(policy, state, _of_outlier(policy, state, decision, now_s), now_s)
     at = "" if decision.rule.startswith(TRAINING) else decision.node
