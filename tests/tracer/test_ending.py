@@ -90,6 +90,25 @@ def test_to_a_program_sys_exit_is_what_it_was(tmp_path: Path) -> None:
             sys.exit(1, 2)
         except TypeError as error:
             assert "exit" in str(error)
+        try:
+            sys.exit(status=3)
+        except TypeError as error:
+            assert "no keyword arguments" in str(error)
+        import copy
+        assert copy.deepcopy(sys.exit) is sys.exit and repr(sys.exit) == "<built-in function exit>"
+    """
+    assert ended(tmp_path, body)
+
+
+def test_an_exit_that_a_class_keeps_is_given_no_object_of_it(tmp_path: Path) -> None:
+    body = """
+        class Menu:
+            leave = sys.exit
+        try:
+            Menu().leave()
+        except SystemExit as error:
+            assert error.code is None, error.code
+        Menu().leave()
     """
     assert ended(tmp_path, body)
 

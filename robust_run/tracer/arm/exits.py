@@ -47,23 +47,32 @@ class Exits:
 
     def install(self) -> None:
         """See calls of `sys.exit` from now on; to the program it is as it was."""
-        sys.exit = seen(sys.exit, self)
+        sys.exit = SeenExit(sys.exit, self)  # type: ignore[assignment]
 
 
-def seen(original: Callable[..., Any], exits: Exits) -> Callable[..., Any]:
-    """Return a function that is `original`, and notes how it was called."""
+class SeenExit:
+    """What `sys.exit` was, which notes how it is called. No function of Python: a class that has one gives it its object."""
 
-    def exit(*arguments: Any) -> Any:  # noqa: A001 - it is called so
-        """Exit the interpreter by raising SystemExit(status)."""
+    def __init__(self, original: Callable[..., Any], exits: Exits) -> None:
+        self._original, self._exits = original, exits
+        self.__module__, self.__name__, self.__qualname__ = "sys", "exit", "exit"
+        self.__doc__ = original.__doc__
+
+    def __call__(self, *arguments: Any, **named: Any) -> Any:
+        """Exit as ever."""
+        exits = self._exits
         try:
             is_zero = not arguments or arguments[0] is None or (type(arguments[0]) is int and arguments[0] == 0)
-            exits.is_success = len(arguments) < 2 and is_zero and is_outermost(sys._getframe(1))
+            exits.is_success = len(arguments) < 2 and not named and is_zero and is_outermost(sys._getframe(1))
         except Exception:
             exits.is_success = False
-        return original(*arguments)
+        return self._original(*arguments, **named)
 
-    exit.__module__, exit.__qualname__ = "sys", "exit"
-    return exit
+    def __repr__(self) -> str:
+        return repr(self._original)
+
+    def __reduce__(self) -> str:
+        return "exit"
 
 
 def is_outermost(frame: FrameType) -> bool:
