@@ -17,6 +17,9 @@ LOOK_S = 0.25
 #: Looks that are further apart: who looks stood still in between, and its ranks most likely too, as on a machine that was
 #: suspended or moved. No more than the second counts then.
 APART_S, COUNTS_S = 10.0, 1.0
+#: Where looks come so far apart one after the other, as on a busy machine, ranks may run meanwhile: such a time counts, unless
+#: it is longer than the first of these, or so many looks before it were on time.
+MUCH_APART_S, ON_TIME = 60.0, 8
 #: Of such times the newest are kept.
 STANDSTILLS = 64
 #: The threshold is this many times the gap that 99 % of the last `GAPS` are shorter than.
@@ -97,6 +100,8 @@ class Suspicion:
         self._waiters: frozenset[int] = frozenset()
         """Who waited when that was first reported."""
         self._looked_at_s: float | None = None
+        self._on_time = ON_TIME
+        """Looks in a row."""
         self._standstills: deque[tuple[float, float]] = deque(maxlen=STANDSTILLS)
         """When one was over, and how long it was."""
         self.over: int | None = None
@@ -111,8 +116,9 @@ class Suspicion:
         self.over = None
         apart_s = now_s - self._looked_at_s if self._looked_at_s is not None else 0.0
         self._looked_at_s = now_s
-        if apart_s > APART_S:
+        if apart_s > MUCH_APART_S or (apart_s > APART_S and self._on_time >= ON_TIME):
             self._standstills.append((now_s, apart_s - COUNTS_S))
+        self._on_time = 0 if apart_s > APART_S else self._on_time + 1
         for rank, beat in beats.items():
             known = self._ranks.setdefault(rank, _Rank(now_s))
             known.take(beat, now_s)

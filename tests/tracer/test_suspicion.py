@@ -21,6 +21,14 @@ def steady(suspicion: Suspicion, gap_s: float, beats: int, now_s: float = 0.0) -
     return now_s, beats
 
 
+def steady_on(suspicion: Suspicion, events: int, now_s: float) -> tuple[float, int]:
+    """Let rank 0 go on for some seconds."""
+    for each in range(1, 20):
+        now_s += LOOK_S
+        assert suspicion.look({0: RingHeartbeat(events + each, events + each, None)}, now_s) is None
+    return now_s, events + 19
+
+
 def waits(suspicion: Suspicion, events: int, now_s: float, for_s: float, steps: int = 5) -> Iterator[LongWait]:
     since_s = now_s
     while now_s < since_s + for_s:
@@ -92,6 +100,23 @@ def test_an_agent_that_is_hardly_let_run_finds_a_wait_all_the_same() -> None:
     now_s, events = steady(suspicion, 0.5, 50)
     looks = [suspicion.look({0: RingHeartbeat(events, 5, now_s)}, now_s + 12.0 * turn) for turn in range(1, 10)]
     assert any(looks)
+
+
+def test_and_hardly_later_than_one_that_is_let_run() -> None:
+    """Looks that come 12 s apart, all of them, are no machine that was suspended again and again."""
+    suspicion = Suspicion(60.0)
+    now_s, events = steady(suspicion, 0.5, 50)
+    turns = [turn for turn in range(1, 60) if suspicion.look({0: RingHeartbeat(events, 5, now_s)}, now_s + 12.0 * turn)]
+    assert 12.0 * turns[0] <= 60.0 + 2 * 12.0
+
+
+def test_a_machine_that_is_suspended_again_an_hour_later_is_no_busy_one() -> None:
+    suspicion = Suspicion(60.0)
+    now_s, events = steady(suspicion, 0.5, 50)
+    for again in range(5):
+        now_s += 50.0
+        assert suspicion.look({0: RingHeartbeat(events, 5, now_s - 50.5)}, now_s) is None, again
+        now_s, events = steady_on(suspicion, events, now_s)
 
 
 def test_the_longest_wait_of_the_node_is_the_one_that_is_reported() -> None:
