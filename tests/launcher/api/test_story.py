@@ -147,6 +147,16 @@ def test_where_the_clock_was_set_that_times_are_of_a_line_says_so() -> None:
     assert len(story.tell(line_at(1e9 - 4070.0, 230.0, exited))) == 1
 
 
+def test_a_machine_that_was_suspended_looks_like_a_clock_that_was_set_forward() -> None:
+    story = Story(local=time.gmtime)
+    exited = e.RankExited(attempt=0, rank=1, exit_code=-9)
+    story.tell(line_at(1e9, 100.0, exited))
+    (said, _) = story.tell(line_at(1e9 + 4260.0, 160.0, exited))
+    assert said.endswith(
+        "the clock of the controller's node was set forward by 70 min, or its machine was suspended for so long"
+    )
+
+
 def test_another_controller_has_another_clock() -> None:
     story = Story(local=time.gmtime)
     resumed, later = n.ControllerResumed(term=2), n.ControllerResumed(term=2, restart=1)

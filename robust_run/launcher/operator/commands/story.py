@@ -67,8 +67,13 @@ class Story:
         by_s = now[1] - before[1]
         if abs(by_s) < SET_S:
             return []
-        way = "forward" if by_s > 0 else "back"
-        return self._dated(entry.at, "", f"the clock of the controller's node was set {way} by {duration(abs(by_s))}")
+        by = duration(abs(by_s))
+        said = f"the clock of the controller's node was set back by {by}"
+        if by_s > 0:  # what counts seconds since the start does not while a machine is suspended
+            said = (
+                f"the clock of the controller's node was set forward by {by}, or its machine was suspended for so long"
+            )
+        return self._dated(entry.at, "", said)
 
     def _of_entry(self, entry: JournalEntry) -> list[str]:
         subject = entry.event if entry.event is not None else entry.action
