@@ -164,6 +164,18 @@ def test_a_socket_that_somebody_listens_at_is_not_taken_over(listening: tuple[st
     assert os.listdir(os.path.dirname(path)) == [os.path.basename(path)]
 
 
+def test_where_the_file_system_knows_no_links_a_socket_has_its_name_all_the_same(tmp_path: Path) -> None:
+    def refuses(_new: str, _path: str) -> None:
+        raise PermissionError(errno.EPERM, "no links here")
+
+    path = str(tmp_path / "control.sock")
+    with control.listen(path, refuses), socket.socket(socket.AF_UNIX) as other:
+        other.connect(path)
+        with pytest.raises(PermissionError):
+            control.listen(path, refuses)
+        assert os.listdir(tmp_path) == ["control.sock"]
+
+
 def test_a_request_and_its_answer_however_long_the_path(listening: tuple[str, socket.socket]) -> None:
     path, server = listening
     seen: list[control.Request] = []

@@ -12,7 +12,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TypeVar
 
 import msgspec
@@ -105,7 +105,7 @@ def short(path: str) -> Iterator[str]:
         os.close(folder)
 
 
-def listen(path: str) -> socket.socket:
+def listen(path: str, link: Callable[[str, str], None] = os.link) -> socket.socket:
     """Return a socket that listens at a path, for our user only. Raises OSError.
 
     It has its name only once it listens: another server that starts meanwhile removes names that nobody listens at.
@@ -119,13 +119,26 @@ def listen(path: str) -> socket.socket:
             os.chmod(address, 0o600)
         listening.listen(64)
         try:
-            os.link(new, path)
+            _name(new, path, link)
         finally:
-            os.unlink(new)
+            with suppress(FileNotFoundError):
+                os.unlink(new)
     except BaseException:
         listening.close()
         raise
     return listening
+
+
+def _name(new: str, path: str, link: Callable[[str, str], None]) -> None:
+    """Give a socket its name, which nobody has. Raises OSError."""
+    try:
+        link(new, path)
+    except FileExistsError:
+        raise
+    except OSError:  # not all file systems know links
+        if os.path.lexists(path):
+            raise
+        os.rename(new, path)
 
 
 def hold(path: str) -> int:
