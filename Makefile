@@ -171,8 +171,9 @@ packages:
 
 # pip would compile all that is in the packages, which takes a minute of CPU; Python compiles what it imports. What every rank and
 # launcher imports is imported once here, else all those of a first job would compile it at the same time.
+# A folder that is no environment is never cleared.
 $(STAMP): pyproject.toml constraints.txt
-	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(if $(wildcard $(VENV)/pyvenv.cfg),--clear) "$(VENV)"
 	$(BIN)/python -m pip install --quiet --no-compile --upgrade pip
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
 	$(BIN)/python -c "import torch, torch.distributed, torch._dynamo, aiohttp, click, fsspec, msgspec, rich.console"

@@ -47,7 +47,7 @@ class Exits:
 
     def install(self) -> None:
         """See calls of `sys.exit` from now on; to the program it is as it was."""
-        sys.exit = SeenExit(sys.exit, self)  # type: ignore[assignment]
+        sys.exit = SeenExit(sys.exit, self)
 
 
 class SeenExit:
