@@ -313,7 +313,7 @@ class Peer(asyncio.BufferedProtocol):
 
     def _take(self, message: FromAgent) -> None:
         if type(message) is Heartbeat:
-            self._offset.take(self.last_heard_s - message.now_s)
+            self._offset.take(message.now_s, self.last_heard_s)
             term = self._server.beat_term
             if term is not None and self.last_heard_s < self._server.beat_until_s:
                 lease_s = self._server.grant(self, message.late_s)
