@@ -16,7 +16,7 @@ from robust_run.health.signs.nic_bursts import NicBurst
 from robust_run.launcher.agent.nccl.nics import NicLook
 from robust_run.launcher.agent.nccl.windows import FIRST_MARK_S, NcclWindows
 from robust_run.launcher.control.frames import HEADER_BYTES, decode_from_agent, encode
-from robust_run.launcher.controller.comparing.nccl_slowness import NcclSlowness
+from robust_run.launcher.controller.comparing.nccl_slowness import NcclSlowness, WindowNumbers
 from robust_run.launcher.model.events import Event, Inquired
 from robust_run.launcher.model.nccl_windows import NcclWindow
 from robust_run.tracer.nccl.sampling import sampled_ranks
@@ -219,6 +219,36 @@ def test_after_all_calendars_were_set_what_is_slow_is_still_found(windows: int) 
     controller.window(WELL)
     controller.window(SLOW)
     assert controller.asked == 1
+
+
+def numbered(numbers: WindowNumbers, windows: range, late: Callable[[int], float] = lambda _: 0.0) -> list[set[int]]:
+    """Return by window how it is numbered, of three nodes with one calendar of which the second is late, in windows."""
+    places = enumerate(("a", "b", "c"))
+    delays = {node: 0.1 * place for place, node in places}
+    return [
+        {
+            numbers.of(node, window, (window + 7.45 + delay + (late(window) if node == "b" else 0.0)) * WINDOW_S)
+            for node, delay in delays.items()
+        }
+        for window in windows
+    ]
+
+
+@pytest.mark.parametrize("windows_late", [0.6, 1.2, 1.8, 2.6, 4.0])
+def test_a_network_that_was_slow_for_a_while_is_no_calendar(windows_late: float) -> None:
+    """What nodes did in different windows would be compared, and one be slow that is not."""
+    numbers = WindowNumbers()
+    numbered(numbers, range(50))
+    slow = numbered(numbers, range(50, 54), lambda _: windows_late)
+    assert all(len(each) == 1 for each in slow), "it knows which window it was"
+    assert all(len(each) == 1 for each in numbered(numbers, range(54, 60)))
+
+
+def test_so_is_one_that_was_slow_for_long_once_it_is_quick_again() -> None:
+    numbers = WindowNumbers()
+    numbered(numbers, range(50))
+    numbered(numbers, range(50, 70), lambda window: 2.0 + window % 3)
+    assert all(len(each) == 1 for each in numbered(numbers, range(70, 90)))
 
 
 def test_what_nics_are_unlike_their_peers_is_evidence() -> None:

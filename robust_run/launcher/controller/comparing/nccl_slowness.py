@@ -4,6 +4,7 @@ slow. The judging is pure (`tracer.nccl.slowness`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
@@ -22,8 +23,10 @@ from robust_run.tracer.types import TraceVerdict
 #: A window is judged when all nodes have spoken of it, or when one speaks of a window so much later: nodes none of whose ranks
 #: are sampled say nothing.
 LATE = 2
-#: A node whose windows come further from when they should, in windows, has a calendar of its own, or one that was set.
-NEAR = 1.5
+#: A node has a calendar of its own, or one that was set, if its windows come by so many windows too soon: no network does that.
+EARLY = 1.0
+#: Or so much too late so often in a row, or ever by more than the last: by less and more seldom it is the network that was slow.
+SLOW, SLOW_IN_A_ROW, SLOWEST = 1.5, 5, 15.0
 #: Lines of evidence of a verdict.
 MOST_LINES = 40
 
@@ -33,18 +36,22 @@ class WindowNumbers:
 
     def __init__(self) -> None:
         self._shifts: dict[str, int] = {}
-        """By node: what is to be added to its numbers."""
-        self._newest: int | None = None
-        """The shift that was found last: nodes with one calendar have one."""
+        """By node: what is to be added to its numbers. Nodes with one calendar have one."""
+        self._slow: dict[str, int] = {}
+        """Of nodes: how many windows came too late in a row."""
 
     def of(self, node: str, number: int, now_s: float) -> int:
         """Return the number of a window that a node tells now; `now_s`: by the controller's monotonic clock."""
         current = now_s / WINDOW_S
-        known = (shift for shift in (self._shifts.get(node), self._newest) if shift is not None)
-        shift = next((shift for shift in known if abs(number + shift - current) <= NEAR), None)
-        if shift is None:
-            shift = self._newest = round(current - number)
-        self._shifts[node] = shift
+        shift = self._shifts.get(node)
+        early = number + shift - current if shift is not None else None
+        slow = self._slow.pop(node, 0) + 1
+        if shift is not None and early is not None and -SLOWEST <= early < -SLOW and slow < SLOW_IN_A_ROW:
+            self._slow[node] = slow
+        elif shift is None or early is None or not -SLOW <= early <= EARLY:
+            others = Counter(known for other, known in self._shifts.items() if other != node).most_common()
+            fit = (known for known, _ in others if -SLOW <= number + known - current <= EARLY)
+            shift = self._shifts[node] = next(fit, round(current - number))
         return number + shift
 
 
