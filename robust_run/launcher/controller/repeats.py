@@ -24,7 +24,8 @@ RECALLED_S = 1800.0
 #: Things that are remembered; those that were heard of longest ago are forgotten first, and are news when they come again.
 MOST = 2000
 
-_NAMED = r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}|(?:gpu|rank|ranks|port|nvlink|device|lane|element|elements) #?[0-9]+"
+_THINGS = "gpu|rank|ranks|port|nvlink|device|lane|element|elements|cpu|node|socket|slot|bank|channel|chan|dimm|mc"
+_NAMED = rf"[0-9a-f]{{4}}:[0-9a-f]{{2}}:[0-9a-f]{{2}}|(?:{_THINGS})[ #]{{1,2}}[0-9]+"
 _NUMBER = re.compile(rf"(?P<named>{_NAMED})|(?<![a-z0-9_])(?:0x[0-9a-f]+|[0-9]+(?:[.][0-9]+)?)", re.IGNORECASE)
 
 Place = tuple[str, str, str]

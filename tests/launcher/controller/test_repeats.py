@@ -174,6 +174,9 @@ def test_another_gpu_port_or_rank_is_news_and_another_number_is_not() -> None:
         assert journal.hears(alert("disk.io", f"nvme{number}n1: sector 12345"))
         assert journal.hears(alert("pcie", f"0000:{number}b:00.0 replays"))
         assert journal.hears(alert("numbers", f"rank {number} differs"))
+        assert journal.hears(
+            alert("memory.ce", f"2 errors on CPU_SrcID#0_MC#1_Chan#0_DIMM#{number} (page:0x12{number})")
+        )
     before = len(journal.lines)
     for each in range(40):
         journal.hears(alert("retransmitted", f"{5 + each / 10}% of the segments, at 0x{each:x}"))
