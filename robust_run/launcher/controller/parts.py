@@ -106,7 +106,7 @@ class ControllerParts:
             seen = self._repeats.on_record(event, now_s, has_consequences=bool(actions))
         if not seen:
             return () if isinstance(event, HealthSeen) else (event,)
-        from robust_run.launcher.core.diagnosis.health_record import with_counted
+        from robust_run.launcher.core.diagnosis.counted import with_counted
 
         lines = [with_counted(self._policy, self._state, each, counts) for each in seen]
         return lines if isinstance(event, HealthSeen) else [*lines, event]

@@ -14,7 +14,7 @@ from robust_run.health.rules import deciding
 from robust_run.health.rules.types import Evicted, RuleDecision
 from robust_run.launcher.core import evictions
 from robust_run.launcher.core.attempts import end_attempt, failure_ending
-from robust_run.launcher.core.diagnosis import blindness, health_record, shared
+from robust_run.launcher.core.diagnosis import blindness, counted, health_record, shared
 from robust_run.launcher.core.diagnosis.drafts import TRAINING, draft_of, nodes_of
 from robust_run.launcher.core.diagnosis.hang_response import suspected
 from robust_run.launcher.core.diagnosis.rule_book import book_of
@@ -58,7 +58,7 @@ def seen(policy: CorePolicy, state: JobState, event: HealthSeen, now_s: float) -
         state.health.active.pop((name, sign.name, sign.subject), None)
         return []
     book = book_of(policy)
-    health_record.take_counted(policy, state, event)
+    counted.take_counted(policy, state, event)
     counts, decision = deciding.decide(book, state.health.counts, name, sign, now_s)
     state.health.counts = state.health.counts if event.is_recalled else dict(counts)
     rung = decision.rung if decision is not None else ""
