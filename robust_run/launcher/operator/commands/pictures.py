@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from robust_run.atomic_file import write_file
 from robust_run.errors import PlatformError, RobustRunError, UserError
 from robust_run.tracer.types import RankTrace
 
@@ -53,7 +54,7 @@ def draw(about: Subject, attempt: int | None, output: str, heatmap: str) -> Pict
         )
     path = output or os.path.join(about.folder, "timeline.json")
     nodes = _nodes(about)
-    _write(path, chrome_trace(traces, nodes, inside=inside))
+    _write(path, chrome_trace(traces, nodes, inside=inside), is_ours=not output)
     if heatmap and traces:
         _draw_heatmap(heatmap, traces, nodes)
     calls = sum(len(trace.ops) for trace in traces) + sum(len(of.trace.ops) for of in inside)
@@ -144,8 +145,12 @@ def _nodes(about: Subject) -> dict[int, str]:
     return names
 
 
-def _write(path: str, content: bytes) -> None:
+def _write(path: str, content: bytes, *, is_ours: bool = False) -> None:
+    """`is_ours`: nobody named it. A link there, which the run's owner may have put, is replaced and not followed."""
     try:
+        if is_ours:
+            write_file(path, content)
+            return
         with open(path, "wb") as file:
             file.write(content)
     except OSError as error:

@@ -6,6 +6,7 @@ robust report [RUN]     pages of a job, dead or alive
 from __future__ import annotations
 
 import os
+import stat
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -167,8 +168,12 @@ def write_report(run_directory: str, life: JobLife) -> PagesWritten:
 
 def _write(path: str, content: str) -> str:
     """Write a file as a whole, or not at all. Raises PlatformError."""
+    folder = os.path.dirname(path)
     try:
-        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.makedirs(folder, exist_ok=True)
+        found = os.lstat(folder)
+        if stat.S_ISLNK(found.st_mode) and found.st_uid != os.geteuid():
+            raise PlatformError(f"cannot write {path!r}: {folder!r} is a link that user {found.st_uid} has put there")
         write_file(path, content.encode(errors="backslashreplace"))
     except OSError as error:
         raise PlatformError(f"cannot write {path!r}: {error.strerror}") from error

@@ -1,0 +1,74 @@
+"""An operator opens a run directory that another user has filled: nothing else is written, and no command waits for ever."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fake_groups import FakeTorch
+
+from robust_run.report.files import incident as incident_file
+from tests.launcher.api.test_trace_commands import happened
+
+Robust = Callable[..., subprocess.CompletedProcess[str]]
+
+STRANGER = 1666
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="root owns what it wants")
+
+
+@pytest.fixture
+def run(make_controller: Callable[..., Any], run_directory: Path) -> Path:
+    """A run that is over, with an incident and the trace of a rank."""
+    controller = make_controller().start()
+    happened(SimpleNamespace(controller=controller))
+    incident_file.write(str(run_directory / "incidents" / "0001.json"), controller.incidents()[0])
+    (run_directory / "attempt_0" / "0").mkdir(parents=True)
+    FakeTorch(run_directory / "attempt_0" / "0" / "ring").ring.claim()
+    return run_directory
+
+
+@pytest.fixture
+def precious(tmp_path: Path) -> Path:
+    """A file of the operator's."""
+    path = tmp_path / "precious"
+    path.write_text("precious")
+    return path
+
+
+@pytest.mark.parametrize(("command", "name"), [("timeline", "timeline.json"), ("report", "report.html")])
+def test_a_link_in_a_run_does_not_lead_a_command_to_write_elsewhere(
+    run: Path, robust: Robust, precious: Path, command: str, name: str
+) -> None:
+    (run / name).symlink_to(precious)
+    result = robust(command)
+    assert result.returncode == 0, result.stderr
+    assert precious.read_text() == "precious"
+    assert not (run / name).is_symlink()
+
+
+@needs_root
+def test_pages_of_incidents_are_not_written_where_a_strangers_link_leads(
+    run: Path, robust: Robust, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    (run / "incidents").rename(elsewhere)
+    (run / "incidents").symlink_to(elsewhere)
+    os.lchown(run / "incidents", STRANGER, STRANGER)
+    before = sorted(elsewhere.iterdir())
+    result = robust("report")
+    assert result.returncode == 1
+    assert f"is a link that user {STRANGER} has put there" in result.stderr
+    assert sorted(elsewhere.iterdir()) == before
+
+
+def test_a_link_of_ones_own_to_where_incidents_are_kept_is_followed(run: Path, robust: Robust, tmp_path: Path) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    (run / "incidents").rename(elsewhere)
+    (run / "incidents").symlink_to(elsewhere)
+    assert robust("report").returncode == 0
+    assert (elsewhere / "0001.html").exists()
