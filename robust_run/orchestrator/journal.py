@@ -17,6 +17,7 @@ from robust_run.version import RUN_DIR_SCHEMA, __version__
 NAME = "roles.jsonl"
 #: Of lines that cannot be written: beyond, a leader that is killed cannot go on.
 MOST_LATE_BYTES = 64 << 20
+_LONGEST_LINE_BYTES = 64 << 20
 #: A start that lived that long got somewhere.
 LONG_S = 600.0
 
@@ -106,7 +107,7 @@ def lines_of(path: str) -> tuple[list[Line], int]:
     while (after := data.find(b"\n", end) + 1) != 0:
         try:
             found.append(decoder.decode(data[end:after]))
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, RecursionError):
             break
         end = after
     return found, end
@@ -138,11 +139,11 @@ def ending(path: str) -> Ending | None:
     decoder, finish, short, began_s = msgspec.json.Decoder(Line), None, 0, 0.0
     try:
         with open(path, "rb") as file:
-            _check(file.readline(), path)
+            _check(file.readline(_LONGEST_LINE_BYTES), path)
             for text in file:
                 try:
                     line = decoder.decode(text)
-                except msgspec.MsgspecError:
+                except (msgspec.MsgspecError, RecursionError):
                     break
                 if isinstance(line.event, JobStarted):
                     finish, began_s = None, line.at
@@ -166,7 +167,7 @@ def spec_of(folder: str) -> RolesSpec | None:
     path = os.path.join(folder, NAME)
     try:
         with open(path, "rb") as file:
-            return _check(file.readline(), path).roles
+            return _check(file.readline(_LONGEST_LINE_BYTES), path).roles
     except OSError:
         return None
 
@@ -176,7 +177,7 @@ def _check(first: bytes, path: str) -> Head:
         schema = msgspec.json.decode(first, type=Mapping[str, object]).get("schema")
         if schema == RUN_DIR_SCHEMA:
             return msgspec.json.decode(first, type=Head)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise PlatformError(f"{path} is no journal of roles: {error}") from error
     raise PlatformError(
         f"{path} has the format {schema!r}, and this robust-run reads {RUN_DIR_SCHEMA}; use the one that wrote it"

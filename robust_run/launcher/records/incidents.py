@@ -135,7 +135,7 @@ class IncidentBook:
             if number > len(past.on_record.found) - FROM_FILES:
                 try:
                     self.incidents[-1] = incident_file.read(self.run_directory.incident(number))
-                except (OSError, msgspec.MsgspecError):
+                except (OSError, msgspec.MsgspecError, RecursionError):
                     self._dirty = True
                     self.flush()
         self._awaits_step_of = past.awaited

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import BinaryIO
 
@@ -14,6 +15,8 @@ from robust_run.version import RUN_DIR_SCHEMA
 
 #: No line of ours is longer: a start of 10,000 nodes has 2 MB.
 LONGEST_LINE_BYTES = 16 << 20
+#: What is larger is no journal, whoever says so.
+LARGEST_BYTES = 2 << 30
 
 
 class NoJournalError(UserError):
@@ -32,6 +35,15 @@ def read(path: str) -> tuple[JournalHeader, list[JournalEntry]]:
     with open(path, "rb") as file:
         lines = file.read().split(b"\n")
     return header_of(lines[0], path), list(_entries(json_decoder(JournalEntry), lines[1:]))
+
+
+def refuse_oversized(path: str) -> None:
+    """Raise NoJournalError for what is larger than any journal, and would have to be read as a whole."""
+    size = os.path.getsize(path)
+    if size > LARGEST_BYTES:
+        raise NoJournalError(
+            f"{path!r} is not a journal of robust-run: it has {size} bytes, the limit is {LARGEST_BYTES}"
+        )
 
 
 def past_of(journal: Journal) -> list[JournalEntry]:

@@ -16,6 +16,7 @@ from robust_run.orchestrator.journal import NAME, read, spec_of
 from robust_run.orchestrator.people.views.whole import view_of
 from robust_run.orchestrator.rules import core
 from robust_run.orchestrator.rules.course_points import idle_of
+from robust_run.report.files import read_regular
 from robust_run.roles.client import Connection, Place, channel_of, connected
 from robust_run.roles.view_words import RolesView
 from robust_run.roles.wire import Frames, WorkerHalf
@@ -40,6 +41,7 @@ _Kind = TypeVar("_Kind")
 
 #: The job's page for workers, in its run directory.
 PLACE_NAME = "roles.place"
+_LARGEST_PLACE_BYTES = 64 << 10
 #: A leader that runs answers in a moment; one that is started again takes longer.
 ANSWER_S = 10.0
 
@@ -129,9 +131,8 @@ def _nobody(run: str, error: OSError | ProtocolError) -> PlatformError:
 
 def _ask(run: str, call: LookCall | AskCall | CodeCall | UpdateCall | RollbackCall) -> Answer:
     try:
-        with open(os.path.join(run, PLACE_NAME), "rb") as file:
-            place = msgspec.json.decode(file.read(), type=Place)
-    except msgspec.MsgspecError as error:
+        place = msgspec.json.decode(read_regular(os.path.join(run, PLACE_NAME), _LARGEST_PLACE_BYTES), type=Place)
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise ProtocolError(f"{run}/{PLACE_NAME}: {error}") from error
     with closing(connected(place, ANSWER_S)) as connection:
         me = Me(role=OPERATOR, index=0, rank=0, serial=0, attempt=0)

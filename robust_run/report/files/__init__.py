@@ -18,3 +18,12 @@ def open_regular(path: str) -> BinaryIO:
         os.close(descriptor)
         raise OSError(errno.EINVAL, "it is no regular file", path)
     return os.fdopen(descriptor, "rb")
+
+
+def read_regular(path: str, most_bytes: int) -> bytes:
+    """Return what a file holds. Raises OSError, also for what is no regular file, or larger than `most_bytes`."""
+    with open_regular(path) as file:
+        data = file.read(most_bytes + 1) if os.fstat(file.fileno()).st_size <= most_bytes else None
+    if data is None or len(data) > most_bytes:
+        raise OSError(errno.EFBIG, f"it has more than {most_bytes} bytes", path)
+    return data

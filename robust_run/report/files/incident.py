@@ -8,9 +8,12 @@ import msgspec
 
 from robust_run.atomic_file import write_file
 from robust_run.decoders import json_decoder
-from robust_run.report.files import open_regular
+from robust_run.report.files import read_regular
 from robust_run.report.types import Incident
 from robust_run.tracer.types import Scene
+
+#: What is larger is no incident, and no scene.
+LARGEST_BYTES, LARGEST_SCENE_BYTES = 64 << 20, 512 << 20
 
 
 def write(path: str, incident: Incident) -> None:
@@ -27,11 +30,9 @@ def write_scene(path: str, scene: Scene) -> None:
 
 def read_scene(path: str) -> Scene:
     """Return what an incident was concluded from. Raises OSError, or msgspec.MsgspecError for a file of another shape."""
-    with open_regular(path) as file:
-        return json_decoder(Scene).decode(file.read())
+    return json_decoder(Scene).decode(read_regular(path, LARGEST_SCENE_BYTES))
 
 
 def read(path: str) -> Incident:
     """Return an incident. Raises OSError, or msgspec.MsgspecError for a file of another shape."""
-    with open_regular(path) as file:
-        return json_decoder(Incident).decode(file.read())
+    return json_decoder(Incident).decode(read_regular(path, LARGEST_BYTES))

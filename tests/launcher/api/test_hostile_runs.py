@@ -72,3 +72,39 @@ def test_a_link_of_ones_own_to_where_incidents_are_kept_is_followed(run: Path, r
     (run / "incidents").symlink_to(elsewhere)
     assert robust("report").returncode == 0
     assert (elsewhere / "0001.html").exists()
+
+
+@pytest.mark.parametrize("name", ["api.json", "startup.json", "timeline.json", "incidents/0001.scene.json"])
+def test_a_pipe_in_place_of_a_file_holds_up_no_command(run: Path, robust: Robust, name: str) -> None:
+    (run / name).unlink(missing_ok=True)
+    os.mkfifo(run / name)
+    for command in ("status", "why", "report", "timeline"):
+        robust(command)  # it has a limit
+
+
+def test_a_journal_larger_than_any_is_not_read(run: Path, robust: Robust) -> None:
+    os.truncate(run / "journal.jsonl", 1 << 40)
+    for command in ("status", "why", "events", "report", "timeline"):
+        result = robust(command)
+        assert result.returncode == 2, command
+        assert "it has 1099511627776 bytes, the limit is 2147483648" in result.stderr
+
+
+def test_an_incident_larger_than_any_is_told_by_the_journal(run: Path, robust: Robust) -> None:
+    os.truncate(run / "incidents" / "0001.json", 1 << 40)
+    assert "never joined all_reduce #4" in robust("why").stdout
+    assert "1 incident unreadable" in robust("report").stdout
+
+
+DEEP = '{"x":' + "[" * 20_000 + "]" * 20_000 + "}\n"
+
+
+def test_json_that_is_nested_without_end_is_left_out(run: Path, robust: Robust) -> None:
+    with open(run / "journal.jsonl", "a") as journal:
+        journal.write(DEEP)
+    for name in ("api.json", "startup.json", "incidents/0001.json", "incidents/0001.scene.json"):
+        (run / name).write_text(DEEP)
+    for command in ("status", "why", "events", "report"):
+        result = robust(command)
+        assert "Traceback" not in result.stderr, command
+        assert "never joined all_reduce #4" in result.stdout or command in ("report", "status")

@@ -51,7 +51,7 @@ class Story:
         """Return what there is to say of a line of the journal: nothing, or a line (and the date where it changes)."""
         try:
             entry = _DECODER.decode(line)
-        except msgspec.MsgspecError:
+        except (msgspec.MsgspecError, RecursionError):
             return [clean(f"????????  {bytes(line).decode(errors='replace')}")] if self._everything else []
         if not self._terms.hold(entry.term):
             return []

@@ -29,8 +29,6 @@ from robust_run.tracer.types import RankTrace, Scene
 if TYPE_CHECKING:
     from robust_run.health.metrics.reports import MetricPoint
 
-#: A scene's file may be so large; more is not read.
-LARGEST_SCENE_BYTES = 512 << 20
 #: Ranks of this machine whose reports are looked for.
 MOST_ASKED = 16
 #: So much of the end of a log is handed out.
@@ -77,7 +75,7 @@ class JournalTail:
                 entry = self._decoder.decode(line)
                 if abs(entry.at) <= MOST_S:
                     self.history.take(entry)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return  # cut short by a full disk or a power loss
 
 
@@ -85,10 +83,8 @@ def scene_in(folder: str, number: int) -> Scene | None:
     """Return what an incident was concluded from; None where it was not kept, or cannot be read."""
     path = os.path.join(folder, "incidents", f"{number:04d}.scene.json")
     try:
-        if os.path.getsize(path) > LARGEST_SCENE_BYTES:
-            return None
         return incident_file.read_scene(path)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
 
 

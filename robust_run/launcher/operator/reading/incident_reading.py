@@ -82,7 +82,7 @@ def _read(folder: str, number: int) -> Incident | None:
     """Return an incident by its file; None if that cannot be read."""
     try:
         incident = incident_file.read(os.path.join(folder, "incidents", f"{number:04d}.json"))
-    except (OSError, ValueError):  # of another shape, no text, no regular file
+    except (OSError, ValueError, RecursionError):  # of another shape, no text, no regular file
         return None
     return msgspec.structs.replace(incident, id=number) if _is_sane(incident) else None
 

@@ -12,6 +12,7 @@ import msgspec
 from robust_run.atomic_file import write_file
 from robust_run.decoders import json_decoder
 from robust_run.errors import PlatformError
+from robust_run.report.files import open_regular
 
 SCHEMA = 1
 #: How an address begins that every machine has for itself.
@@ -61,7 +62,7 @@ def read_place(run_directory: str) -> ApiEndpoint | None:
         return None
     try:
         place = json_decoder(ApiEndpoint).decode(data)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise PlatformError(f"{path!r} does not say where the controller is: {error}") from error
     if place.schema > SCHEMA:
         raise PlatformError(f"{path!r} has schema {place.schema}, this robust reads up to {SCHEMA}; use a newer one")
@@ -84,7 +85,7 @@ def remove_place(run_directory: str, place: ApiEndpoint) -> None:
 def read_small(path: str) -> bytes | None:
     """Return a small file's content; None if it is not there. Raises PlatformError if it cannot be read or is too large."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             data = file.read(_LARGEST_BYTES + 1)
     except FileNotFoundError:
         return None

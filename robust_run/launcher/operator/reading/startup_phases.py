@@ -7,6 +7,7 @@ import os
 import msgspec
 
 from robust_run.decoders import json_decoder
+from robust_run.report.files import open_regular
 
 #: A larger file is no startup.json; phases have few names, which become labels.
 LARGEST_BYTES = 64 << 20
@@ -57,8 +58,8 @@ class StartupPhases:
             version = (status.st_mtime_ns, status.st_size)
             if version != self._seen and status.st_size <= LARGEST_BYTES:
                 self._seen = version
-                with open(self._path, "rb") as file:
+                with open_regular(self._path) as file:
                     self._found = json_decoder(_Startup).decode(file.read(LARGEST_BYTES)).attempts
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             self._found = ()
         return self._found

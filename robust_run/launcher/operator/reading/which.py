@@ -125,7 +125,7 @@ class Subject:
             return None
         try:
             return incident_file.read_scene(os.path.join(self._run_directory, "incidents", f"{number:04d}.scene.json"))
-        except (OSError, msgspec.MsgspecError):
+        except (OSError, msgspec.MsgspecError, RecursionError):
             return None
 
     def keep_traces(self) -> None:
@@ -193,6 +193,9 @@ def subject(env: Mapping[str, str], *, run: str, log_dir: str, url: str, token_f
     try:
         return Subject(path, _reach(path, token_file, tls_ca, env))
     except NoAnswerError as error:
+        from robust_run.launcher.records.journal_reading import refuse_oversized
+
+        refuse_oversized(os.path.join(path, JOURNAL_NAME))
         return Subject(path, None, error)
 
 
@@ -270,9 +273,10 @@ def _has_just_begun(path: str, host: str) -> bool:
 
 def _beginning_of(journal: str) -> tuple[str, int, float]:
     """Return who began a journal, its host and pid, and when; 0: it has no event yet. Raises OSError, UserError."""
-    from robust_run.launcher.records.journal_reading import follow
+    from robust_run.launcher.records.journal_reading import follow, refuse_oversized
     from robust_run.report.files import open_regular
 
+    refuse_oversized(journal)
     with open_regular(journal) as file:
         header, entries = follow(file, journal)
         return header.host, header.pid, next((entry.at for entry in entries), 0.0)

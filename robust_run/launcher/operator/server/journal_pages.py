@@ -91,5 +91,5 @@ class JournalPages:
 def _is_entry(line: bytes) -> bool:
     try:
         return line.startswith(b"{") and bool(msgspec.json.decode(line, type=msgspec.Raw))
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, RecursionError):
         return False

@@ -120,7 +120,7 @@ class Course:
         is_telling = kind is not None and kind[1] in TELLING
         try:
             entry: _Line | _Head = _DECODER.decode(line) if is_telling else _HEADS.decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return
         if not abs(entry.at) <= MOST_S or not self._terms.hold(entry.term):
             return
