@@ -31,6 +31,7 @@ from robust_run.prefetch.rules.types import BlockMap, BlockRun, FetchLimits, Hot
 from robust_run.prefetch.server.config import Background, ServeOptions
 from robust_run.store.opening import local_path
 from robust_run.store.types import StoreOptions
+from robust_run.strangers import stranger_on_the_way
 
 Way = Literal["local", "hot", "first", "lazy"]
 """local: nothing is fetched · hot: by the list · first: everything, to make a list · lazy: what is read, to make a list"""
@@ -168,6 +169,8 @@ def own_folder(path: str) -> str:
     Raises `CacheRefused` if it is not ours, or others can write it: in /var/tmp, another user may have made it before us.
     """
     path = os.path.abspath(path)
+    if stranger := stranger_on_the_way(path):
+        raise CacheRefused(f"{stranger.path}: {stranger.why}: name another --image-cache folder")
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)
         found = os.stat(path)

@@ -23,6 +23,7 @@ from robust_run.prefetch.commands import image as group
 from robust_run.prefetch.commands_running import mount, program_of
 from robust_run.prefetch.errors import BlockMapRefused
 from robust_run.prefetch.launch import own_folder
+from robust_run.snapshot.restore import unpacked
 
 MIB = 1 << 20
 LIMIT_S = 120
@@ -160,6 +161,23 @@ def test_a_cache_that_others_can_write_is_refused(tmp_path: Path) -> None:
     (tmp_path / "open").chmod(0o777)
     with pytest.raises(Exception, match="only we can write"):
         own_folder(str(tmp_path / "open"))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root owns what it wants")
+def test_a_cache_to_which_a_strangers_link_leads_is_refused(tmp_path: Path) -> None:
+    """The folder is ours, and whoever made the link can lead it to another one once we have looked."""
+    ours, everybodys = tmp_path / "ours", tmp_path / "tmp"
+    ours.mkdir(mode=0o700)
+    everybodys.mkdir()
+    everybodys.chmod(0o1777)
+    link = everybodys / "robust-run-0"
+    link.symlink_to(ours)
+    assert own_folder(str(link)) == str(link), "a link of our own"
+    os.lchown(link, 1666, 1666)
+    for refusing, below in ((own_folder, ""), (own_folder, "cache"), (unpacked.own_folder, "snapshots")):
+        with pytest.raises(Exception, match="a link of user 1666 in a folder that anybody can write to"):
+            refusing(str(link / below))
+    assert list(ours.iterdir()) == []
 
 
 @pytest.mark.parametrize(

@@ -17,24 +17,9 @@ from __future__ import annotations
 import os
 import stat
 from contextlib import suppress
-from typing import NamedTuple
 
 from robust_run.errors import UserError
-
-ROOT = 0
-
-
-class FolderFacts(NamedTuple):
-    """What the kernel says of a path, links not followed."""
-
-    uid: int
-    mode: int
-    """With the kind of file, as `os.lstat` has it."""
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether it is a folder where anybody may make things, and each owns what is his (`/tmp`)."""
-        return stat.S_ISDIR(self.mode) and bool(self.mode & stat.S_ISVTX) and bool(self.mode & stat.S_IWOTH)
+from robust_run.strangers import FolderFacts, facts_of, stranger_on_the_way
 
 
 def why_not_for_run(found: FolderFacts, us: int, made: FolderFacts | None) -> str:
@@ -58,32 +43,10 @@ def why_not_for_run(found: FolderFacts, us: int, made: FolderFacts | None) -> st
     )
 
 
-def why_not_on_the_way(folder: FolderFacts, entry: FolderFacts, trusted: frozenset[int]) -> str:
-    """Return why an entry of a folder on the way to run directories cannot be passed; empty where it can.
-
-    Only in folders that anybody may write to (with the sticky bit: those whose users do not trust each other) does it matter
-    who put a folder or a link there.
-    """
-    if not folder.is_shared or entry.uid in trusted or entry.is_shared:
-        return ""
-    what = "a link" if stat.S_ISLNK(entry.mode) else "a folder"
-    return f"it is {what} of user {entry.uid} in a folder that anybody can write to"
-
-
 def check_way(path: str) -> None:
     """Check what exists on the way to the parent of run directories, links included. Raises UserError."""
-    trusted = frozenset({os.geteuid(), ROOT, _owner_of_root()})
-    for way in dict.fromkeys((os.path.abspath(path), os.path.realpath(path))):
-        folder = facts_of("/")
-        at = "/"
-        for name in way.split("/"):
-            at = os.path.join(at, name)
-            entry = facts_of(at)
-            if folder is None or entry is None:
-                break
-            if why := why_not_on_the_way(folder, entry, trusted):
-                raise UserError(f"run directories cannot be kept below {at!r}: {why}; choose another --log-dir")
-            folder = facts_of(os.path.realpath(at)) if stat.S_ISLNK(entry.mode) else entry
+    if found := stranger_on_the_way(path):
+        raise UserError(f"run directories cannot be kept below {found.path!r}: {found.why}; choose another --log-dir")
 
 
 def check_run(path: str, next_step: str) -> None:
@@ -95,21 +58,6 @@ def check_run(path: str, next_step: str) -> None:
             continue
         if why := why_not_for_run(found, us, _made_beside(each)):
             raise UserError(f"the run directory {each!r} cannot be used: {why}; {next_step}")
-
-
-def facts_of(path: str) -> FolderFacts | None:
-    """Return what is at a path; None where nothing is, or this user may not look."""
-    try:
-        status = os.lstat(path)
-    except OSError:
-        return None
-    return FolderFacts(status.st_uid, status.st_mode)
-
-
-def _owner_of_root() -> int:
-    """Return who owns `/`: where root is not mapped (a user namespace), what is root's looks like this."""
-    root = facts_of("/")
-    return root.uid if root is not None else ROOT
 
 
 def _made_beside(path: str) -> FolderFacts | None:

@@ -21,6 +21,7 @@ from robust_run.snapshot.errors import RestoreRefused
 from robust_run.snapshot.restore import extract
 from robust_run.snapshot.rules import listing
 from robust_run.snapshot.rules.types import Item, SnapshotManifest
+from robust_run.strangers import stranger_on_the_way
 
 #: An environment may take this part of the memory that is available.
 _MEMORY_SHARE = 16
@@ -39,6 +40,8 @@ def own_folder(path: str, *, unique: bool = False) -> str:
 
     In /var/tmp another user may have made it, or the folder above it, before us.
     """
+    if stranger := stranger_on_the_way(path):
+        raise RestoreRefused(f"{stranger.path}: {stranger.why}; name another cache folder")
     try:
         os.makedirs(path, mode=0o700, exist_ok=True)
         status, above = os.lstat(path), os.stat(os.path.dirname(os.path.abspath(path)))

@@ -13,14 +13,9 @@ from hypothesis import strategies as st
 
 from robust_run.errors import UserError
 from robust_run.launcher.records.memory_folders import remove_memory_folders
-from robust_run.launcher.records.own_folder import (
-    FolderFacts,
-    check_run,
-    check_way,
-    why_not_for_run,
-    why_not_on_the_way,
-)
+from robust_run.launcher.records.own_folder import check_run, check_way, why_not_for_run
 from robust_run.launcher.records.run_directory import RunDirectory
+from robust_run.strangers import FolderFacts, why_not_on_the_way
 
 US, STRANGER, TEAMMATE = 1000, 1666, 1001
 FOLDER, LINK, FILE = stat.S_IFDIR, stat.S_IFLNK, stat.S_IFREG
