@@ -17,7 +17,9 @@ import msgspec
 from robust_run.ckpt_io.mount.mounts import clear_stale, ours, state_of, unmount
 from robust_run.ckpt_io.mount.types import MountOptions, ServingReady
 from robust_run.errors import PlatformError, UserError
+from robust_run.own_process import boot
 
+_BOOT = boot("robust_run.ckpt_io.mount.serve", "sys.exit(main(sys.argv))")
 START_LIMIT_S = 60.0
 STOP_LIMIT_S = 15.0
 DEVICE = "/dev/fuse"
@@ -69,7 +71,7 @@ def mount(options: MountOptions, say: Callable[[str], None], log: IO[bytes] | No
     check_point(options.point)
     with tempfile.TemporaryFile() as words:
         process = subprocess.Popen(
-            [sys.executable, "-m", "robust_run.ckpt_io.mount.serve", msgspec.json.encode(options).decode()],
+            [sys.executable, "-c", _BOOT, msgspec.json.encode(options).decode()],
             stdin=subprocess.PIPE if options.lifeline else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log if log is not None else words,

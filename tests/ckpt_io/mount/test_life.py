@@ -88,6 +88,24 @@ def test_the_mount_goes_when_its_parent_is_killed(fuse: None, run: Path, tmp_pat
     assert os.listdir(point) == []
 
 
+def test_no_file_of_the_folder_it_is_mounted_from_is_run(fuse: None, run: Path, tmp_path: Path) -> None:
+    """A user stands in /tmp, where another has put a robust_run."""
+    decoy, touched = tmp_path / "decoy", tmp_path / "touched"
+    (decoy / "robust_run").mkdir(parents=True)
+    (decoy / "robust_run" / "__init__.py").write_text(f"open({str(touched)!r}, 'w')")
+    program = f"""
+        import sys
+        del sys.path[0]
+        from robust_run.ckpt_io.mount.manage import mount
+        from robust_run.ckpt_io.mount.types import MountOptions
+        with mount(MountOptions(url={str(run)!r}, point={str(tmp_path / "mnt")!r}, lifeline=True), print):
+            pass
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], cwd=decoy, timeout=120, check=False)
+    assert not touched.exists()
+    assert done.returncode == 0
+
+
 def test_after_kill_9_readers_fail_and_the_next_mount_clears_what_is_left(mounted: Mount, run: Path) -> None:
     made = mounted(run)
     descriptor = os.open(f"{made.point}/x.bin", os.O_RDONLY)
