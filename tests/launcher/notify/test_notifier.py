@@ -60,6 +60,16 @@ def test_an_incident_is_told_when_it_opens_and_when_it_is_over(making: Making) -
     assert making.said == []
 
 
+def test_a_script_whose_name_is_no_text_is_told_of(making: Making) -> None:
+    with webhook() as hook:
+        target = NotifyTarget(url=hook.url)
+        about = msgspec.structs.replace(ABOUT, script="a\udcffb.py")
+        making.made.append(Notifier(about, [Sender(target, making.said.append)], SystemClock(), OPEN))
+        assert making.made[-1].ended("done", 0, "", None) == 0
+        assert [told["script"] for told in hook.told] == ["a?b.py"]
+    assert making.said == []
+
+
 def test_a_server_that_fails_is_asked_again_until_it_answers(making: Making) -> None:
     with webhook(lambda number: 503 if number < 3 else 200) as hook:
         notifier = making(hook)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import Counter, deque
 from collections.abc import Callable
@@ -97,7 +98,7 @@ class Sender:
             self._finish(notice, self._send(notice))
 
     def _send(self, notice: Notification) -> DeliveryResult:
-        body = msgspec.json.encode(notice)
+        body = _encoded(notice)
         pause_s = self._pause_s
         for number in range(TRIES):
             result = self._delivery.hand_over(body)
@@ -117,3 +118,12 @@ class Sender:
         if not result.ok and not self._has_failed:
             self._say(f"--notify {self._name}: a notice could not be sent: {result.words}; the job goes on")
         self._has_failed = not result.ok
+
+
+def _encoded(notice: Notification) -> bytes:
+    """Return it as JSON. Names of files may hold bytes that are no text, which no receiver could read: `?` stands for them."""
+    try:
+        return msgspec.json.encode(notice)
+    except UnicodeEncodeError:
+        text = json.dumps(msgspec.to_builtins(notice), ensure_ascii=False)
+        return text.encode("utf-8", "replace")
