@@ -170,7 +170,7 @@ def _slow(attempt: AttemptStartup) -> dict[tuple[str, int], list[str]]:
 
 def _ticks(length_s: float) -> list[float]:
     step = next((step for step in _TICKS if length_s / step <= MOST_TICKS), _TICKS[-1])
-    return [round(index * step, 3) for index in range(int(length_s / step) + 1)][: 10 * MOST_TICKS]
+    return [round(index * step, 3) for index in range(int(min(length_s / step, 10 * MOST_TICKS)) + 1)]
 
 
 def _table(attempt: AttemptStartup) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 from collections.abc import Callable
@@ -94,6 +95,19 @@ def test_an_incident_larger_than_any_is_told_by_the_journal(run: Path, robust: R
     os.truncate(run / "incidents" / "0001.json", 1 << 40)
     assert "never joined all_reduce #4" in robust("why").stdout
     assert "1 incident unreadable" in robust("report").stdout
+
+
+def test_numbers_that_cannot_be_are_not_counted_to(run: Path, robust: Robust) -> None:
+    with open(run / "journal.jsonl", "a") as journal:
+        journal.write('{"at":-1e300,"mono":1.0,"event":{"type":"signal_received","signal":15}}\n')
+    counts = dict.fromkeys(("attempt", "ranks", "nodes", "seen_ranks", "stepped_ranks"), 1)
+    row = {"rank": 0, "node": "a", "spans": [["program", 0.0, 1e300]]}
+    attempt = {**counts, "began_unix_s": 1e9, "complete": True, "total_s": 1e300, "phases": [], "rows": [row]}
+    startup = {"schema": 1, "run_id": "r", "attempts": [attempt]}
+    (run / "startup.json").write_text(json.dumps(startup))
+    for command in ("events", "report"):
+        result = robust(command)
+        assert (result.returncode, result.stderr) == (0, ""), command
 
 
 DEEP = '{"x":' + "[" * 20_000 + "]" * 20_000 + "}\n"

@@ -20,6 +20,7 @@ from robust_run.launcher.model import node_events as n
 from robust_run.launcher.model.check_events import Decided, Diagnosed, StandbyChecked
 from robust_run.launcher.model.job import Placement
 from robust_run.launcher.model.resume_events import NoResumePoint, ResumeChosen
+from robust_run.launcher.operator.reading.incident_reading import MOST_S
 from robust_run.launcher.operator.views.operations import listed
 from robust_run.launcher.operator.views.show import clean, plural
 from robust_run.launcher.records.journal import JournalEntry, Terms
@@ -52,11 +53,16 @@ class Story:
         try:
             entry = _DECODER.decode(line)
         except (msgspec.MsgspecError, RecursionError):
-            return [clean(f"????????  {bytes(line).decode(errors='replace')}")] if self._everything else []
+            return self._unread(line)
+        if not abs(entry.at) <= MOST_S:
+            return self._unread(line)
         if not self._terms.hold(entry.term):
             return []
         self._learn(entry)
         return [*self._of_clock(entry), *self._of_entry(entry)]
+
+    def _unread(self, line: bytes | msgspec.Raw) -> list[str]:
+        return [clean(f"????????  {bytes(line).decode(errors='replace')}")] if self._everything else []
 
     def _of_clock(self, entry: JournalEntry) -> list[str]:
         """Say that the clock was set by which the times of lines are: they are in order, whatever they say."""
