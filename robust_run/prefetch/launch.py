@@ -18,6 +18,7 @@ import msgspec
 
 from robust_run.errors import UserError
 from robust_run.mounts import table
+from robust_run.own_folder import stranger_on_the_way
 from robust_run.prefetch import belonging
 from robust_run.prefetch.cache import Cache
 from robust_run.prefetch.errors import BlockMapRefused, CacheRefused
@@ -31,7 +32,6 @@ from robust_run.prefetch.rules.types import BlockMap, BlockRun, FetchLimits, Hot
 from robust_run.prefetch.server.config import Background, ServeOptions
 from robust_run.store.opening import local_path
 from robust_run.store.types import StoreOptions
-from robust_run.strangers import stranger_on_the_way
 
 Way = Literal["local", "hot", "first", "lazy"]
 """local: nothing is fetched · hot: by the list · first: everything, to make a list · lazy: what is read, to make a list"""

@@ -38,6 +38,7 @@ BELOW_ALL = {
     "decoders",
     "secret_file",
     "tls",
+    "own_folder",
     "own_process",
     "process_start",
     "forking",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from robust_run.errors import UserError
 from robust_run.fleet.files import index
 from robust_run.fleet.found import Found
-from robust_run.launcher.records.own_folder import check_way
+from robust_run.own_folder import check_way
 
 
 def read_trusted(log_dir: str, most: int) -> Found:

@@ -40,7 +40,7 @@ from contextlib import suppress
 
 from robust_run.errors import PlatformError, UserError
 from robust_run.launcher.records.memory_folders import make_again, memory_folder, remove_tree, temporary_run
-from robust_run.launcher.records.own_folder import check_run, check_way
+from robust_run.own_folder import check_run, check_way
 
 _IGNORE = ".gitignore"
 

@@ -46,7 +46,7 @@ def leave_facts(
         return
     try:
         from robust_run.fleet.files import index
-        from robust_run.launcher.records.own_folder import check_way
+        from robust_run.own_folder import check_way
 
         log_dir = os.path.dirname(run_directory.path)
         check_way(index.folder_of(log_dir))

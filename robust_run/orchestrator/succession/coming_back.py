@@ -23,12 +23,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from robust_run.errors import RobustRunError
-from robust_run.launcher.records.own_folder import check_run, check_way
 from robust_run.orchestrator import journal
 from robust_run.orchestrator.model.node_words import KILL_S, LEASE_S, Several
 from robust_run.orchestrator.model.succession_words import ASKS, InRun, Voter
 from robust_run.orchestrator.nodes.dialing import Call, dial
 from robust_run.orchestrator.succession.record import boot_id, is_here, read_record
+from robust_run.own_folder import check_run, check_way
 from robust_run.roles.words import Me, ToWorker
 
 FOLDER = "voters"

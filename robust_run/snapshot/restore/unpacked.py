@@ -17,11 +17,11 @@ from functools import cached_property
 
 import msgspec
 
+from robust_run.own_folder import stranger_on_the_way
 from robust_run.snapshot.errors import RestoreRefused
 from robust_run.snapshot.restore import extract
 from robust_run.snapshot.rules import listing
 from robust_run.snapshot.rules.types import Item, SnapshotManifest
-from robust_run.strangers import stranger_on_the_way
 
 #: An environment may take this part of the memory that is available.
 _MEMORY_SHARE = 16

@@ -202,8 +202,11 @@ def test_a_controller_that_died_while_its_installation_was_away_comes_back_with_
         (site / "robust_run").rename(tmp_path / "away")
         (site / "robust_run").mkdir()
         install_another(site)  # where a test runs there may be another one behind it
-        (controller,) = (line for line in job.leftovers() if "controller_process" in line)
-        os.kill(int(controller.partition(":")[0]), signal.SIGKILL)
+        # On a busy machine it may just have been started anew, for it did not answer.
+        controllers = wait_for(
+            lambda: [each for each in job.leftovers() if "controller_process" in each], "a controller"
+        )
+        os.kill(int(controllers[0].partition(":")[0]), signal.SIGKILL)
         assert job.process.stderr is not None
         tried = next(line for line in job.process.stderr if "the controller cannot be started" in line)
         assert f"was replaced by 9.9.9 in {site}" in tried

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,15 @@ from hypothesis import strategies as st
 
 from robust_run.errors import UserError
 from robust_run.launcher.records.memory_folders import remove_memory_folders
-from robust_run.launcher.records.own_folder import check_run, check_way, why_not_for_run
 from robust_run.launcher.records.run_directory import RunDirectory
-from robust_run.strangers import FolderFacts, why_not_on_the_way
+from robust_run.own_folder import (
+    FolderFacts,
+    check_run,
+    check_way,
+    stranger_on_the_way,
+    why_not_for_run,
+    why_not_on_the_way,
+)
 
 US, STRANGER, TEAMMATE = 1000, 1666, 1001
 FOLDER, LINK, FILE = stat.S_IFDIR, stat.S_IFLNK, stat.S_IFREG
@@ -183,7 +190,7 @@ def test_a_parent_that_a_stranger_made_where_all_may_write_is_refused(tmp_path: 
     (tmp_path / "mine").mkdir()
     runs.symlink_to(tmp_path / "mine") if is_link else runs.mkdir(mode=0o777)
     os.lchown(runs, STRANGER, STRANGER)
-    why = "in a folder that anybody can write to; choose another --log-dir"
+    why = "in a folder that anybody can write to; start in it if you trust its owner, or choose another --log-dir"
     assert why in refused(runs)
     assert why in refused(runs / "deeper")
     os.lchown(runs, 0, 0)
@@ -199,6 +206,44 @@ def test_a_run_of_somebody_else_is_not_resumed(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="it belongs to user 1666, and this is user 0; continue it as its owner"):
         RunDirectory.resume(str(run))
     assert os.listdir(run) == ["journal.jsonl"]
+
+
+@needs_root
+def test_a_folder_of_the_team_that_one_works_in_is_as_good_as_the_code_that_lies_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scratch, project = tmp_path / "scratch", tmp_path / "scratch" / "project"
+    project.mkdir(parents=True)
+    scratch.chmod(0o1777)
+    (project / "ann").mkdir()
+    os.chown(project, STRANGER, STRANGER)
+    check = partial(stranger_on_the_way, str(project / "ann" / "runs"))
+    assert check(lambda: str(project / "ann")) is None
+    assert check(lambda: str(project)) is None
+    (tmp_path / "link").symlink_to(project / "ann")
+    assert check(lambda: str(tmp_path / "link")) is None
+    for elsewhere in (tmp_path, scratch, Path("/")):
+        assert check(lambda: str(elsewhere)) is not None  # noqa: B023
+    monkeypatch.chdir(project / "ann")
+    RunDirectory.create("runs", "r1", GUARD)
+
+
+@needs_root
+def test_that_one_works_in_a_folder_makes_no_other_way_to_it_a_good_one(tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    scratch.chmod(0o1777)
+    (tmp_path / "mine").mkdir()
+    (scratch / "way").symlink_to(tmp_path / "mine")
+    os.lchown(scratch / "way", STRANGER, STRANGER)
+    assert stranger_on_the_way(str(scratch / "way" / "runs"), lambda: str(tmp_path / "mine")) is not None
+
+
+def test_where_one_works_may_be_gone() -> None:
+    def gone() -> str:
+        raise FileNotFoundError
+
+    assert stranger_on_the_way("/nowhere/at/all", gone) is None
 
 
 def test_folders_that_are_not_there_are_no_obstacle(tmp_path: Path) -> None:
