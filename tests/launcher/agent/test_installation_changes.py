@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from etcd import free_port
-from jobs import STUCK_S, Job, running, wait_for
+from jobs import STUCK_S, Job, kill, running, wait_for
 from small_optimizer import SGD
 
 import robust_run
@@ -202,11 +202,11 @@ def test_a_controller_that_died_while_its_installation_was_away_comes_back_with_
         (site / "robust_run").rename(tmp_path / "away")
         (site / "robust_run").mkdir()
         install_another(site)  # where a test runs there may be another one behind it
-        # On a busy machine it may just have been started anew, for it did not answer.
+        # It may just have died by itself, for what it had not imported yet, and be started again and again.
         controllers = wait_for(
             lambda: [each for each in job.leftovers() if "controller_process" in each], "a controller"
         )
-        os.kill(int(controllers[0].partition(":")[0]), signal.SIGKILL)
+        kill(int(controllers[0].partition(":")[0]))
         assert job.process.stderr is not None
         tried = next(line for line in job.process.stderr if "the controller cannot be started" in line)
         assert f"was replaced by 9.9.9 in {site}" in tried
