@@ -69,12 +69,18 @@ def _is_gone(top: str, name: str, ending: str, keep: str, now_unix_s: float) -> 
             with _locked(os.path.join(top, whole + LOCK)):
                 _remove(path)
                 return True
-        if is_image and now_unix_s - os.lstat(path + SEAL).st_mtime > UNUSED_S:
+        if is_image and _is_unused(path, now_unix_s):
             with _locked(path + LOCK):
-                os.unlink(path + SEAL)
-                os.unlink(path)
-                return True
+                if _is_unused(path, now_unix_s):  # still: a start may have come before the lock
+                    os.unlink(path + SEAL)
+                    os.unlink(path)
+                    return True
     return False
+
+
+def _is_unused(image: str, now_unix_s: float) -> bool:
+    """Whether no start has used an image for long. Raises OSError where it is not sealed."""
+    return now_unix_s - os.lstat(image + SEAL).st_mtime > UNUSED_S
 
 
 def _remove(path: str) -> None:
